@@ -1,0 +1,1 @@
+"""Launching pipeline and trainer on machines somebody else maintains."""

@@ -1,0 +1,1 @@
+"""From raw trajectories to a trajectory store, as an Apache Beam pipeline."""
