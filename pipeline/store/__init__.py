@@ -1,0 +1,1 @@
+"""What a trajectory store is: the contract between the pipeline and the trainer."""

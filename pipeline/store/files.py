@@ -1,0 +1,130 @@
+"""Small files of a store, on disk or gs://, read and committed whole.
+
+TensorStore's key-value layer serves both: its writes are atomic, and a write can be
+made conditional on what was there before, with a lock and a rename on disk and with
+a generation precondition on Cloud Storage. Knows nothing of what the files say.
+"""
+
+import os
+import shutil
+from dataclasses import dataclass
+from typing import Any
+
+import tensorstore as ts
+
+from pipeline.store.errors import DataFormatError
+
+
+@dataclass(frozen=True)
+class Content:
+    """A small file as it was read.
+
+    Attributes:
+        data: Its bytes, or None where there is no such file.
+        generation: Opaque version to make a later write conditional on; it is
+            meaningful for an absent file too.
+    """
+
+    data: bytes | None
+    generation: bytes
+
+
+def is_remote(root: str) -> bool:
+    """Tells whether a path names an object store (``gs://bucket/path``)."""
+    return "://" in root
+
+
+def kvstore_spec(root: str, path: str = "") -> dict[str, Any]:
+    """Describes a folder of a store to TensorStore.
+
+    Args:
+        root: Local path or ``gs://bucket/path``.
+        path: Folder within it, with forward slashes.
+
+    Returns:
+        A TensorStore key-value store spec.
+
+    Raises:
+        ValueError: If the scheme is neither a local path nor ``gs://``.
+    """
+    folder = "/".join(part.strip("/") for part in (path,) if part)
+    if root.startswith("gs://"):
+        bucket, _, prefix = root.removeprefix("gs://").partition("/")
+        key = "/".join(part for part in (prefix.strip("/"), folder) if part)
+        return {"driver": "gcs", "bucket": bucket, "path": f"{key}/" if key else ""}
+    if is_remote(root):
+        raise ValueError(
+            f"{root}: expected a local path or gs://bucket/path; other object stores "
+            "are not supported"
+        )
+    local = os.path.join(os.path.abspath(os.path.expanduser(root)), folder)
+    return {"driver": "file", "path": local.rstrip("/") + "/"}
+
+
+def open_folder(root: str, path: str = "") -> ts.KvStore:
+    """Opens a folder of small files."""
+    return ts.KvStore.open(kvstore_spec(root, path)).result()
+
+
+def read(root: str, name: str) -> Content:
+    """Reads one small file.
+
+    Args:
+        root: Local path or ``gs://bucket/path``.
+        name: File within it.
+
+    Returns:
+        Its bytes, or None as bytes where it does not exist, and its generation.
+    """
+    result = open_folder(root).read(name).result()
+    present = result.state == "value"
+    return Content(result.value if present else None, result.stamp.generation)
+
+
+def write(root: str, name: str, data: bytes) -> None:
+    """Writes one small file atomically, replacing what was there."""
+    open_folder(root).write(name, data).result()
+
+
+def commit(root: str, name: str, data: bytes, *, replacing: Content) -> None:
+    """Writes one small file only if it is still what it was when it was read.
+
+    Args:
+        root: Local path or ``gs://bucket/path``.
+        name: File within it.
+        data: New content.
+        replacing: What ``read`` returned. Of two writers with the same, one wins.
+
+    Raises:
+        DataFormatError: If somebody else has written it meanwhile.
+    """
+    written = open_folder(root).write(name, data, if_equal=replacing.generation)
+    if written.result().generation:
+        return
+    if read(root, name).data == data:
+        return  # A retry of a commit that did go through, or an equal twin.
+    raise DataFormatError(
+        f"{os.path.join(root, name)}: another run has committed this file meanwhile; "
+        "nothing was overwritten. Look at what it wrote, or choose another folder"
+    )
+
+
+def list_names(root: str, path: str = "") -> list[str]:
+    """Lists every file below a folder, relative to it, in order.
+
+    Args:
+        root: Local path or ``gs://bucket/path``.
+        path: Folder within it; one that does not exist holds no files.
+
+    Returns:
+        Names with forward slashes.
+    """
+    return sorted(name.decode() for name in open_folder(root, path).list().result())
+
+
+def delete_folder(root: str, path: str = "") -> None:
+    """Deletes every file below a folder; one that does not exist is no error."""
+    open_folder(root, path).delete_range(ts.KvStore.KeyRange()).result()
+    if not is_remote(root):
+        # Object stores have no folders; a disk would keep the empty ones.
+        shutil.rmtree(kvstore_spec(root, path)["path"], ignore_errors=True)

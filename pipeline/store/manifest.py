@@ -1,0 +1,286 @@
+"""The store's manifests as typed values: what ``dataset.json`` and ``part.json`` say.
+
+Knows JSON and nothing of arrays. Both manifests are written in canonical JSON
+(sorted keys, no spaces lost to taste), so equal values are equal bytes, and the
+store's fingerprint is a digest of what training can depend on.
+"""
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+import pydantic
+
+from pipeline.store.errors import DataFormatError, FormatVersionError
+
+FORMAT_VERSION = 1
+DATASET_MANIFEST = "dataset.json"
+PART_MANIFEST = "part.json"
+
+Json = dict[str, Any]
+Recipe = Literal["maze", "cube", "scene", "puzzle", "stored"]
+
+_T = TypeVar("_T")
+_STRICT: Any = {"extra": "forbid"}
+
+
+@dataclass(frozen=True)
+class FieldSpec:
+    """One array of a part.
+
+    Attributes:
+        dtype: NumPy name of the element type, such as ``"float32"``.
+        shape: Trailing shape: that of one row.
+        per: ``"row"`` for arrays ``[rows, *shape]``; ``"row_and_task"`` for
+            ``[rows, tasks]``, chunked so that one task is one column to read.
+        unit: What a value means, for people.
+    """
+
+    __pydantic_config__ = _STRICT
+
+    dtype: str
+    shape: tuple[int, ...]
+    per: Literal["row", "row_and_task"] = "row"
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task of a domain: whose reward and mask columns a store holds.
+
+    Attributes:
+        task: Task number as OGBench counts, from 1.
+        name: The environment's own name of it, such as ``"task1_horizontal"``.
+        environment_id: Gymnasium id of the environment to evaluate in.
+        environment_kwargs: What ``gymnasium.make`` needs besides the id.
+        recipe: How rewards and masks follow from the physics state;
+            ``"stored"`` where they came with the data.
+        goal: The target in the units of the physics state, as plain lists:
+            ``cube_xyzs`` (metres), ``button_states``, ``drawer`` and ``window``
+            (metres), or ``xy`` and ``tolerance`` (metres) of a maze.
+        success_timing: ``"pre"``: reward and mask of row ``t`` are of state
+            ``s_t``, as OGBench labels its data.
+    """
+
+    __pydantic_config__ = _STRICT
+
+    task: int
+    name: str
+    environment_id: str
+    recipe: Recipe
+    goal: dict[str, Any] = dataclasses.field(default_factory=dict)
+    environment_kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
+    success_timing: Literal["pre", "post"] = "pre"
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Mergeable summary of one array over rows.
+
+    Attributes:
+        count: Rows counted.
+        mean: ``[D]``, per flattened component.
+        std: ``[D]``, population standard deviation.
+        minimum: ``[D]``.
+        maximum: ``[D]``.
+    """
+
+    __pydantic_config__ = _STRICT
+
+    count: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    minimum: tuple[float, ...]
+    maximum: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the rows of a part came from.
+
+    Attributes:
+        source: Kind of input, such as ``"ogbench_npz"`` or ``"collect"``.
+        name: File name or environment id; never a path of one machine.
+        digest: ``sha256:...`` of what was read, or the collection's recipe.
+        first_episode: Index of the part's first episode within that input.
+    """
+
+    __pydantic_config__ = _STRICT
+
+    source: str
+    name: str
+    digest: str
+    first_episode: int
+
+
+@dataclass(frozen=True)
+class PartManifest:
+    """What ``part.json`` says of one part: whole episodes, about a million rows.
+
+    Attributes:
+        index: Number of the part; its folder is ``parts/{index:05d}``.
+        split: ``"train"`` or ``"val"``.
+        rows: Rows of the part; an episode of T transitions has T + 1.
+        episodes: Episodes of the part.
+        statistics: By field name; per task for rewards and masks.
+        checksums: By field name, ``sha256:...`` of the array's raw bytes, C order.
+        origin: Where the rows came from.
+        plan: ``sha256:...`` of what was asked for: input, episodes, fields, tasks
+            and discounts. A part of the same plan need not be written again.
+        dropped: Episodes left out, by reason, as indices within the input.
+    """
+
+    __pydantic_config__ = _STRICT
+
+    index: int
+    split: Literal["train", "val"]
+    rows: int
+    episodes: int
+    statistics: dict[str, Statistics]
+    checksums: dict[str, str]
+    origin: Origin
+    plan: str = ""
+    dropped: dict[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def folder(self) -> str:
+        """Folder of the part, relative to the store."""
+        return part_folder(self.index)
+
+
+@dataclass(frozen=True)
+class DatasetManifest:
+    """What ``dataset.json`` says: the store's contract with its readers.
+
+    Attributes:
+        dataset: Data-set name, such as ``"cube-single-play"``.
+        environment_id: Environment that made the data, such as
+            ``"cube-single-v0"``.
+        fields: Every array of a part, by path within the part.
+        tasks: Column ``i`` of rewards, masks and returns belongs to ``tasks[i]``.
+        discounts: Discounts whose return sums are stored.
+        parts: In order; the logical arrays are their concatenation.
+        statistics: Merged over parts of the ``train`` split.
+        versions: Of ogbench, mujoco, numpy and this project.
+        format_version: Of the layout.
+    """
+
+    __pydantic_config__ = _STRICT
+
+    dataset: str
+    environment_id: str
+    fields: dict[str, FieldSpec]
+    tasks: tuple[Task, ...]
+    discounts: tuple[float, ...]
+    parts: tuple[PartManifest, ...]
+    statistics: dict[str, Statistics]
+    versions: dict[str, str]
+    format_version: int = FORMAT_VERSION
+
+    def fingerprint(self) -> str:
+        """Digest of everything training can depend on, 64 hexadecimal digits.
+
+        Versions are left out: equal arrays are equal data whoever wrote them.
+        """
+        value = dataclasses.asdict(self)
+        del value["versions"]
+        return hashlib.sha256(_canonical(value).encode()).hexdigest()
+
+    def parts_of(self, split: str) -> tuple[PartManifest, ...]:
+        """Parts of one split, in order."""
+        return tuple(part for part in self.parts if part.split == split)
+
+
+def part_folder(index: int) -> str:
+    """Folder of a part, relative to the store: ``parts/00007``."""
+    return f"parts/{index:05d}"
+
+
+def discount_name(discount: float) -> str:
+    """A discount as path component: the shortest text that reads back equal.
+
+    Example:
+        >>> discount_name(0.995)
+        '0.995'
+    """
+    return repr(float(discount))
+
+
+def returns_field(discount: float) -> str:
+    """Field name of the return sums of one discount: ``returns/0.995``."""
+    return f"returns/{discount_name(discount)}"
+
+
+def to_json(manifest: DatasetManifest | PartManifest) -> str:
+    """Encodes a manifest in canonical, readable JSON."""
+    return json.dumps(dataclasses.asdict(manifest), indent=1, sort_keys=True) + "\n"
+
+
+def dataset_from_json(text: str | bytes, *, where: str) -> DatasetManifest:
+    """Decodes and validates ``dataset.json``.
+
+    Args:
+        text: The file's content.
+        where: Its path, for the error.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        FormatVersionError: If it was written by a newer format than this reader's.
+        DataFormatError: If it is no valid manifest.
+    """
+    value = _load(text, where)
+    version = value.get("format_version")
+    if not isinstance(version, int) or version > FORMAT_VERSION:
+        raise FormatVersionError(
+            f"{where}: format version {version!r}, and this reader knows versions up "
+            f"to {FORMAT_VERSION}; install a newer vast-rl to read it"
+        )
+    return _validate(pydantic.TypeAdapter(DatasetManifest), value, where)
+
+
+def part_from_json(text: str | bytes, *, where: str) -> PartManifest:
+    """Decodes and validates ``part.json``.
+
+    Args:
+        text: The file's content.
+        where: Its path, for the error.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        DataFormatError: If it is no valid manifest.
+    """
+    return _validate(pydantic.TypeAdapter(PartManifest), _load(text, where), where)
+
+
+def _load(text: str | bytes, where: str) -> Json:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise DataFormatError(
+            f"{where}: not JSON ({error}); the file is damaged, write the store again"
+        ) from error
+    if not isinstance(value, dict):
+        raise DataFormatError(f"{where}: expected a JSON object, got {type(value)}")
+    return value
+
+
+def _validate(adapter: pydantic.TypeAdapter[_T], value: Json, where: str) -> _T:
+    try:
+        return adapter.validate_python(value)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise DataFormatError(
+            f"{where}: {place}: {first['msg']} (got {first['input']!r}); "
+            "the manifest is damaged or not of this project"
+        ) from error
+
+
+def _canonical(value: Json) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))

@@ -1,0 +1,197 @@
+"""Reading a committed store: parts as one logical array, concurrently.
+
+What a trainer imports. Knows neither Beam nor JAX, and never writes.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorstore as ts
+
+from pipeline.store import arrays, files, manifest
+from pipeline.store.errors import DataFormatError, UnfinishedStoreError
+from pipeline.store.manifest import DatasetManifest, PartManifest, Task
+
+Array = npt.NDArray[Any]
+
+# Rows of one read request: large enough for throughput, small enough for progress.
+_READ_ROWS = 1 << 17
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """Episode table of one split, in rows of its logical arrays.
+
+    Attributes:
+        starts: ``i64[E]``, first row of each episode.
+        lengths: ``i64[E]``, rows of each episode, one more than its transitions.
+    """
+
+    starts: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.int64]
+
+
+class Store:
+    """A committed store, opened for reading.
+
+    Args:
+        root: Local path or ``gs://bucket/path``.
+
+    Raises:
+        UnfinishedStoreError: If there is no ``dataset.json``.
+        FormatVersionError: If it was written by a newer version.
+        DataFormatError: If a manifest is damaged.
+    """
+
+    def __init__(self, root: str) -> None:
+        self.root = str(root)
+        where = os.path.join(self.root, manifest.DATASET_MANIFEST)
+        content = files.read(self.root, manifest.DATASET_MANIFEST)
+        if content.data is None:
+            raise UnfinishedStoreError(
+                f"{where}: expected the manifest of a finished store, found none. "
+                "Check the path; if a pipeline run was interrupted here, repeat its "
+                "command and it will finish the rest"
+            )
+        self.manifest: DatasetManifest = manifest.dataset_from_json(
+            content.data, where=where
+        )
+        self._context = ts.Context()
+
+    def rows(self, split: str = "train") -> int:
+        """Rows of a split, last rows of episodes included."""
+        return sum(part.rows for part in self.manifest.parts_of(split))
+
+    def task(self, task: int) -> tuple[int, Task]:
+        """Finds a task by its number.
+
+        Args:
+            task: Task number as OGBench counts, from 1.
+
+        Returns:
+            Its column in rewards, masks and returns, and its description.
+
+        Raises:
+            DataFormatError: If the store holds no such task.
+        """
+        for column, description in enumerate(self.manifest.tasks):
+            if description.task == task:
+                return column, description
+        raise DataFormatError(
+            f"{self.root}: task {task} is not in this store, which holds tasks "
+            f"{[held.task for held in self.manifest.tasks]} of "
+            f"{self.manifest.dataset}; choose one of them"
+        )
+
+    def returns_field(self, discount: float) -> str:
+        """Finds the return sums of a discount.
+
+        Args:
+            discount: In (0, 1].
+
+        Returns:
+            Field name to read.
+
+        Raises:
+            DataFormatError: If the store was made without this discount.
+        """
+        if discount in self.manifest.discounts:
+            return manifest.returns_field(discount)
+        raise DataFormatError(
+            f"{self.root}: return sums for discount {discount} are not in this store, "
+            f"which holds {list(self.manifest.discounts)}; set agent.discount to one "
+            f"of these, or write the store with --discounts {discount}"
+        )
+
+    def episodes(self, split: str = "train") -> Episodes:
+        """Reads the episode table of a split."""
+        starts, lengths, offset = [], [], 0
+        for part in self.manifest.parts_of(split):
+            starts.append(self._open(part, "episode_starts").read().result() + offset)
+            lengths.append(self._open(part, "episode_lengths").read().result())
+            offset += part.rows
+        if not starts:
+            raise DataFormatError(
+                f"{self.root}: split {split!r} is empty; this store holds "
+                f"{sorted({part.split for part in self.manifest.parts})}"
+            )
+        return Episodes(np.concatenate(starts), np.concatenate(lengths))
+
+    def read(
+        self,
+        field: str,
+        *,
+        split: str = "train",
+        column: int | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> Array:
+        """Reads a whole field of a split into memory, parts concurrently.
+
+        Args:
+            field: Field name, such as ``"observations"`` or ``"returns/0.99"``.
+            split: ``"train"`` or ``"val"``.
+            column: Of a per-task field, the one task to read; all if None.
+            progress: Called with the bytes of each request that arrived.
+
+        Returns:
+            ``[rows, ...]``, of the field's dtype; ``[rows]`` with a column.
+
+        Raises:
+            DataFormatError: If there is no such field, or bytes are missing.
+        """
+        if field not in self.manifest.fields:
+            raise DataFormatError(
+                f"{self.root}: expected one of the fields "
+                f"{sorted(self.manifest.fields)}, got {field!r}"
+            )
+        spec = self.manifest.fields[field]
+        shape = arrays.array_shape(
+            spec, rows=self.rows(split), tasks=len(self.manifest.tasks)
+        )
+        if column is not None:
+            shape = shape[:1]
+        out = np.empty(shape, spec.dtype)
+        # One buffer for all parts, written by many requests at once: no copy to join.
+        whole = ts.array(out, context=self._context, copy=False)
+        offset, pending = 0, []
+        for part in self.manifest.parts_of(split):
+            array = self._open(part, field)
+            if column is not None:
+                array = array[:, column]
+            for first in range(0, part.rows, _READ_ROWS):
+                last = min(first + _READ_ROWS, part.rows)
+                target = whole[offset + first : offset + last]
+                request = target.write(array[first:last])
+                pending.append((request, part, last - first))
+            offset += part.rows
+        row_bytes = out.nbytes // max(1, len(out))
+        for request, part, rows in pending:
+            try:
+                request.result()
+            except (ValueError, OSError) as error:
+                raise DataFormatError(
+                    f"{self.root}/{part.folder}/{field}: could not be read ({error}); "
+                    "run `python -m pipeline verify` on the store"
+                ) from error
+            if progress is not None:
+                progress(rows * row_bytes)
+        return out
+
+    def read_rows(self, part: PartManifest, field: str, first: int, last: int) -> Array:
+        """Reads rows ``first`` to ``last`` (exclusive) of one part's field."""
+        array = self._open(part, field)[first:last]
+        return np.asarray(array.read().result())
+
+    def _open(self, part: PartManifest, field: str) -> ts.TensorStore:
+        path = f"{part.folder}/{field}"
+        try:
+            return arrays.open_array(self.root, path, context=self._context)
+        except (ValueError, OSError) as error:
+            raise DataFormatError(
+                f"{self.root}/{path}: the manifest names this array and it cannot be "
+                f"opened ({str(error)[:200]}); run `python -m pipeline verify`"
+            ) from error

@@ -1,0 +1,130 @@
+"""Discounted-return sums of episodes, exact enough to be subtracted from each other.
+
+Pure NumPy, float64. The suffix form is used because the forward sum has to be divided
+by ``discount ** t``, which on a 4000-step episode at 0.99 loses every digit of a
+50-step window even in float64; differences of suffix sums stay within 1e-12.
+
+Dimensions: N rows, T tasks, E episodes, B windows.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+Float64 = npt.NDArray[np.float64]
+Int64 = npt.NDArray[np.int64]
+
+
+def suffix_sums(
+    rewards: npt.NDArray[np.floating],
+    masks: npt.NDArray[np.generic],
+    lengths: Int64,
+    *,
+    discount: float,
+) -> Float64:
+    """Discounted return from every row to the end of its episode, or to success.
+
+    ``R_t = r_t + discount * m_t * R_{t+1}``, and 0 at the last row of an episode,
+    whose reward leads nowhere.
+
+    Args:
+        rewards: ``f32[N, T]``, raw rewards; row ``t`` is rewarded for state ``s_t``.
+        masks: ``[N, T]``, 0 where the task is solved at ``s_t``, else 1.
+        lengths: ``i64[E]``, rows of each episode; they sum to N.
+        discount: In (0, 1].
+
+    Returns:
+        ``f64[N, T]``.
+
+    Raises:
+        ValueError: If shapes disagree or the discount is out of range.
+
+    Example:
+        >>> r = np.array([[1.0], [2.0], [4.0], [9.0]])
+        >>> suffix_sums(r, np.ones((4, 1)), np.array([4]), discount=0.5)[:, 0].tolist()
+        [3.0, 4.0, 4.0, 0.0]
+    """
+    if rewards.shape != masks.shape or rewards.ndim != 2:
+        raise ValueError(
+            f"expected rewards and masks of one shape [N, T], got {rewards.shape} and "
+            f"{masks.shape}"
+        )
+    if lengths.sum() != len(rewards):
+        raise ValueError(
+            f"episode lengths sum to {lengths.sum()}, and there are {len(rewards)} rows"
+        )
+    if not 0.0 < discount <= 1.0:
+        raise ValueError(f"expected a discount in (0, 1], got {discount}")
+    # All episodes at once, from their ends: packed so that the rows a given number of
+    # steps before an end lie side by side, those of the longest episodes first.
+    order = np.argsort(-lengths, kind="stable")
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    back = np.repeat(np.cumsum(lengths), lengths) - np.arange(1, len(rewards) + 1)
+    going = np.bincount(back)
+    ends = np.cumsum(going)
+    packed = (ends - going)[back] + np.repeat(rank, lengths)
+    sums = np.zeros(rewards.shape, np.float64)
+    reward, weight = np.empty_like(sums), np.empty_like(sums)
+    reward[packed] = rewards
+    weight[packed] = np.multiply(masks, discount, dtype=np.float64)
+    for step in range(1, len(going)):
+        first, last = ends[step - 1], ends[step]
+        after = first - going[step - 1]
+        rows = sums[first:last]
+        np.multiply(weight[first:last], sums[after : after + len(rows)], out=rows)
+        rows += reward[first:last]
+    return np.asarray(sums[packed])
+
+
+def solved_counts(masks: npt.NDArray[np.generic]) -> npt.NDArray[np.int32]:
+    """Number of solved rows before each row, over the whole array.
+
+    Equal counts at two rows of an episode mean that no row between them is solved.
+
+    Args:
+        masks: ``[N]`` or ``[N, T]``, 0 where the task is solved, else 1.
+
+    Returns:
+        ``i32`` of the same shape; row 0 is 0.
+
+    Example:
+        >>> solved_counts(np.array([1, 0, 0, 1])).tolist()
+        [0, 0, 1, 2]
+    """
+    solved = np.asarray(masks) == 0
+    counts = np.cumsum(solved, axis=0, dtype=np.int32)
+    return np.asarray(counts - solved, np.int32)
+
+
+def window_returns(
+    sums: npt.NDArray[np.float64],
+    counts: npt.NDArray[np.int32],
+    starts: npt.NDArray[np.integer],
+    horizons: npt.NDArray[np.integer],
+    *,
+    discount: float,
+) -> tuple[Float64, npt.NDArray[np.bool_]]:
+    """Discounted return of windows inside episodes, cut after the first solved row.
+
+    ``return_k = R_t - discount ** k * alive_k * R_{t+k}``.
+
+    Args:
+        sums: ``f64[N]`` of one task, from ``suffix_sums``.
+        counts: ``i32[N]`` of the same task, from ``solved_counts``.
+        starts: ``[B]``, first row of each window.
+        horizons: ``[B]``, steps; ``start + horizon`` is a row of the same episode.
+        discount: The one that ``sums`` was made with.
+
+    Returns:
+        ``f64[B]``, the return; ``bool[B]``, alive: no row of the window before its
+        end is solved.
+
+    References:
+        Horizon Adaptive Offline Policy Learning via Value Stitching, section 3,
+        definition 1.
+    """
+    ends = starts + horizons
+    alive = counts[ends] == counts[starts]
+    # power() is exact enough: k is at most a few hundred, error below 1e-14.
+    tail = np.power(discount, horizons, dtype=np.float64) * alive * sums[ends]
+    return sums[starts] - tail, alive

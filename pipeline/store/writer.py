@@ -1,0 +1,194 @@
+"""Writing one part, a block of whole episodes at a time, in bounded memory.
+
+A part is written by one worker only, each shard exactly once, and ``part.json`` comes
+last: a part without it is not there. Running the same part again rewrites the same
+bytes.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorstore as ts
+
+from pipeline.store import arrays, files, manifest
+from pipeline.store.errors import DataFormatError
+from pipeline.store.manifest import FieldSpec, PartManifest
+
+Array = npt.NDArray[Any]
+EPISODE_FIELD = FieldSpec("int64", (), unit="rows")
+
+
+class PartWriter:
+    """Appends rows to the arrays of one part.
+
+    Holds at most two shards of each field: one being filled, one being written.
+
+    Args:
+        root: The store.
+        index: Number of the part.
+        fields: Every per-row array, by name.
+        rows: Rows the part will have.
+        tasks: Tasks of the store.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        index: int,
+        fields: Mapping[str, FieldSpec],
+        *,
+        rows: int,
+        tasks: int,
+    ) -> None:
+        self.folder = manifest.part_folder(index)
+        self._root = root
+        self._rows = rows
+        # Whatever an earlier, unfinished attempt left would otherwise be mixed in.
+        files.delete_folder(root, self.folder)
+        self._columns = {
+            name: _Column(
+                arrays.create(
+                    root, f"{self.folder}/{name}", field, rows=rows, tasks=tasks
+                ),
+                arrays.shard_rows(field),
+            )
+            for name, field in fields.items()
+        }
+
+    def append(self, block: Mapping[str, Array]) -> None:
+        """Appends rows to every field.
+
+        Args:
+            block: ``[n, ...]`` for each field of the part, of the field's dtype.
+
+        Raises:
+            DataFormatError: If a field is missing, unknown, or of another dtype,
+                shape or length than the others.
+        """
+        if block.keys() != self._columns.keys():
+            raise DataFormatError(
+                f"{self.folder}: expected fields {sorted(self._columns)}, got "
+                f"{sorted(block)}; every row needs them all"
+            )
+        lengths = {name: len(values) for name, values in block.items()}
+        if len(set(lengths.values())) != 1:
+            raise DataFormatError(
+                f"{self.folder}: fields differ in length: {lengths}; every field "
+                "needs one value per row"
+            )
+        for name, values in block.items():
+            self._columns[name].append(values, f"{self.folder}/{name}")
+
+    def finish(self, lengths: npt.NDArray[np.int64]) -> dict[str, str]:
+        """Writes what is left and the episode table.
+
+        Args:
+            lengths: ``i64[E]``, rows of each episode, in order.
+
+        Returns:
+            Checksums by field name, for the part's manifest.
+
+        Raises:
+            DataFormatError: If fewer or more rows came than were announced.
+        """
+        starts = np.cumsum(lengths) - lengths
+        for name, values in (("episode_starts", starts), ("episode_lengths", lengths)):
+            column = _Column(
+                arrays.create(
+                    self._root,
+                    f"{self.folder}/{name}",
+                    EPISODE_FIELD,
+                    rows=len(lengths),
+                    tasks=0,
+                ),
+                arrays.shard_rows(EPISODE_FIELD),
+            )
+            column.append(values.astype(np.int64, copy=False), name)
+            self._columns[name] = column
+        checksums = {name: column.finish() for name, column in self._columns.items()}
+        for name, column in self._columns.items():
+            expected = len(lengths) if name.startswith("episode_") else self._rows
+            if column.rows != expected:
+                raise _miscounted(f"{self.folder}/{name}", expected, column.rows)
+        return checksums
+
+    def commit(self, part: PartManifest) -> None:
+        """Writes ``part.json``: from now on the part is there."""
+        name = f"{self.folder}/{manifest.PART_MANIFEST}"
+        files.write(self._root, name, manifest.to_json(part).encode())
+
+
+def read_part(root: str, index: int) -> PartManifest | None:
+    """Reads the manifest of a finished part, or None where it is not finished."""
+    name = f"{manifest.part_folder(index)}/{manifest.PART_MANIFEST}"
+    content = files.read(root, name)
+    if content.data is None:
+        return None
+    return manifest.part_from_json(content.data, where=f"{root}/{name}")
+
+
+def _miscounted(where: str, announced: int, rows: int) -> DataFormatError:
+    return DataFormatError(
+        f"{where}: {announced} rows were announced and {rows} came; the input changed "
+        "while it was read"
+    )
+
+
+class _Column:
+    """One array being written: whole shards only, one write in flight."""
+
+    def __init__(self, array: ts.TensorStore, shard_rows: int) -> None:
+        self.rows = 0
+        self._array = array
+        self._dtype = array.dtype.numpy_dtype
+        self._shard_rows = shard_rows
+        self._buffer = self._empty()
+        self._digest = hashlib.sha256()
+        self._pending: ts.WriteFutures | None = None
+
+    def append(self, values: Array, where: str) -> None:
+        if values.dtype != self._dtype or values.shape[1:] != self._array.shape[1:]:
+            raise DataFormatError(
+                f"{where}: expected {self._dtype}{list(self._array.shape[1:])} a row, "
+                f"got {values.dtype}{list(values.shape[1:])}"
+            )
+        if self.rows + len(values) > self._array.shape[0]:
+            raise _miscounted(where, self._array.shape[0], self.rows + len(values))
+        values = np.ascontiguousarray(values)
+        self._digest.update(values.data)
+        while len(values):
+            filled = self.rows % self._shard_rows
+            taken = min(len(values), self._shard_rows - filled)
+            self._buffer[filled : filled + taken] = values[:taken]
+            self.rows += taken
+            if filled + taken == self._shard_rows:
+                self._flush(self._shard_rows)
+                self._buffer = self._empty()
+            values = values[taken:]
+
+    def finish(self) -> str:
+        self._flush(self.rows % self._shard_rows)
+        self._wait()
+        return f"sha256:{self._digest.hexdigest()}"
+
+    def _empty(self) -> Array:
+        shape = (min(self._shard_rows, self._array.shape[0]), *self._array.shape[1:])
+        return np.empty(shape, self._dtype)
+
+    def _flush(self, rows: int) -> None:
+        self._wait()
+        first = self.rows - rows
+        if rows:
+            target = self._array[first : self.rows]
+            # Not copied: the buffer is handed over and never written again.
+            self._pending = target.write(
+                self._buffer[:rows], can_reference_source_data_indefinitely=True
+            )
+
+    def _wait(self) -> None:
+        if self._pending is not None:
+            self._pending.result()
+            self._pending = None
