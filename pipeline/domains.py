@@ -1,0 +1,268 @@
+"""Names of OGBench's data sets and environments, as data.
+
+Owns which environments the pipeline knows, how their data sets are called and
+where each of their five tasks is evaluated. Knows nothing of the simulator, so a
+name can be checked on a machine that has none.
+"""
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Family = Literal["maze", "cube", "scene", "puzzle"]
+
+TASKS = (1, 2, 3, 4, 5)
+
+_VERSION = "-v0"
+# The robot arm and its gripper come first in the qpos of every manipulation
+# environment; a free cube follows with position and quaternion.
+_ARM_WIDTH = 14
+_CUBE_WIDTH = 7
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What the pipeline must know of an environment without making it.
+
+    Attributes:
+        name: Gymnasium id without its version, such as ``"cube-single"``.
+        family: Which kind of task it poses; also the recipe of its rewards.
+        qpos_width: Components of its physics state ``qpos``.
+        cube_count: Cubes in the scene.
+        button_count: Buttons in the scene.
+        dataset_types: Types of data set published for it.
+    """
+
+    name: str
+    family: Family
+    qpos_width: int
+    cube_count: int = 0
+    button_count: int = 0
+    dataset_types: tuple[str, ...] = ("play", "noisy")
+
+    @property
+    def environment_id(self) -> str:
+        """Gymnasium id, such as ``"cube-single-v0"``."""
+        return self.name + _VERSION
+
+
+@dataclass(frozen=True)
+class TaskEnvironment:
+    """Where one task is evaluated.
+
+    Attributes:
+        environment_id: Gymnasium id.
+        kwargs: What ``gymnasium.make`` needs besides the id.
+    """
+
+    environment_id: str
+    kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Domain:
+    """One data set of one environment, and the tasks it is relabelled for.
+
+    Attributes:
+        environment: The environment the data were made in.
+        dataset_type: How they were made: ``"play"``, ``"noisy"``, ``"navigate"``,
+            ``"stitch"`` or ``"explore"``.
+    """
+
+    environment: Environment
+    dataset_type: str
+
+    @property
+    def dataset(self) -> str:
+        """Data-set name without version, such as ``"cube-single-play"``."""
+        return f"{self.environment.name}-{self.dataset_type}"
+
+    @property
+    def environment_id(self) -> str:
+        """Gymnasium id the data were made in, such as ``"cube-single-v0"``."""
+        return self.environment.environment_id
+
+    @property
+    def family(self) -> Family:
+        """Which kind of task the environment poses."""
+        return self.environment.family
+
+    @property
+    def episode_rows(self) -> int:
+        """Rows of one episode as published: its transitions and one more."""
+        usual = 2001 if self.environment.name.endswith("giant") else 1001
+        return {"stitch": 201, "explore": 501}.get(self.dataset_type, usual)
+
+    def task_environment(self, task: int) -> TaskEnvironment:
+        """Where a task is evaluated.
+
+        Args:
+            task: Task number, from 1.
+
+        Returns:
+            Gymnasium id and arguments of the task's environment, with goals
+            free of noise and success judged before each step.
+
+        Raises:
+            ValueError: If the environment has no such task.
+        """
+        if task not in TASKS:
+            raise ValueError(
+                f"{self.dataset} has no task {task}; its tasks are "
+                f"{', '.join(map(str, TASKS))}"
+            )
+        if self.environment.name.startswith("pointmaze"):
+            # Not every OGBench registers single-task ids for the point mass, but
+            # all take the arguments those ids stand for.
+            return TaskEnvironment(
+                self.environment_id,
+                {
+                    "reward_task_id": task,
+                    "add_noise_to_goal": False,
+                    "success_timing": "pre",
+                },
+            )
+        return TaskEnvironment(
+            f"{self.environment.name}-singletask-task{task}{_VERSION}"
+        )
+
+
+def _cube(name: str, cubes: int) -> Environment:
+    return Environment(
+        f"cube-{name}", "cube", _ARM_WIDTH + _CUBE_WIDTH * cubes, cube_count=cubes
+    )
+
+
+def _puzzle(rows: int, columns: int) -> Environment:
+    return Environment(
+        f"puzzle-{rows}x{columns}",
+        "puzzle",
+        _ARM_WIDTH + rows * columns,
+        button_count=rows * columns,
+    )
+
+
+def _maze(body: str, size: str, qpos_width: int, *dataset_types: str) -> Environment:
+    return Environment(
+        f"{body}-{size}", "maze", qpos_width, dataset_types=dataset_types
+    )
+
+
+_ENVIRONMENTS: dict[str, Environment] = {
+    environment.name: environment
+    for environment in (
+        _cube("single", 1),
+        _cube("double", 2),
+        _cube("triple", 3),
+        _cube("quadruple", 4),
+        _cube("octuple", 8),
+        # Besides its cube and two buttons: the drawer and the window.
+        Environment(
+            "scene",
+            "scene",
+            _ARM_WIDTH + _CUBE_WIDTH + 2 + 2,
+            cube_count=1,
+            button_count=2,
+        ),
+        _puzzle(3, 3),
+        _puzzle(4, 4),
+        _puzzle(4, 5),
+        _puzzle(4, 6),
+        _maze("pointmaze", "medium", 2, "navigate", "stitch"),
+        _maze("pointmaze", "large", 2, "navigate", "stitch"),
+        _maze("pointmaze", "giant", 2, "navigate", "stitch"),
+        _maze("pointmaze", "teleport", 2, "navigate", "stitch"),
+        _maze("antmaze", "medium", 15, "navigate", "stitch", "explore"),
+        _maze("antmaze", "large", 15, "navigate", "stitch", "explore"),
+        _maze("antmaze", "giant", 15, "navigate", "stitch"),
+        _maze("antmaze", "teleport", 15, "navigate", "stitch", "explore"),
+    )
+}
+
+
+def known_datasets() -> tuple[str, ...]:
+    """Names of all data sets the pipeline knows, without version."""
+    return tuple(
+        f"{environment.name}-{dataset_type}"
+        for environment in _ENVIRONMENTS.values()
+        for dataset_type in environment.dataset_types
+    )
+
+
+def parse_dataset(name: str) -> Domain:
+    """Reads a data-set name.
+
+    Args:
+        name: ``ENVIRONMENT-TYPE``, with or without ``-v0``.
+
+    Returns:
+        The domain of that name.
+
+    Raises:
+        ValueError: If no such data set is known; names the nearest that are.
+
+    Example:
+        >>> parse_dataset("puzzle-4x4-noisy-v0").environment_id
+        'puzzle-4x4-v0'
+    """
+    stem = name.removesuffix(_VERSION)
+    environment_name, _, dataset_type = stem.rpartition("-")
+    environment = _ENVIRONMENTS.get(environment_name)
+    if environment is None or dataset_type not in environment.dataset_types:
+        raise ValueError(
+            f"unknown data set {name!r}; {_nearest(stem, known_datasets())}. A name "
+            "is ENVIRONMENT-TYPE, such as 'cube-single-play', with or without '-v0'"
+        )
+    return Domain(environment, dataset_type)
+
+
+def find_environment(environment_id: str) -> Environment:
+    """Looks an environment up by its Gymnasium id.
+
+    Args:
+        environment_id: Id with version, of the environment itself or of one of
+            its single tasks, such as ``"scene-singletask-task2-v0"``.
+
+    Returns:
+        What is known of it.
+
+    Raises:
+        ValueError: If it is not known; names the nearest ids that are.
+    """
+    name = re.sub(r"(-singletask(-task\d+)?)?-v0$", "", environment_id)
+    if name not in _ENVIRONMENTS or name == environment_id:
+        known = [each.environment_id for each in _ENVIRONMENTS.values()]
+        raise ValueError(
+            f"unknown environment {environment_id!r}; "
+            f"{_nearest(environment_id, known)}. An id ends in '-v0'"
+        )
+    return _ENVIRONMENTS[name]
+
+
+def find_domain(environment_id: str, dataset_type: str) -> Domain:
+    """Finds the data set of an environment by type: the inverse of parsing.
+
+    Args:
+        environment_id: Gymnasium id, such as ``"cube-single-v0"``.
+        dataset_type: Such as ``"play"``.
+
+    Returns:
+        The domain.
+
+    Raises:
+        ValueError: If the environment is unknown, or has no data of that type.
+    """
+    environment = find_environment(environment_id)
+    return parse_dataset(f"{environment.name}-{dataset_type}")
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    """The part of an error that says what may have been meant."""
+    candidates = list(known)
+    matches = difflib.get_close_matches(name, candidates, n=3, cutoff=0.5)
+    if matches:
+        return f"nearest known: {', '.join(matches)}"
+    return f"known: {', '.join(candidates)}"
