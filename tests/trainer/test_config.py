@@ -1,0 +1,86 @@
+from pathlib import Path
+
+import pytest
+
+from trainer import config
+
+TOML = """
+dataset = "cube-single-play"
+[agent]
+name = "vast"
+max_horizon = 10
+[trainer]
+steps = 100
+batch_size = 8
+updates_per_call = 10
+log_every = 50
+checkpoint_every = 100
+[tasks.2.agent]
+temperature = 0.3
+candidates = 9
+"""
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "some.toml"
+    path.write_text(text)
+    return path
+
+
+def test_tasks_override_the_agent(tmp_path: Path) -> None:
+    path = write(tmp_path, TOML)
+    plain, changed = config.load(path, task=1), config.load(path, task=2)
+    assert (plain.agent.temperature, plain.agent.candidates) == (0.05, 4)
+    assert (changed.agent.temperature, changed.agent.candidates) == (0.3, 9)
+    assert plain.agent.max_horizon == changed.agent.max_horizon == 10
+
+
+def test_encoding_reads_back(tmp_path: Path) -> None:
+    value = config.load(write(tmp_path, TOML), task=2)
+    assert config.decode(config.encode(value), where="memory") == value
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "max_horizon",
+            "max_horizn",
+            r"some\.toml: unknown key 'agent\.max_horizn'; "
+            r"did you mean 'agent\.max_horizon'",
+        ),
+        ("[trainer]", "[trainr]", r"unknown key 'trainr'; did you mean 'trainer'"),
+        ("candidates = 9", "canddates = 9", r"did you mean 'agent\.candidates'"),
+        ("steps = 100", 'steps = "many"', r"trainer\.steps: .*integer.*'many'"),
+        ("steps = 100", "steps = 95", r"trainer\.steps: expected a multiple of .*95"),
+        (
+            "[tasks.2.agent]",
+            "[tasks.6.agent]",
+            r"tasks\.6: expected a task from 1 to 5",
+        ),
+        ('"vast"', '"vats"', r"agent\.name"),
+        ("dataset =", "dataset ", r"not TOML"),
+    ],
+)
+def test_mistakes_are_one_line_that_names_the_key(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    assert old in TOML
+    with pytest.raises(config.ConfigError, match=message) as error:
+        config.load(write(tmp_path, TOML.replace(old, new)), task=1)
+    assert "\n" not in str(error.value)
+
+
+def test_task_and_file_must_exist(tmp_path: Path) -> None:
+    with pytest.raises(config.ConfigError, match="from 1 to 5, got 6"):
+        config.load(write(tmp_path, TOML), task=6)
+    with pytest.raises(config.ConfigError, match="no such configuration file"):
+        config.load(tmp_path / "none.toml", task=1)
+
+
+def test_every_shipped_configuration_loads_for_every_task() -> None:
+    paths = sorted(Path("configs").rglob("*.toml"))
+    assert paths
+    for path in paths:
+        for task in config.TASKS:
+            config.load(path, task=task)

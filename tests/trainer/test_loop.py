@@ -1,0 +1,193 @@
+"""The loop and its checkpoints, in this process: resume, refusal, preemption."""
+
+import dataclasses
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from rich.console import Console
+
+from pipeline.store.errors import DataFormatError
+from pipeline.store.reader import Store
+from tests.stores import write_store
+from trainer import loop
+from trainer.agents.vast_config import VASTConfig
+from trainer.checkpoints import Checkpoints
+from trainer.config import Config, TrainerConfig
+from trainer.data.table import RowTable, load_table
+from trainer.run import METRICS_FILE, Run, describe_run, read_lines
+
+QUIET = Console(quiet=True)
+CONFIG = Config(
+    dataset="pointmaze-medium-navigate",
+    agent=VASTConfig(width=8, depth=1, flow_steps=2, max_horizon=6),
+    trainer=TrainerConfig(
+        steps=40,
+        batch_size=8,
+        updates_per_call=5,
+        seeds=2,
+        log_every=10,
+        checkpoint_every=20,
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return Store(str(write_store(tmp_path_factory.mktemp("data") / "store")))
+
+
+@pytest.fixture(scope="module")
+def table(store: Store) -> RowTable:
+    return load_table(store, task=1, discount=0.99)
+
+
+def make_run(store: Store, table: RowTable, **changes: Any) -> Run:
+    trainer = dataclasses.replace(CONFIG.trainer, **changes)
+    return describe_run(dataclasses.replace(CONFIG, trainer=trainer), store, 1, table)
+
+
+@pytest.fixture(scope="module")
+def whole(
+    store: Store, table: RowTable, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A run from start to end, without a stop."""
+    folder = tmp_path_factory.mktemp("whole")
+    assert loop.train(make_run(store, table), table, folder, console=QUIET) == 40
+    return folder
+
+
+def everything(folder: Path, run: Run, table: RowTable, step: int) -> list[np.ndarray]:
+    """Every array a checkpoint holds."""
+    like = loop.init_state(
+        run.agent(),
+        loop.sharding.make_mesh(run.config.mesh, seeds=2, batch_size=8),
+        (0, 1),
+    )
+    source = loop.IndexSource(
+        table, run.agent().sampler, seeds=(0, 1), batch_size=8, steps=40
+    )
+    feed = loop.make_feed(
+        source,
+        run.config.feed,
+        updates_per_call=5,
+        gather_from=None,
+        sampler=run.agent().sampler,
+    )
+    state = Checkpoints(folder).restore(step, like, feed)
+    assert feed.get_state() == {"next_index": step // 5}
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
+
+
+def test_metrics_are_logged_per_seed(whole: Path) -> None:
+    lines = read_lines(whole / METRICS_FILE)
+    assert [(line["step"], line["seed"]) for line in lines] == [
+        (step, seed) for step in (10, 20, 30, 40) for seed in (0, 1)
+    ]
+    assert lines[0]["loss"] != lines[1]["loss"]
+    assert 0 <= lines[0]["input_blocked_share"] <= 1
+    assert sum(lines[0]["windows_by_horizon"]) == 10 * 8
+    assert list((whole / "tensorboard").iterdir())
+
+
+def test_resume_is_bit_exact(
+    whole: Path, store: Store, table: RowTable, tmp_path: Path
+) -> None:
+    half = make_run(store, table, steps=20)
+    loop.train(half, table, tmp_path, console=QUIET)
+    assert Checkpoints(tmp_path).steps() == [20]
+    run = make_run(store, table)
+    loop.train(run, table, tmp_path, console=QUIET)
+    one, other = (everything(folder, run, table, 40) for folder in (whole, tmp_path))
+    assert len(one) > 50
+    for a, b in zip(one, other, strict=True):
+        np.testing.assert_array_equal(a, b)
+    losses = [
+        [line["loss"] for line in read_lines(folder / METRICS_FILE)]
+        for folder in (whole, tmp_path)
+    ]
+    assert losses[0] == losses[1]
+
+
+def test_a_finished_run_started_again_changes_nothing(
+    whole: Path, store: Store, table: RowTable
+) -> None:
+    before = (whole / METRICS_FILE).read_text()
+    assert loop.train(make_run(store, table), table, whole, console=QUIET) == 40
+    assert (whole / METRICS_FILE).read_text() == before
+
+
+def test_sigterm_saves_and_says_so(
+    store: Store, table: RowTable, tmp_path: Path
+) -> None:
+    run = make_run(store, table, steps=1_000_000)
+
+    def stop() -> None:
+        while not read_lines(tmp_path / METRICS_FILE):
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    with pytest.raises(loop.PreemptedError, match="run the same command to go on"):
+        loop.train(run, table, tmp_path, console=QUIET)
+    thread.join()
+    step = Checkpoints(tmp_path).latest()
+    assert step is not None
+    assert 10 <= step < 1_000_000
+    assert read_lines(tmp_path / METRICS_FILE)[-1]["step"] == step
+
+
+def test_another_run_is_refused_and_nothing_is_lost(
+    whole: Path, store: Store, table: RowTable
+) -> None:
+    other = make_run(store, table, batch_size=16)
+    with pytest.raises(DataFormatError, match=r"trainer\.batch_size: 8 before, 16 now"):
+        loop.train(other, table, whole, console=QUIET)
+    run = make_run(store, table)
+    deeper = dataclasses.replace(
+        run,
+        config=dataclasses.replace(
+            run.config, agent=dataclasses.replace(run.config.agent, depth=3)
+        ),
+    )
+    with pytest.raises(DataFormatError, match=r"agent\.depth: 1 before, 3 now"):
+        loop.train(deeper, table, whole, console=QUIET)
+    moved = dataclasses.replace(run, fingerprint="other")
+    with pytest.raises(DataFormatError, match="was trained on data"):
+        loop.train(moved, table, whole, console=QUIET)
+    assert json.loads((whole / "run.json").read_text())["fingerprint"] != "other"
+    assert Checkpoints(whole).steps() == [20, 40]
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(
+    store: Store, table: RowTable, tmp_path: Path
+) -> None:
+    run = make_run(store, table)
+    loop.train(make_run(store, table, steps=20), table, tmp_path, console=QUIET)
+    poisoned = dataclasses.replace(table, rewards=table.rewards * np.nan)
+    with pytest.raises(
+        loop.TrainingDivergedError,
+        match=r"critic_loss.*between steps 20 and 30.*good checkpoint is step 20",
+    ):
+        loop.train(run, poisoned, tmp_path, console=QUIET)
+    assert Checkpoints(tmp_path).steps() == [20]
+
+
+def test_store_of_another_data_set_is_refused(store: Store, table: RowTable) -> None:
+    config = dataclasses.replace(CONFIG, dataset="cube-single-play")
+    with pytest.raises(DataFormatError, match="expected a store of cube-single-play"):
+        describe_run(config, store, 1, table)
+
+
+def test_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(DataFormatError, match="not empty and holds no run"):
+        loop.check_folder(tmp_path)

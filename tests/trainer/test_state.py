@@ -1,0 +1,124 @@
+"""The compiled call: same numbers on any mesh, for any neighbours, in any fusing."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+
+from tests.stores import make_facts, make_table
+from trainer import sharding
+from trainer.agents.vast import VAST
+from trainer.agents.vast_config import VASTConfig
+from trainer.data.feed import FeedConfig, IndexSource, make_feed
+from trainer.sharding import MeshConfig
+from trainer.state import TrainState, init_state, make_train_call, step_of
+
+TABLE = make_table([60, 70], S=4, A=2)
+AGENT = VAST(VASTConfig(width=8, depth=2, flow_steps=2), make_facts(TABLE))
+STEPS, BATCH = 20, 16
+# float32: sums over a batch are taken in another order on another mesh, and Adam
+# divides by the root of small second moments.
+TOLERANCE = {"rtol": 2e-3, "atol": 2e-5}
+
+
+def train(
+    mesh: MeshConfig,
+    *,
+    seeds: tuple[int, ...] = (0,),
+    calls: int = 5,
+    device_rows=False,
+) -> tuple[TrainState, Any]:
+    devices = sharding.make_mesh(mesh, seeds=len(seeds), batch_size=BATCH)
+    state = init_state(AGENT, devices, seeds)
+    call = make_train_call(AGENT, devices)
+    source = IndexSource(
+        TABLE, AGENT.sampler, seeds=seeds, batch_size=BATCH, steps=STEPS
+    )
+    feed = make_feed(
+        source,
+        FeedConfig(),
+        updates_per_call=calls,
+        gather_from=None if device_rows else TABLE,
+        sampler=AGENT.sampler,
+    )
+    rows = (TABLE.observations, TABLE.actions) if device_rows else None
+    for batches in feed:
+        state, metrics = call(state, rows, batches)
+    assert call._cache_size() == 1  # The second call does not trace again.
+    return state, metrics
+
+
+def assert_close(one: Any, other: Any) -> None:
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, **TOLERANCE),
+        jax.device_get(one),
+        jax.device_get(other),
+    )
+
+
+@pytest.fixture(scope="module")
+def pair() -> TrainState:
+    """Two seeds, each on four devices."""
+    return train(MeshConfig(seed=2, data=4), seeds=(0, 1))[0]
+
+
+def test_eight_devices_are_seen() -> None:
+    assert len(jax.devices()) == 8
+
+
+def test_a_seed_equals_its_own_single_run(pair: TrainState) -> None:
+    assert step_of(pair) == STEPS
+    start = init_state(
+        AGENT, sharding.make_mesh(MeshConfig(1, 8), seeds=1, batch_size=8), (1,)
+    )
+    moved = np.abs(
+        np.asarray(start.agent.params["value"]["hidden_0"]["kernel"][0])
+        - np.asarray(pair.agent.params["value"]["hidden_0"]["kernel"][1])
+    )
+    assert moved.max() > 1e-3
+    for number in (0, 1):
+        alone, _ = train(MeshConfig(seed=1, data=8), seeds=(number,))
+        assert_close(
+            jax.tree.map(lambda x, n=number: x[n], pair.agent.params),
+            jax.tree.map(lambda x: x[0], alone.agent.params),
+        )
+
+
+def test_state_and_metrics_lie_where_they_should(pair: TrainState) -> None:
+    kernel = pair.agent.params["exec"]["hidden_0"]["kernel"]
+    assert kernel.sharding.spec == PartitionSpec("seed")
+    assert len(kernel.addressable_shards) == 8
+    assert {shard.data.shape[0] for shard in kernel.addressable_shards} == {1}
+
+
+def test_fusing_and_gathering_change_nothing_but_rounding(pair: TrainState) -> None:
+    fused, metrics = train(MeshConfig(2, 4), seeds=(0, 1), calls=20)
+    assert_close(pair.agent.params, fused.agent.params)
+    on_device, _ = train(MeshConfig(2, 4), seeds=(0, 1), device_rows=True)
+    assert_close(pair.agent.params, on_device.agent.params)
+    assert metrics.mean["loss"].shape == (2,)
+    np.testing.assert_array_equal(
+        metrics.total["windows_by_horizon"].sum(axis=1), STEPS * BATCH
+    )
+
+
+def test_meshes_that_cannot_be_are_refused() -> None:
+    make = sharding.make_mesh
+    assert make(MeshConfig(2, -1), seeds=2, batch_size=8).shape == {
+        "seed": 2,
+        "data": 4,
+    }
+    assert make(MeshConfig(-1, 2), seeds=4, batch_size=8).shape == {
+        "seed": 4,
+        "data": 2,
+    }
+    with pytest.raises(ValueError, match=r"8 devices here, got seed=3, data=-1"):
+        make(MeshConfig(3, -1), seeds=3, batch_size=8)
+    with pytest.raises(ValueError, match=r"seed=2, data=2"):
+        make(MeshConfig(2, 2), seeds=2, batch_size=8)
+    with pytest.raises(ValueError, match=r"trainer\.batch_size is 12.*8 devices"):
+        make(MeshConfig(1, -1), seeds=1, batch_size=12)
+    with pytest.raises(ValueError, match=r"trainer\.seeds is 3.*2 devices"):
+        make(MeshConfig(2, -1), seeds=3, batch_size=8)

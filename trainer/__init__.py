@@ -1,0 +1,1 @@
+"""From a trajectory store to trained, evaluated, horizon-adaptive policies."""

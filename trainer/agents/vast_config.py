@@ -1,0 +1,88 @@
+"""Hyperparameters of VAST, with our reading of every point the paper leaves open."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from trainer.data.sampler import GoalRule
+from trainer.nn.losses import Aggregation
+
+
+@dataclass(frozen=True)
+class VASTConfig:
+    """Hyperparameters; defaults are the paper's general ones (appendix B, table 2).
+
+    Attributes:
+        name: Of the agent.
+        discount: Of rewards; the store must hold its return sums.
+        max_horizon: K, largest horizon of a stitched segment.
+        temperature: β of the stitching policy's weight ``exp(β * advantage)``.
+        candidates: N_rej, actions drawn at a step, of which the best by Q acts.
+        width: Of every hidden layer.
+        depth: Hidden layers.
+        learning_rate: Of Adam, for all networks.
+        clip_norm: Largest global norm of the gradient.
+        target_rate: Of the soft update of the target critics, from the new critics.
+        expectile: τ of the value loss.
+        composition: λ, weight of the compositional loss of G.
+        flow_steps: Euler steps of a flow sample.
+        max_weight: Largest weight of a sample in the stitching loss.
+        goal_current: Share of goals that are the current state.
+        goal_future: Share of goals from later in the episode.
+        goal_random: Share of goals that are any state of the data.
+        goal_rule: Which later state: ``"uniform"`` over the rest of the episode (the
+            paper's "randomly sampled future goal state"), ``"geometric"`` with the
+            discount, or ``"horizon"``, uniform over the next K rows.
+        aggregation: Of the critics, for continuations and for choosing actions. The
+            paper does not say; the minimum holds over-estimation down.
+        weight_form: ``"exp_beta"`` is ``exp(β * adv)``, the paper's closed form (eq.
+            20); ``"beta_exp"`` is ``β * exp(adv)`` as its loss is printed (eq. 17),
+            under which β only scales the loss, and Adam undoes that.
+        advantage_return: The window's return within the advantage: ``"model"`` is
+            G's estimate, ``"data"`` the recorded one.
+        composed_gradient: Whether the composed side of the compositional loss is
+            trained too, as the equation is written. Without it nothing trains
+            ``G(., ., 1)``, since windows have at least two steps.
+        state_scaling: How networks and flows see states, see
+            ``agents.base.observation_scale``.
+    """
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
+
+    name: Literal["vast"] = "vast"
+    discount: float = 0.99
+    max_horizon: int = 25
+    temperature: float = 0.05
+    candidates: int = 4
+    width: int = 512
+    depth: int = 4
+    learning_rate: float = 3e-4
+    clip_norm: float = 1.0
+    target_rate: float = 0.005
+    expectile: float = 0.9
+    composition: float = 0.5
+    flow_steps: int = 10
+    max_weight: float = 100.0
+    goal_current: float = 0.1
+    goal_future: float = 0.8
+    goal_random: float = 0.1
+    goal_rule: GoalRule = "uniform"
+    aggregation: Aggregation = "min"
+    weight_form: Literal["exp_beta", "beta_exp"] = "exp_beta"
+    advantage_return: Literal["model", "data"] = "model"
+    composed_gradient: bool = True
+    state_scaling: Literal["none", "common", "standard"] = "none"
+
+    def __post_init__(self) -> None:
+        for name in ("width", "depth", "candidates", "flow_steps"):
+            if getattr(self, name) < 1:
+                raise ValueError(
+                    f"agent.{name}: expected at least 1, got {getattr(self, name)}"
+                )
+        if not 0 < self.expectile < 1:
+            raise ValueError(
+                f"agent.expectile: expected a value in (0, 1), got {self.expectile}"
+            )
+        if self.temperature < 0:
+            raise ValueError(
+                f"agent.temperature: expected at least 0, got {self.temperature}"
+            )

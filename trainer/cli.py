@@ -1,0 +1,253 @@
+"""The command line: ``python -m trainer {train,evaluate,report,toy,describe}``.
+
+Thin: parses, calls, and turns errors into one line and an exit code.
+"""
+
+import dataclasses
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+from rich.console import Console
+from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
+
+from pipeline.store.errors import DataFormatError
+
+EXIT_USAGE = 2
+EXIT_DIVERGED = 3
+# sysexits.h EX_TEMPFAIL: saved, and the same command goes on. Cluster restart
+# policies are tied to it.
+EXIT_PREEMPTED = 75
+
+Positional = tyro.conf.Positional
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train one task of a store; repeat the command to go on after a stop.
+
+    Any field of the configuration can be overridden, such as
+    ``--agent.width 128 --trainer.steps 8000``; ``describe CONFIG`` lists them.
+
+    Attributes:
+        config: Configuration file, such as configs/cube-single-play.toml.
+        store: Trajectory store, a local path or gs://bucket/path.
+        task: Task number, 1 to 5.
+        out: Folder of the run.
+    """
+
+    config: Positional[Path]
+    store: str
+    task: int
+    out: Path
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Roll out a run's checkpoints in its environment.
+
+    Attributes:
+        run: Folder of the run.
+        episodes: Episodes of each checkpoint and training seed.
+        seed: Of the evaluation: start states and the policy's noise.
+        steps: Checkpoints to evaluate, by step; the latest if none is given.
+        all_steps: Evaluate every checkpoint there is.
+        workers: Environment processes.
+    """
+
+    run: Positional[Path]
+    episodes: int = 50
+    seed: int = 0
+    steps: tuple[int, ...] = ()
+    all_steps: bool = False
+    workers: int = dataclasses.field(default_factory=lambda: os.cpu_count() or 1)
+
+
+@dataclass(frozen=True)
+class Report:
+    """Draw learning curves and a table beside the paper's numbers.
+
+    Attributes:
+        runs: Folders of runs.
+        out: Folder for report.html, PNG and CSV files.
+    """
+
+    runs: Positional[tuple[Path, ...]]
+    out: Path
+
+
+@dataclass(frozen=True)
+class Toy:
+    """Solve the 4x4 grid of the paper's section 3, by table and by network.
+
+    Attributes:
+        out: Folder for toy.png and toy.json.
+        seed: Of the networks.
+    """
+
+    out: Path
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Describe:
+    """Print a configuration as resolved for a task.
+
+    Attributes:
+        config: Configuration file.
+        task: Task number, 1 to 5.
+    """
+
+    config: Positional[Path]
+    task: int = 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command.
+
+    Args:
+        arguments: Without the program's name; the process's own if None.
+
+    Returns:
+        Exit code: 0; 2 for wrong use or data; 3 if training diverged; 75 if it was
+        preempted and has saved.
+    """
+    console = Console(stderr=True)
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if not arguments or arguments[0] not in _COMMANDS:
+        asked = bool(arguments) and arguments[0] in ("-h", "--help")
+        console.print(_usage(arguments[0] if arguments and not asked else None))
+        return 0 if asked else EXIT_USAGE
+    kind, command = _COMMANDS[arguments[0]]
+    parsed, overrides = tyro.cli(
+        kind,
+        args=arguments[1:],
+        prog=f"python -m trainer {arguments[0]}",
+        return_unknown_args=True,
+    )
+    if overrides and kind is not Train:
+        return _fail(console, f"unknown arguments: {' '.join(overrides)}", EXIT_USAGE)
+    try:
+        return command(parsed, overrides, console)
+    except (DataFormatError, ValueError) as error:
+        return _fail(console, str(error), EXIT_USAGE)
+    except RuntimeError as error:
+        code = _RUNTIME_EXITS.get(type(error).__name__)
+        if code is None:
+            raise
+        return _fail(console, str(error), code)
+
+
+_RUNTIME_EXITS = {
+    "TrainingDivergedError": EXIT_DIVERGED,
+    "PreemptedError": EXIT_PREEMPTED,
+}
+
+
+def _train(args: Train, overrides: list[str], console: Console) -> int:
+    from pipeline.store.reader import Store
+    from trainer import config as configuration
+    from trainer import loop
+    from trainer.data.table import load_table
+    from trainer.run import describe_run
+
+    config = configuration.load(args.config, task=args.task)
+    if overrides:
+        config = tyro.cli(
+            tyro.conf.AvoidSubcommands[configuration.Config],
+            default=config,
+            args=overrides,
+            prog="python -m trainer train CONFIG",
+        )
+    store = Store(args.store)
+    with Progress(
+        *Progress.get_default_columns(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        console=console,
+        transient=True,
+    ) as bar:
+        reading = bar.add_task("read store", total=None)
+        table = load_table(
+            store,
+            task=args.task,
+            discount=config.agent.discount,
+            progress=lambda size: bar.advance(reading, size),
+        )
+    run = describe_run(config, store, args.task, table)
+    loop.check_folder(args.out)
+    console.print(
+        f"{run.dataset} task {args.task} ({run.task.name}): {table.rows:,} rows in "
+        f"{len(table.episode_lengths):,} episodes, rewards {run.facts.reward_min:g} to "
+        f"{run.facts.reward_max:g}, best return {run.facts.return_max:.2f}"
+    )
+    step = loop.train(run, table, args.out, console=console)
+    console.print(f"trained to step {step}; the run is in {args.out}")
+    return 0
+
+
+def _evaluate(args: Evaluate, overrides: list[str], console: Console) -> int:
+    from trainer.evaluation.evaluate import evaluate_run
+
+    evaluate_run(
+        args.run,
+        episodes=args.episodes,
+        steps="all" if args.all_steps else args.steps or "latest",
+        evaluation_seed=args.seed,
+        workers=args.workers,
+        console=console,
+    )
+    return 0
+
+
+def _report(args: Report, overrides: list[str], console: Console) -> int:
+    from trainer.evaluation.report import write_report
+
+    written = write_report(list(args.runs), args.out)
+    console.print("wrote " + ", ".join(str(path) for path in written))
+    return 0
+
+
+def _toy(args: Toy, overrides: list[str], console: Console) -> int:
+    from trainer.toy.run import run_toy
+
+    run_toy(args.out, seed=args.seed, console=console)
+    return 0
+
+
+def _describe(args: Describe, overrides: list[str], console: Console) -> int:
+    import json
+
+    from trainer import config as configuration
+
+    config = configuration.load(args.config, task=args.task)
+    Console().print_json(json.dumps(configuration.encode(config)))
+    return 0
+
+
+_Command = Callable[[Any, list[str], Console], int]
+_COMMANDS: dict[str, tuple[type[Any], _Command]] = {
+    "train": (Train, _train),
+    "evaluate": (Evaluate, _evaluate),
+    "report": (Report, _report),
+    "toy": (Toy, _toy),
+    "describe": (Describe, _describe),
+}
+
+
+def _usage(unknown: str | None) -> str:
+    lines = [] if unknown is None else [f"unknown command {unknown!r}; expected one of"]
+    for name, (kind, _) in _COMMANDS.items():
+        lines.append(
+            f"  python -m trainer {name:10} {(kind.__doc__ or '').splitlines()[0]}"
+        )
+    return "\n".join(lines)
+
+
+def _fail(console: Console, message: str, code: int) -> int:
+    console.print(f"error: {message}", style="red", markup=False, highlight=False)
+    return code

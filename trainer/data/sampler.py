@@ -1,0 +1,288 @@
+"""Which rows a batch is made of: pure functions of (table, seed, step).
+
+A counter-based generator keyed by what is trained on and by the seed draws the whole
+global batch of a step, so neither workers, prefetching, hosts nor restarts can change
+it. Sampling yields row numbers and scalars; ``gather`` turns them into states and is
+one function for host and device.
+
+Dimensions: B batch, S observation, A action, K maximum horizon.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.store.errors import DataFormatError
+from pipeline.store.returns import window_returns
+from trainer.data.table import RowTable
+
+GoalRule = Literal["uniform", "geometric", "horizon"]
+Array = Any  # NumPy on the host, jax.Array on a device.
+
+# A window needs an intermediate row, so it has at least two steps.
+MIN_HORIZON = 2
+
+
+class HorizonIndex(NamedTuple):
+    """Row numbers and scalars of a batch of windows; ``[B]`` each.
+
+    Attributes:
+        rows: ``i32``, first row ``t`` of each window; its episode goes on for two
+            rows at least.
+        rows_k: ``i32``, its last row ``t + k``.
+        rows_i: ``i32``, a row ``t + i`` between them.
+        goals: ``i32``, row of the goal state.
+        returns_k: ``f32``, discounted return of the window, cut after success.
+        alive_k: ``f32``, 0 where the task is solved inside the window, else 1.
+        alive_i: ``f32``, the same for its first ``i`` rows.
+        rewards: ``f32``, of row ``t``.
+        masks: ``f32``, of row ``t``: 0 where the task is solved there.
+    """
+
+    rows: Array
+    rows_k: Array
+    rows_i: Array
+    goals: Array
+    returns_k: Array
+    alive_k: Array
+    alive_i: Array
+    rewards: Array
+    masks: Array
+
+
+class HorizonBatch(NamedTuple):
+    """A batch of windows as an agent sees it.
+
+    Attributes:
+        observations: ``f32[B, S]``, ``s_t``.
+        actions: ``f32[B, A]``, ``a_t``.
+        rewards: ``f32[B]``, raw reward of row ``t``.
+        masks: ``f32[B]``, 0 where the task is solved at ``s_t``.
+        next_observations: ``f32[B, S]``, ``s_{t+1}``.
+        horizons: ``f32[B]``, whole numbers ``k`` in [2, K].
+        intermediates: ``f32[B]``, whole numbers ``i`` in [1, k - 1].
+        states_k: ``f32[B, S]``, ``s_{t+k}``.
+        states_i: ``f32[B, S]``, ``s_{t+i}``.
+        returns_k: ``f32[B]``, discounted return of the window, cut after success.
+        alive_k: ``f32[B]``, 0 where the task is solved inside the window, else 1.
+        alive_i: ``f32[B]``, the same for its first ``i`` rows.
+        goals: ``f32[B, S]``, goal state of the execution policy.
+    """
+
+    observations: Array
+    actions: Array
+    rewards: Array
+    masks: Array
+    next_observations: Array
+    horizons: Array
+    intermediates: Array
+    states_k: Array
+    states_i: Array
+    returns_k: Array
+    alive_k: Array
+    alive_i: Array
+    goals: Array
+
+    STATE_FIELDS = (  # noqa: RUF012
+        "observations",
+        "next_observations",
+        "states_k",
+        "states_i",
+        "goals",
+    )
+
+
+@dataclass(frozen=True)
+class HorizonSampler:
+    """Draws windows of random horizon, with an intermediate row and a goal.
+
+    ``t`` is uniform over the rows that have two successors in their episode, ``k``
+    uniform on ``{2..min(K, L - t)}`` where ``L`` is the episode's last row, ``i``
+    uniform on ``{1..k-1}``.
+
+    Attributes:
+        max_horizon: K.
+        discount: Of the table's return sums.
+        goal_shares: Probabilities of a goal being the current state, a later state
+            of the episode, or any state of the data; they sum to 1.
+        goal_rule: Which later state: ``"uniform"`` over rows ``t+1..L``;
+            ``"geometric"``, ``t`` plus a geometric step of parameter
+            ``1 - discount``, at most ``L``; ``"horizon"``, uniform over the next K
+            rows of the episode.
+
+    References:
+        Horizon Adaptive Offline Policy Learning via Value Stitching, appendix B,
+        "Value learning" and table 2 (sub-goal sample probability).
+    """
+
+    max_horizon: int
+    discount: float
+    goal_shares: tuple[float, float, float] = (0.1, 0.8, 0.1)
+    goal_rule: GoalRule = "uniform"
+
+    def __post_init__(self) -> None:
+        if self.max_horizon < MIN_HORIZON:
+            raise ValueError(
+                f"agent.max_horizon: expected at least {MIN_HORIZON} (a window needs "
+                f"an intermediate row), got {self.max_horizon}"
+            )
+        if abs(sum(self.goal_shares) - 1) > 1e-6 or min(self.goal_shares) < 0:
+            raise ValueError(
+                "agent.goal_current, goal_future and goal_random: expected "
+                f"probabilities that sum to 1, got {self.goal_shares}"
+            )
+
+    def check(self, table: RowTable) -> None:
+        """Refuses a table this sampler cannot draw from.
+
+        Args:
+            table: Rows of one task.
+
+        Raises:
+            DataFormatError: If no episode is long enough for a window.
+            ValueError: If the table's return sums are of another discount.
+        """
+        if table.discount != self.discount:
+            raise ValueError(
+                f"the table's return sums are of discount {table.discount}, and the "
+                f"agent's is {self.discount}; load the table with the agent's"
+            )
+        longest = int(table.episode_lengths.max(initial=0))
+        if longest <= MIN_HORIZON:
+            raise DataFormatError(
+                f"every window needs {MIN_HORIZON + 1} rows of one episode, and the "
+                f"longest of {len(table.episode_lengths)} episodes has {longest}; "
+                "this data set cannot be trained on with horizons"
+            )
+        if longest <= self.max_horizon:
+            raise DataFormatError(
+                f"agent.max_horizon is {self.max_horizon}, and the longest episode has "
+                f"only {longest} rows; set it to at most {longest - 1}"
+            )
+
+    def draw(
+        self, table: RowTable, rng: np.random.Generator, batch_size: int
+    ) -> HorizonIndex:
+        """Draws one batch.
+
+        Args:
+            table: Rows of one task.
+            rng: The step's own generator.
+            batch_size: B.
+
+        Returns:
+            Row numbers and scalars.
+        """
+        # One call for every random number of the batch: the stream has one shape.
+        start, horizon, between, which, later, anywhere = rng.random((6, batch_size))
+        rows, last = table.pick_starts(start, successors=MIN_HORIZON)
+        k = MIN_HORIZON + _floor(
+            horizon, np.minimum(self.max_horizon, last - rows) - MIN_HORIZON + 1
+        )
+        i = 1 + _floor(between, k - 1)
+        goals = np.select(
+            [
+                which < self.goal_shares[0],
+                which < self.goal_shares[0] + self.goal_shares[1],
+            ],
+            [rows, self._later(later, rows, last)],
+            _floor(anywhere, np.int64(table.rows)),
+        )
+        returns_k, alive_k = window_returns(
+            table.returns, table.solved, rows, k, discount=self.discount
+        )
+        alive_i = table.solved[rows + i] == table.solved[rows]
+        return HorizonIndex(
+            rows=rows.astype(np.int32),
+            rows_k=(rows + k).astype(np.int32),
+            rows_i=(rows + i).astype(np.int32),
+            goals=goals.astype(np.int32),
+            returns_k=returns_k.astype(np.float32),
+            alive_k=alive_k.astype(np.float32),
+            alive_i=alive_i.astype(np.float32),
+            rewards=table.rewards[rows],
+            masks=table.masks[rows],
+        )
+
+    def gather(
+        self, observations: Array, actions: Array, index: HorizonIndex
+    ) -> HorizonBatch:
+        """Looks up the states and actions of a batch.
+
+        Args:
+            observations: ``[N, S]``, NumPy or on a device.
+            actions: ``[N, A]``, the same kind of array.
+            index: What ``draw`` returned, any leading axes.
+
+        Returns:
+            The batch, of the same kind of array.
+        """
+        rows = index.rows
+        return HorizonBatch(
+            observations=observations.take(rows, axis=0),
+            actions=actions.take(rows, axis=0),
+            rewards=index.rewards,
+            masks=index.masks,
+            next_observations=observations.take(rows + 1, axis=0),
+            horizons=(index.rows_k - rows).astype(np.float32),
+            intermediates=(index.rows_i - rows).astype(np.float32),
+            states_k=observations.take(index.rows_k, axis=0),
+            states_i=observations.take(index.rows_i, axis=0),
+            returns_k=index.returns_k,
+            alive_k=index.alive_k,
+            alive_i=index.alive_i,
+            goals=observations.take(index.goals, axis=0),
+        )
+
+    def _later(
+        self,
+        uniform: npt.NDArray[np.float64],
+        rows: npt.NDArray[np.int64],
+        last: npt.NDArray[np.int64],
+    ) -> npt.NDArray[np.int64]:
+        """A later row of the same episode, by the configured rule."""
+        if self.goal_rule == "uniform":
+            return rows + 1 + _floor(uniform, last - rows)
+        if self.goal_rule == "horizon":
+            return rows + 1 + _floor(uniform, np.minimum(self.max_horizon, last - rows))
+        # Inverse distribution function of the geometric distribution on {1, 2, ...}.
+        steps = 1 + np.floor(np.log1p(-uniform) / np.log(self.discount))
+        return np.minimum(rows + steps.astype(np.int64), last)
+
+
+def step_generator(
+    table: RowTable, sampler: HorizonSampler, *, seed: int, step: int
+) -> np.random.Generator:
+    """The generator of one step of one seed: a pure function of its arguments.
+
+    Args:
+        table: What is sampled from; its fingerprint enters the key.
+        sampler: How; its configuration enters the key.
+        seed: Of the run.
+        step: Number of the update, from 0.
+
+    Returns:
+        A Philox generator no other step or seed shares numbers with.
+    """
+    key = _stream_key(table.fingerprint, repr(sampler), seed)
+    # The step is the counter's high word: streams are 2**192 draws apart.
+    return np.random.Generator(
+        np.random.Philox(key=key, counter=np.array([0, 0, 0, step], np.uint64))
+    )
+
+
+@lru_cache(maxsize=1024)
+def _stream_key(fingerprint: str, sampler: str, seed: int) -> npt.NDArray[np.uint64]:
+    digest = hashlib.sha256(f"{fingerprint}\n{sampler}\n{seed}".encode()).digest()
+    return np.frombuffer(digest[:16], np.uint64)
+
+
+def _floor(
+    uniform: npt.NDArray[np.float64], count: npt.NDArray[np.int64] | np.int64
+) -> npt.NDArray[np.int64]:
+    """Uniform integers in [0, count) from uniform numbers in [0, 1)."""
+    return (uniform * count).astype(np.int64)

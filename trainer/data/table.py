@@ -1,0 +1,135 @@
+"""One task of a store in memory: what sampling and gathering read from.
+
+Knows the store's reader and NumPy; nothing of samplers, Grain or devices.
+
+Dimensions: N rows, E episodes, S observation, A action.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.store.reader import Store
+from pipeline.store.returns import solved_counts
+
+Float32 = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class RowTable:
+    """Rows of one split and one task, episodes one after another.
+
+    The next state of row ``t`` is row ``t + 1``; the last row of an episode has no
+    next one and is never the start of anything.
+
+    Attributes:
+        observations: ``f32[N, S]``, or any dtype and trailing shape.
+        actions: ``f32[N, A]``.
+        rewards: ``f32[N]``, raw.
+        masks: ``f32[N]``, 0 where the task is solved, else 1.
+        returns: ``f64[N]``, discounted return to the end of the episode.
+        solved: ``i32[N]``, solved rows before each row.
+        episode_starts: ``i64[E]``.
+        episode_lengths: ``i64[E]``, rows.
+        discount: Of ``returns``.
+        fingerprint: Of the store, the split and the task.
+    """
+
+    observations: Float32
+    actions: Float32
+    rewards: Float32
+    masks: Float32
+    returns: npt.NDArray[np.float64]
+    solved: npt.NDArray[np.int32]
+    episode_starts: npt.NDArray[np.int64]
+    episode_lengths: npt.NDArray[np.int64]
+    discount: float
+    fingerprint: str
+
+    @property
+    def rows(self) -> int:
+        """Rows of all episodes, last rows included."""
+        return len(self.observations)
+
+    def best_return(self) -> float:
+        """Largest discounted return to the end of an episode, over rows that act."""
+        acting = np.ones(self.rows, bool)
+        acting[self.episode_starts + self.episode_lengths - 1] = False
+        return float(self.returns[acting].max())
+
+    def pick_starts(
+        self, uniform: npt.NDArray[np.float64], *, successors: int
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Maps uniform numbers to rows that their episode goes on after.
+
+        Args:
+            uniform: ``f64[B]`` in [0, 1).
+            successors: Rows that must follow in the same episode, at least 1.
+
+        Returns:
+            ``i64[B]``, rows, each such row equally likely; and ``i64[B]``, the last
+            row of each one's episode.
+        """
+        counts = np.maximum(self.episode_lengths - successors, 0)
+        ends = self._start_ends(successors)
+        chosen = (uniform * ends[-1]).astype(np.int64)
+        episode = np.searchsorted(ends, chosen, side="right")
+        first = self.episode_starts[episode]
+        rows = first + chosen - (ends[episode] - counts[episode])
+        return rows, first + self.episode_lengths[episode] - 1
+
+    def _start_ends(self, successors: int) -> npt.NDArray[np.int64]:
+        """Running count of possible starts by episode; made once per distance."""
+        if successors not in self._ends:
+            self._ends[successors] = np.cumsum(
+                np.maximum(self.episode_lengths - successors, 0)
+            )
+        return self._ends[successors]
+
+    @cached_property
+    def _ends(self) -> dict[int, npt.NDArray[np.int64]]:
+        return {}
+
+
+def load_table(
+    store: Store,
+    *,
+    task: int,
+    discount: float,
+    split: str = "train",
+    progress: Callable[[int], None] | None = None,
+) -> RowTable:
+    """Reads one task of a store into memory.
+
+    Args:
+        store: A committed store.
+        task: Task number, from 1.
+        discount: One that the store holds return sums for.
+        split: ``"train"`` or ``"val"``.
+        progress: Called with the bytes of each request that arrived.
+
+    Returns:
+        The table.
+
+    Raises:
+        DataFormatError: If the store lacks task, discount or split.
+    """
+    column, _ = store.task(task)
+    returns = store.returns_field(discount)
+    episodes = store.episodes(split)
+    masks = store.read("masks", split=split, column=column, progress=progress)
+    return RowTable(
+        observations=store.read("observations", split=split, progress=progress),
+        actions=store.read("actions", split=split, progress=progress),
+        rewards=store.read("rewards", split=split, column=column, progress=progress),
+        masks=masks.astype(np.float32),
+        returns=store.read(returns, split=split, column=column, progress=progress),
+        solved=solved_counts(masks),
+        episode_starts=episodes.starts,
+        episode_lengths=episodes.lengths,
+        discount=discount,
+        fingerprint=f"{store.manifest.fingerprint()}/{split}/{task}",
+    )

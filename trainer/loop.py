@@ -1,0 +1,233 @@
+"""The training loop, readable top to bottom."""
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import jax
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from pipeline.store.errors import DataFormatError
+from trainer import sharding
+from trainer.agents.base import Metrics
+from trainer.checkpoints import Checkpoints
+from trainer.data.feed import IndexSource, gather_on_device, make_feed
+from trainer.data.table import RowTable
+from trainer.metrics import MetricsWriter, combine, nonfinite, records
+from trainer.run import RUN_FILE, Run, write_run
+from trainer.state import init_state, make_train_call, step_of
+
+
+class TrainingDivergedError(RuntimeError):
+    """A loss is NaN or infinite: says when, and what is still good."""
+
+
+class PreemptedError(RuntimeError):
+    """The run was told to stop, and has saved: start it again to go on."""
+
+
+def train(run: Run, table: RowTable, folder: Path, *, console: Console) -> int:
+    """Trains a run to its last step, going on from its latest checkpoint if any.
+
+    Args:
+        run: What to train.
+        table: Its task's rows.
+        folder: RUN; made if it does not exist.
+        console: For progress.
+
+    Returns:
+        The step reached.
+
+    Raises:
+        DataFormatError: If the folder holds another run.
+        TrainingDivergedError: If a loss is not finite; nothing of it is saved.
+        PreemptedError: If SIGTERM came; the last step is saved.
+    """
+    config = run.config.trainer
+    seeds = tuple(range(config.seed, config.seed + config.seeds))
+
+    # -- Where we are: refused before anything is built ------------------------
+    checkpoints = Checkpoints(folder, keep=config.keep_checkpoints, writable=True)
+    latest = checkpoints.latest()
+    if latest is not None:
+        checkpoints.check_run(latest, run)
+
+    # -- Devices, agent, state -------------------------------------------------
+    agent = run.agent()
+    mesh = sharding.make_mesh(
+        run.config.mesh, seeds=config.seeds, batch_size=config.batch_size
+    )
+    state = init_state(agent, mesh, seeds)
+    call = make_train_call(agent, mesh)
+
+    # -- Data ------------------------------------------------------------------
+    on_device = gather_on_device(run.config.feed, table)
+    rows = (
+        jax.device_put((table.observations, table.actions), sharding.replicated(mesh))
+        if on_device
+        else None
+    )
+    source = IndexSource(
+        table,
+        agent.sampler,
+        seeds=seeds,
+        batch_size=config.batch_size,
+        steps=config.steps,
+    )
+    feed = make_feed(
+        source,
+        run.config.feed,
+        updates_per_call=config.updates_per_call,
+        gather_from=None if on_device else table,
+        sampler=agent.sampler,
+    )
+    console.print(
+        f"{len(jax.devices())} {jax.devices()[0].platform} device(s), mesh "
+        f"{dict(mesh.shape)}; rows are gathered on the "
+        f"{'device' if on_device else 'host'}"
+    )
+
+    # -- Going on --------------------------------------------------------------
+    if latest is not None:
+        state = checkpoints.restore(latest, state, feed)
+        console.print(f"going on from the checkpoint of step {latest}")
+    elif (folder / RUN_FILE).exists():
+        console.print("an earlier start here reached no checkpoint: starting anew")
+    write_run(folder, run)
+    step = step_of(state)
+    writer = MetricsWriter(folder, resume_step=step)
+
+    # -- Loop ------------------------------------------------------------------
+    pending: list[Metrics] = []
+    window_start, blocked_s = time.perf_counter(), 0.0
+    started, logged = window_start, step
+
+    def log() -> None:
+        nonlocal window_start, blocked_s, logged
+        if not pending:
+            return
+        metrics = combine(pending)
+        now = time.perf_counter()
+        elapsed = now - window_start
+        for record in records(
+            metrics,
+            seeds=seeds,
+            facts={
+                "step": step,
+                "time_s": now - started,
+                "updates_per_s": (step - logged) / elapsed,
+                "input_blocked_share": blocked_s / elapsed,
+            },
+        ):
+            writer.write(record)
+        bad = nonfinite(metrics)
+        if bad:
+            good = checkpoints.latest()
+            raise TrainingDivergedError(
+                f"{', '.join(bad)} became NaN or infinite between steps {logged} and "
+                f"{step}; the last good checkpoint is "
+                f"{'none' if good is None else f'step {good}'} in "
+                f"{checkpoints.folder}. Lower agent.learning_rate or "
+                "agent.temperature, or look at over_estimation in the metrics"
+            )
+        bar.update(task, loss=float(metrics.mean["loss"].mean()))
+        pending.clear()
+        window_start, blocked_s, logged = now, 0.0, step
+
+    def save() -> None:
+        log()  # Nothing that is not finite is ever saved.
+        if step not in checkpoints.steps():
+            checkpoints.save(step, state, feed, run)
+
+    try:
+        with _progress(console) as bar, _stop_requested() as stop:
+            task = bar.add_task("train", total=config.steps, completed=step, loss=0.0)
+            while step < config.steps and not stop:
+                waited = time.perf_counter()
+                batches = _to_mesh(next(feed), mesh)
+                blocked_s += time.perf_counter() - waited
+                state, metrics = call(state, rows, batches)
+                step += config.updates_per_call
+                pending.append(metrics)
+                bar.update(task, completed=step)
+                if step % config.log_every == 0:
+                    log()
+                if step % config.checkpoint_every == 0:
+                    save()
+            save()
+            checkpoints.wait()
+    finally:
+        writer.close()
+        checkpoints.close()
+    if step < config.steps:
+        raise PreemptedError(
+            f"stopped at step {step} of {config.steps} and saved it; run the same "
+            "command to go on"
+        )
+    return step
+
+
+def check_folder(folder: Path) -> None:
+    """Refuses a folder that holds something else than this run.
+
+    Args:
+        folder: RUN, as given.
+
+    Raises:
+        DataFormatError: If it is a file, or a folder of something else.
+    """
+    if folder.is_file():
+        raise DataFormatError(
+            f"{folder}: expected a folder for the run, found a file; give another --out"
+        )
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / RUN_FILE).exists():
+        raise DataFormatError(
+            f"{folder}: is not empty and holds no run; give another --out"
+        )
+
+
+def _to_mesh(batches: Any, mesh: jax.sharding.Mesh) -> Any:
+    return jax.device_put(batches, sharding.batch_sharding(mesh))
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("loss {task.fields[loss]:.3g}"),
+        TimeRemainingColumn(),
+        console=console,
+        # Without a terminal the log lines of metrics.jsonl are the progress.
+        disable=not console.is_terminal,
+    )
+
+
+@contextmanager
+def _stop_requested() -> Iterator[list[int]]:
+    """Collects SIGTERM (and the first Ctrl-C) instead of dying of it."""
+    received: list[int] = []
+
+    def remember(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+
+    previous = {
+        number: signal.signal(number, remember)
+        for number in (signal.SIGTERM, signal.SIGINT)
+    }
+    try:
+        yield received
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,1 @@
+"""Networks, flows, losses and the optimiser: what all agents share."""

@@ -1,0 +1,105 @@
+"""The one network every agent is made of: a plain perceptron, and copies of it.
+
+Parameters are nested dicts of arrays; nothing here knows what a network is for.
+
+Dimensions: B batch, E ensemble.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+Params = dict[str, Any]
+Activation = Literal["tanh", "gelu"]
+
+_ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "tanh": jnp.tanh,
+    "gelu": nn.gelu,
+}
+# Xavier uniform, as the code bases the methods come from.
+_KERNEL_INIT = nn.initializers.variance_scaling(1.0, "fan_avg", "uniform")
+
+
+class MLP(nn.Module):
+    """Dense, activation, LayerNorm for every hidden layer, then a linear output.
+
+    Attributes:
+        outputs: Width of the output.
+        width: Width of every hidden layer.
+        depth: Number of hidden layers.
+        activation: ``"tanh"`` or ``"gelu"`` (its tanh approximation).
+        layer_norm: Whether LayerNorm follows each activation.
+    """
+
+    outputs: int
+    width: int = 512
+    depth: int = 4
+    activation: Activation = "tanh"
+    layer_norm: bool = True
+
+    @nn.compact
+    def __call__(self, *inputs: jax.Array) -> jax.Array:
+        """Applies the network to its inputs, joined along the last axis.
+
+        Args:
+            *inputs: ``f32[..., D_j]`` each, with equal leading axes.
+
+        Returns:
+            ``f32[..., outputs]``.
+        """
+        x = jnp.concatenate(inputs, axis=-1)
+        for layer in range(self.depth):
+            x = nn.Dense(self.width, kernel_init=_KERNEL_INIT, name=f"hidden_{layer}")(
+                x
+            )
+            x = _ACTIVATIONS[self.activation](x)
+            if self.layer_norm:
+                x = nn.LayerNorm(name=f"norm_{layer}")(x)
+        return nn.Dense(self.outputs, kernel_init=_KERNEL_INIT, name="output")(x)
+
+
+def init(net: MLP, key: jax.Array, *widths: int) -> Params:
+    """Draws parameters of one network.
+
+    Args:
+        net: The network.
+        key: PRNG key.
+        *widths: Last-axis size of each input.
+
+    Returns:
+        Its parameters.
+    """
+    inputs = [jnp.zeros((1, width)) for width in widths]
+    variables: Params = net.init(key, *inputs)
+    params: Params = variables["params"]
+    return params
+
+
+def init_ensemble(net: MLP, key: jax.Array, size: int, *widths: int) -> Params:
+    """Draws parameters of independent copies, stacked on a leading axis ``E``."""
+    keys = jax.random.split(key, size)
+    return jax.vmap(lambda one: init(net, one, *widths))(keys)
+
+
+def apply(net: MLP, params: Params, *inputs: jax.Array) -> jax.Array:
+    """Evaluates one network: ``f32[..., outputs]``."""
+    out: jax.Array = net.apply({"params": params}, *inputs)
+    return out
+
+
+def apply_scalar(net: MLP, params: Params, *inputs: jax.Array) -> jax.Array:
+    """Evaluates a network of one output, without the last axis: ``f32[...]``."""
+    return apply(net, params, *inputs)[..., 0]
+
+
+def apply_ensemble(net: MLP, params: Params, *inputs: jax.Array) -> jax.Array:
+    """Evaluates copies of a scalar network on the same inputs: ``f32[E, ...]``."""
+    return jax.vmap(lambda one: apply_scalar(net, one, *inputs))(params)
+
+
+def count_parameters(params: Params) -> int:
+    """Number of scalar parameters of a tree."""
+    return sum(leaf.size for leaf in jax.tree.leaves(params))

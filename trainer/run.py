@@ -1,0 +1,179 @@
+"""A run on disk: what its folder holds and what makes it the run it is.
+
+```
+RUN/run.json            configuration, task, facts of the data, fingerprint, versions
+RUN/metrics.jsonl       one line per seed and log point of training
+RUN/tensorboard/        the same, for TensorBoard
+RUN/checkpoints/STEP/   Orbax: params, train, data, run
+RUN/evaluations.jsonl   one line per evaluated step, seed and task
+```
+"""
+
+import dataclasses
+import importlib.metadata
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pydantic
+
+from pipeline.store.errors import DataFormatError
+from pipeline.store.manifest import Task
+from pipeline.store.reader import Store
+from trainer.agents import make_agent
+from trainer.agents.base import Agent, DataFacts
+from trainer.config import Config
+from trainer.data.table import RowTable
+
+RUN_FILE = "run.json"
+METRICS_FILE = "metrics.jsonl"
+EVALUATIONS_FILE = "evaluations.jsonl"
+CHECKPOINTS = "checkpoints"
+TENSORBOARD = "tensorboard"
+
+# Whose versions can change what a run computes.
+_PACKAGES = ("jax", "jaxlib", "flax", "optax", "grain", "numpy", "vast-rl")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run is: enough to act and to evaluate without its data.
+
+    Attributes:
+        config: As resolved for the task, with all overrides.
+        dataset: Of the store.
+        task: That is trained for.
+        facts: Of the data set and task.
+        fingerprint: Of store, split and task.
+        store: Where the data were read from, as given.
+        versions: Of the packages that computed it.
+    """
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
+
+    config: Config
+    dataset: str
+    task: Task
+    facts: DataFacts
+    fingerprint: str
+    store: str
+    versions: dict[str, str]
+
+    def agent(self) -> Agent:
+        """Builds the run's agent."""
+        return make_agent(self.config.agent, self.facts)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values that ``from_json`` reads back."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Any, *, where: str) -> "Run":
+        """Decodes a run.
+
+        Args:
+            value: What ``to_json`` returned.
+            where: File name, for the error.
+
+        Returns:
+            The run.
+
+        Raises:
+            DataFormatError: If it is none.
+        """
+        try:
+            return pydantic.TypeAdapter(cls).validate_python(value)
+        except pydantic.ValidationError as error:
+            first = error.errors()[0]
+            key = ".".join(str(part) for part in first["loc"])
+            raise DataFormatError(
+                f"{where}: {key}: {first['msg']}; it was not written by this version"
+            ) from error
+
+
+def describe_run(config: Config, store: Store, task: int, table: RowTable) -> Run:
+    """Derives what a run is from its configuration and data.
+
+    Args:
+        config: Resolved for the task.
+        store: That the table was read from.
+        task: Task number.
+        table: The task's rows.
+
+    Returns:
+        The run.
+
+    Raises:
+        DataFormatError: If the store is of another data set than the configuration.
+    """
+    manifest = store.manifest
+    if manifest.dataset != config.dataset:
+        raise DataFormatError(
+            f"{store.root}: expected a store of {config.dataset}, which the "
+            f"configuration is for, got one of {manifest.dataset}; choose the "
+            "configuration of that data set, or another store"
+        )
+    _, description = store.task(task)
+    observations = manifest.statistics["observations"]
+    return Run(
+        config=config,
+        dataset=manifest.dataset,
+        task=description,
+        facts=DataFacts(
+            observation_dim=table.observations.shape[1],
+            action_dim=table.actions.shape[1],
+            observation_mean=observations.mean,
+            observation_std=observations.std,
+            reward_min=float(table.rewards.min()),
+            reward_max=float(table.rewards.max()),
+            return_max=table.best_return(),
+        ),
+        fingerprint=table.fingerprint,
+        store=store.root,
+        versions={
+            package: importlib.metadata.version(package) for package in _PACKAGES
+        },
+    )
+
+
+def write_run(folder: Path, run: Run) -> None:
+    """Writes ``run.json`` into a run's folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / RUN_FILE).write_text(json.dumps(run.to_json(), indent=1) + "\n")
+
+
+def read_run(folder: Path) -> Run:
+    """Reads ``run.json`` of a run's folder.
+
+    Args:
+        folder: RUN.
+
+    Returns:
+        The run.
+
+    Raises:
+        DataFormatError: If the folder is no run's.
+    """
+    path = folder / RUN_FILE
+    try:
+        value = json.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise DataFormatError(
+            f"{path}: expected the folder of a run, found no {RUN_FILE} there; give "
+            "the --out of a `python -m trainer train`"
+        ) from error
+    except ValueError as error:
+        raise DataFormatError(f"{path}: not JSON ({error})") from error
+    return Run.from_json(value, where=str(path))
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Reads a JSON-lines file; one that does not exist is empty.
+
+    A last line without its end is left out: a killed writer's.
+    """
+    if not path.exists():
+        return []
+    complete, _, _ = path.read_text().rpartition("\n")
+    return [json.loads(line) for line in complete.splitlines() if line]

@@ -1,0 +1,110 @@
+"""The state of a training run, and the compiled call that advances it.
+
+"Step" is the number of updates done: state at step n has seen batches 0 to n - 1.
+
+Dimensions: M updates per call, Q seeds, B batch.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from trainer import sharding
+from trainer.agents.base import Agent, AgentState, Metrics
+
+
+class TrainState(NamedTuple):
+    """Everything a run carries from step to step besides its place in the data.
+
+    Attributes:
+        agent: State of every seed, stacked on a leading axis ``Q``.
+        keys: ``u32[Q, 2]``, raw key of each seed's updates; constant.
+    """
+
+    agent: AgentState
+    keys: jax.Array
+
+
+# (state, rows to gather from or None, batches [M, Q, B, ...]) -> (state, metrics [Q])
+TrainCall = Callable[[TrainState, Any, Any], tuple[TrainState, Metrics]]
+
+
+def init_state(agent: Agent, mesh: Mesh, seeds: Sequence[int]) -> TrainState:
+    """Draws the state of every seed before its first update.
+
+    Args:
+        agent: The algorithm.
+        mesh: Where the state lies.
+        seeds: Seed of each run. A seed's state does not depend on its neighbours.
+
+    Returns:
+        The state, laid out on the mesh.
+    """
+    # Made on the host: a seed is its number whatever lies beside it.
+    roots = jnp.stack([jax.random.key_data(jax.random.key(seed)) for seed in seeds])
+
+    @partial(jax.jit, out_shardings=sharding.state_sharding(mesh))
+    def draw(roots: jax.Array) -> TrainState:
+        def one(root: jax.Array) -> TrainState:
+            init_key, update_key = jax.random.split(jax.random.wrap_key_data(root))
+            return TrainState(agent.init(init_key), jax.random.key_data(update_key))
+
+        return jax.vmap(one)(roots)
+
+    return draw(roots)
+
+
+def make_train_call(agent: Agent, mesh: Mesh) -> TrainCall:
+    """Compiles the call that does M updates of all seeds.
+
+    Args:
+        agent: The algorithm.
+        mesh: Where everything lies.
+
+    Returns:
+        ``call(state, rows, batches)``; the state is donated. With ``rows``, a pair
+        ``(observations, actions)`` on the devices, ``batches`` are index batches and
+        rows are looked up there; with None they are whole batches. Metrics come
+        reduced over the M updates, ``[Q]`` each.
+    """
+
+    def update(rows: Any, state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
+        def one(
+            agent_state: AgentState, raw_key: jax.Array, batch: Any
+        ) -> tuple[AgentState, Metrics]:
+            if rows is not None:
+                batch = agent.sampler.gather(*rows, batch)
+            key = jax.random.fold_in(
+                jax.random.wrap_key_data(raw_key), agent_state.step
+            )
+            return agent.update(agent_state, batch, key)
+
+        agent_state, metrics = jax.vmap(one)(state.agent, state.keys, batch)
+        return TrainState(agent_state, state.keys), metrics
+
+    @partial(
+        jax.jit,
+        donate_argnums=0,
+        in_shardings=(
+            sharding.state_sharding(mesh),
+            sharding.replicated(mesh),
+            sharding.batch_sharding(mesh),
+        ),
+        out_shardings=(sharding.state_sharding(mesh), sharding.replicated(mesh)),
+    )
+    def call(state: TrainState, rows: Any, batches: Any) -> tuple[TrainState, Metrics]:
+        state, metrics = jax.lax.scan(partial(update, rows), state, batches)
+        return state, metrics.reduce()
+
+    compiled: TrainCall = call
+    return compiled
+
+
+def step_of(state: TrainState) -> int:
+    """Updates done; equal for all seeds. Waits for the devices."""
+    return int(np.asarray(state.agent.step.addressable_data(0))[0])
