@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
@@ -23,7 +23,9 @@ EXIT_DIVERGED = 3
 # policies are tied to it.
 EXIT_PREEMPTED = 75
 
-Positional = tyro.conf.Positional
+_Run = Annotated[Path, tyro.conf.Positional]
+_Runs = Annotated[tuple[Path, ...], tyro.conf.Positional]
+_Config = Annotated[Path, tyro.conf.Positional]
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Train:
         out: Folder of the run.
     """
 
-    config: Positional[Path]
+    config: _Config
     store: str
     task: int
     out: Path
@@ -59,7 +61,7 @@ class Evaluate:
         workers: Environment processes.
     """
 
-    run: Positional[Path]
+    run: _Run
     episodes: int = 50
     seed: int = 0
     steps: tuple[int, ...] = ()
@@ -76,7 +78,7 @@ class Report:
         out: Folder for report.html, PNG and CSV files.
     """
 
-    runs: Positional[tuple[Path, ...]]
+    runs: _Runs
     out: Path
 
 
@@ -102,7 +104,7 @@ class Describe:
         task: Task number, 1 to 5.
     """
 
-    config: Positional[Path]
+    config: _Config
     task: int = 1
 
 

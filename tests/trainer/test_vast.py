@@ -1,7 +1,5 @@
 """VAST's parts, samples and options in the precision it trains in."""
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +12,6 @@ from tests.trainer.vast_cases import TABLE, make_agent, make_batch
 from trainer.agents.vast import VAST
 from trainer.agents.vast_config import VASTConfig
 from trainer.nn import networks
-from trainer.nn.networks import Params
 
 
 def test_parameter_counts_are_the_papers() -> None:

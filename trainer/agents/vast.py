@@ -3,7 +3,7 @@
 Five networks, one loss each, all taken at the same old parameters:
 
 - ``G(s, s+, k)``, the discounted return collected on the way from ``s`` to ``s+`` in
-  ``k`` steps (eq. 9 to 11 of the paper);
+  ``k`` steps (eq. 8 to 10 of the paper);
 - the stitching policy ``(k, s_k) ~ stitch(s)``, a flow weighted by advantage;
 - the execution policy ``a ~ exec(s, s_goal)``, a flow that clones behaviour;
 - ``V(s)``, the expectile of ``G + discount ** k * Q`` over stitched continuations;
@@ -23,9 +23,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from trainer.agents import vast_metrics
 from trainer.agents.base import AgentState, DataFacts, Metrics, observation_scale
 from trainer.agents.vast_config import VASTConfig
-from trainer.data.sampler import HorizonBatch, HorizonSampler
+from trainer.data.sampler import STATE_FIELDS, HorizonBatch, HorizonSampler
 from trainer.nn import flow, losses, networks, optimizers
 from trainer.nn.networks import MLP, Params
 
@@ -117,7 +118,7 @@ class VAST:
             ``f32[1, A]`` in [-1, 1].
 
         References:
-            Eq. 18 (rejection sampling) and algorithm 1 of the paper.
+            Eq. 20 (rejection sampling) and algorithm 1 of the paper.
         """
         stitch_key, exec_key = jax.random.split(key)
         state = self._scaled(observation)[None]
@@ -126,10 +127,7 @@ class VAST:
             jnp.repeat(x, self.config.candidates, axis=0) for x in (state, goal)
         )
         actions = self.sample_exec(params, states, goals, exec_key)
-        values = networks.apply_ensemble(
-            self._scalar, params["critic"], states, actions
-        )
-        best = losses.aggregate(values, self.config.aggregation).argmax()
+        best = self._critic(params, states, actions).argmax()
         return actions[best][None]
 
     def predict_subgoal(
@@ -160,10 +158,7 @@ class VAST:
         self, params: Params, observations: jax.Array, actions: jax.Array
     ) -> jax.Array:
         """Action values, aggregated over the twins: ``f32[...]``."""
-        values = networks.apply_ensemble(
-            self._scalar, params["critic"], self._scaled(observations), actions
-        )
-        return losses.aggregate(values, self.config.aggregation)
+        return self._critic(params, self._scaled(observations), actions)
 
     # Losses. Each takes `params`, which it may train, and reads everything else from
     # `frozen`, the same parameters with their gradient stopped.
@@ -202,7 +197,15 @@ class VAST:
         stitch_loss, weights = self.stitch_loss(params, batch, advantage, stitch_key)
         exec_loss = self.exec_loss(params, batch, exec_key)
         total = segment_loss + value_loss + critic_loss + stitch_loss + exec_loss
-        metrics = self._metrics(batch, horizon, segments, values, critics)
+        metrics = vast_metrics.summarise(
+            batch,
+            horizon,
+            segments,
+            values,
+            critics,
+            max_horizon=self.config.max_horizon,
+            return_max=self.facts.return_max,
+        )
         metrics.mean.update(
             {
                 "loss": total,
@@ -229,7 +232,7 @@ class VAST:
         subgoal: jax.Array,
         continuation: jax.Array,
     ) -> tuple[jax.Array, jax.Array]:
-        """Expectile regression of V on stitched targets (eq. 14 and 19).
+        """Expectile regression of V on stitched targets (eq. 17 and 26).
 
         Args:
             params: Trains ``value``.
@@ -252,7 +255,7 @@ class VAST:
     def critic_loss(
         self, params: Params, frozen: Params, batch: HorizonBatch
     ) -> tuple[jax.Array, jax.Array]:
-        """One-step backup of both critics from V (eq. 12).
+        """One-step backup of both critics from V (eq. 15).
 
         Args:
             params: Trains ``critic``.
@@ -272,7 +275,7 @@ class VAST:
     def segment_loss(
         self, params: Params, batch: HorizonBatch
     ) -> tuple[jax.Array, jax.Array]:
-        """Monte-Carlo and compositional regression of G (eq. 9 to 11).
+        """Monte-Carlo and compositional regression of G (eq. 8 to 10).
 
         Args:
             params: Trains ``segment``.
@@ -308,7 +311,7 @@ class VAST:
         values: jax.Array,
         continuation: jax.Array,
     ) -> jax.Array:
-        """How much better than V the recorded window is, stopped (eq. 17).
+        """How much better than V the recorded window is, stopped (eq. 18).
 
         Args:
             batch: ``B`` windows.
@@ -333,7 +336,7 @@ class VAST:
         advantage: jax.Array,
         key: jax.Array,
     ) -> tuple[jax.Array, jax.Array]:
-        """Weighted flow matching of recorded ``(k / K, s_k)`` (eq. 17).
+        """Weighted flow matching of recorded ``(k / K, s_k)`` (eq. 19).
 
         Args:
             params: Trains ``stitch``.
@@ -349,16 +352,12 @@ class VAST:
             [batch.horizons[:, None] / self.config.max_horizon, batch.states_k], axis=-1
         )
 
-        def field(x: jax.Array, time: jax.Array) -> jax.Array:
-            return networks.apply(
-                self._stitch, params["stitch"], batch.observations, x, time
-            )
-
+        field = self._stitch_field(params, batch.observations)
         error = flow.matching_error(field, data, key).sum(axis=-1)
         return (weights * error).mean(), weights
 
     def weights(self, advantage: jax.Array) -> jax.Array:
-        """Weight of a window in the stitching loss, at most ``max_weight``: ``f32[B]``."""
+        """Weights of windows in the stitching loss: ``f32[B]``."""
         beta = self.config.temperature
         if self.config.weight_form == "exp_beta":
             weights = jnp.exp(beta * advantage)
@@ -369,13 +368,8 @@ class VAST:
     def exec_loss(
         self, params: Params, batch: HorizonBatch, key: jax.Array
     ) -> jax.Array:
-        """Flow matching of recorded actions, given state and goal (eq. 21): ``f32[]``."""
-
-        def field(x: jax.Array, time: jax.Array) -> jax.Array:
-            return networks.apply(
-                self._exec, params["exec"], batch.observations, batch.goals, x, time
-            )
-
+        """Flow matching of actions, given state and goal (eq. 29): ``f32[]``."""
+        field = self._exec_field(params, batch.observations, batch.goals)
         return flow.matching_error(field, batch.actions, key).sum(axis=-1).mean()
 
     # Samples.
@@ -396,9 +390,7 @@ class VAST:
         """
         noise = jax.random.normal(key, (len(states), 1 + states.shape[-1]))
 
-        def field(x: jax.Array, time: jax.Array) -> jax.Array:
-            return networks.apply(self._stitch, params["stitch"], states, x, time)
-
+        field = self._stitch_field(params, states)
         plans = flow.integrate(field, noise, steps=self.config.flow_steps)
         K = self.config.max_horizon
         return jnp.clip(plans[:, 0] * K, 1, K), plans[:, 1:]
@@ -409,16 +401,14 @@ class VAST:
         """Draws actions towards goals: scaled ``f32[B, S]`` twice to ``f32[B, A]``."""
         noise = jax.random.normal(key, (len(states), self.facts.action_dim))
 
-        def field(x: jax.Array, time: jax.Array) -> jax.Array:
-            return networks.apply(self._exec, params["exec"], states, goals, x, time)
-
+        field = self._exec_field(params, states, goals)
         actions = flow.integrate(field, noise, steps=self.config.flow_steps)
         return jnp.clip(actions, -1, 1)
 
     def continuation(
         self, params: Params, targets: Params, states: jax.Array, key: jax.Array
     ) -> jax.Array:
-        """Value of going on from states as both policies would (eq. 19).
+        """Value of going on from states as both policies would (eq. 26).
 
         Args:
             params: Read for ``stitch`` and ``exec``.
@@ -432,10 +422,7 @@ class VAST:
         stitch_key, exec_key = jax.random.split(key)
         _, goals = self.sample_stitch(params, states, stitch_key)
         actions = self.sample_exec(params, states, goals, exec_key)
-        values = networks.apply_ensemble(
-            self._scalar, targets["critic"], states, actions
-        )
-        return losses.aggregate(values, self.config.aggregation)
+        return self._critic(targets, states, actions)
 
     # Parts.
 
@@ -461,6 +448,24 @@ class VAST:
     def _value(self, params: Params, states: jax.Array) -> jax.Array:
         return networks.apply_scalar(self._scalar, params["value"], states)
 
+    def _critic(
+        self, params: Params, states: jax.Array, actions: jax.Array
+    ) -> jax.Array:
+        twins = networks.apply_ensemble(self._scalar, params["critic"], states, actions)
+        return losses.aggregate(twins, self.config.aggregation)
+
+    def _stitch_field(self, params: Params, states: jax.Array) -> flow.Field:
+        return lambda x, time: networks.apply(
+            self._stitch, params["stitch"], states, x, time
+        )
+
+    def _exec_field(
+        self, params: Params, states: jax.Array, goals: jax.Array
+    ) -> flow.Field:
+        return lambda x, time: networks.apply(
+            self._exec, params["exec"], states, goals, x, time
+        )
+
     def _segment(
         self, params: Params, states: jax.Array, ends: jax.Array, horizons: jax.Array
     ) -> jax.Array:
@@ -479,47 +484,5 @@ class VAST:
 
     def _scaled_batch(self, batch: HorizonBatch) -> HorizonBatch:
         return batch._replace(
-            **{
-                name: self._scaled(getattr(batch, name))
-                for name in HorizonBatch.STATE_FIELDS
-            }
-        )
-
-    def _metrics(
-        self,
-        batch: HorizonBatch,
-        horizon: jax.Array,
-        segments: jax.Array,
-        values: jax.Array,
-        critics: jax.Array,
-    ) -> Metrics:
-        K = self.config.max_horizon
-        k = batch.horizons.astype(jnp.int32)
-        error = jnp.abs(segments - batch.returns_k)
-        above = values > self.facts.return_max
-        drawn = jnp.round(horizon).astype(jnp.int32)
-        return Metrics(
-            mean={
-                "value": values.mean(),
-                "critic": critics.mean(),
-                "segment": segments.mean(),
-                "segment_error": error.mean(),
-                "over_estimation": above.mean(),
-                "horizon": horizon.mean(),
-            },
-            max={
-                "value_max": values.max(),
-                "critic_max": critics.max(),
-                "segment_max": segments.max(),
-            },
-            # Vectors by horizon, entry j for horizon j; divide the second by the first.
-            total={
-                "windows_by_horizon": losses.per_bin(
-                    jnp.ones_like(error), k, size=K + 1
-                ),
-                "segment_error_by_horizon": losses.per_bin(error, k, size=K + 1),
-                "drawn_by_horizon": losses.per_bin(
-                    jnp.ones_like(horizon), drawn, size=K + 1
-                ),
-            },
+            **{name: self._scaled(getattr(batch, name)) for name in STATE_FIELDS}
         )

@@ -9,7 +9,7 @@ from trainer.nn.losses import Aggregation
 
 @dataclass(frozen=True)
 class VASTConfig:
-    """Hyperparameters; defaults are the paper's general ones (appendix B, table 2).
+    """Hyperparameters; defaults are the paper's general ones (appendix B).
 
     Attributes:
         name: Of the agent.
@@ -35,7 +35,7 @@ class VASTConfig:
         aggregation: Of the critics, for continuations and for choosing actions. The
             paper does not say; the minimum holds over-estimation down.
         weight_form: ``"exp_beta"`` is ``exp(β * adv)``, the paper's closed form (eq.
-            20); ``"beta_exp"`` is ``β * exp(adv)`` as its loss is printed (eq. 17),
+            28); ``"beta_exp"`` is ``β * exp(adv)`` as its loss is printed (eq. 19),
             under which β only scales the loss, and Adam undoes that.
         advantage_return: The window's return within the advantage: ``"model"`` is
             G's estimate, ``"data"`` the recorded one.

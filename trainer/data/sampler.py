@@ -23,6 +23,9 @@ from trainer.data.table import RowTable
 GoalRule = Literal["uniform", "geometric", "horizon"]
 Array = Any  # NumPy on the host, jax.Array on a device.
 
+# The fields of a batch that hold states.
+STATE_FIELDS = ("observations", "next_observations", "states_k", "states_i", "goals")
+
 # A window needs an intermediate row, so it has at least two steps.
 MIN_HORIZON = 2
 
@@ -87,14 +90,6 @@ class HorizonBatch(NamedTuple):
     alive_i: Array
     goals: Array
 
-    STATE_FIELDS = (  # noqa: RUF012
-        "observations",
-        "next_observations",
-        "states_k",
-        "states_i",
-        "goals",
-    )
-
 
 @dataclass(frozen=True)
 class HorizonSampler:
@@ -116,7 +111,7 @@ class HorizonSampler:
 
     References:
         Horizon Adaptive Offline Policy Learning via Value Stitching, appendix B,
-        "Value learning" and table 2 (sub-goal sample probability).
+        "Value learning" and the general hyperparameters (sub-goal sample probability).
     """
 
     max_horizon: int
@@ -251,7 +246,8 @@ class HorizonSampler:
             return rows + 1 + _floor(uniform, np.minimum(self.max_horizon, last - rows))
         # Inverse distribution function of the geometric distribution on {1, 2, ...}.
         steps = 1 + np.floor(np.log1p(-uniform) / np.log(self.discount))
-        return np.minimum(rows + steps.astype(np.int64), last)
+        geometric: npt.NDArray[np.int64] = rows + steps.astype(np.int64)
+        return np.minimum(geometric, last)
 
 
 def step_generator(

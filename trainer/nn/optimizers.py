@@ -26,5 +26,5 @@ def adam(
 
 
 def soft_update(target: Tree, source: Tree, *, rate: float) -> Tree:
-    """Moves target parameters a fraction of the way: ``rate * source + (1 - rate) * target``."""
+    """Moves targets a fraction of the way: ``rate * source + (1 - rate) * target``."""
     return jax.tree.map(lambda t, s: t + rate * (s - t), target, source)
