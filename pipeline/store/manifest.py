@@ -81,7 +81,8 @@ class Statistics:
 
     Attributes:
         count: Rows counted.
-        mean: ``[D]``, per flattened component.
+        mean: ``[D]``, per component of a row; fields of several axes, such as
+            images, by their last axis, and then ``count`` is of pixels.
         std: ``[D]``, population standard deviation.
         minimum: ``[D]``.
         maximum: ``[D]``.

@@ -1,0 +1,105 @@
+"""Writing a store back as OGBench's npz, in bounded memory."""
+
+import os
+import zipfile
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.sources.ogbench_npz import TERMINALS
+from pipeline.store import arrays, schema
+from pipeline.store.errors import DataFormatError
+from pipeline.store.manifest import FieldSpec
+from pipeline.store.reader import Store
+
+
+def export_npz(store: Store, path: str) -> list[str]:
+    """Writes each split of a store as an npz that OGBench's loader reads.
+
+    Members are not compressed: the noise of floats hardly is. A file appears whole
+    or not at all.
+
+    Args:
+        store: The store.
+        path: File of the ``train`` split, ending in ``.npz``; the ``val`` split goes
+            beside it, as ``...-val.npz``.
+
+    Returns:
+        Paths of the files written.
+
+    Raises:
+        ValueError: If the path does not end in ``.npz``.
+        DataFormatError: If the store cannot be read.
+    """
+    if not path.endswith(".npz"):
+        raise ValueError(f"expected a file name ending in .npz, got {path}")
+    written = []
+    for split in sorted({part.split for part in store.manifest.parts}):
+        target = path if split == "train" else val_path(path)
+        _write_split(store, split, target)
+        written.append(target)
+    return written
+
+
+def val_path(path: str) -> str:
+    """Where OGBench keeps the validation split of a file.
+
+    Example:
+        >>> val_path("cube-single-play.npz")
+        'cube-single-play-val.npz'
+    """
+    return f"{path.removesuffix('.npz')}-val.npz"
+
+
+def _write_split(store: Store, split: str, path: str) -> None:
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    partial = f"{path}.partial"
+    names = [
+        name
+        for name in (schema.OBSERVATIONS, schema.ACTIONS, TERMINALS, *schema.PHYSICS)
+        if name == TERMINALS or name in store.manifest.fields
+    ]
+    try:
+        with zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as archive:
+            for name in names:
+                _write_member(archive, store, split, name)
+        os.replace(partial, path)
+    except OSError as error:
+        raise DataFormatError(
+            f"{path}: could not be written ({error}); check the folder and its space"
+        ) from error
+    finally:
+        if os.path.exists(partial):
+            os.remove(partial)
+
+
+def _write_member(
+    archive: zipfile.ZipFile, store: Store, split: str, name: str
+) -> None:
+    field = FieldSpec("bool", ()) if name == TERMINALS else store.manifest.fields[name]
+    header = {
+        "descr": np.lib.format.dtype_to_descr(np.dtype(field.dtype)),
+        "fortran_order": False,
+        "shape": (store.rows(split), *field.shape),
+    }
+    # Dated like all members NumPy writes, so equal stores give equal files.
+    info = zipfile.ZipInfo(f"{name}.npy")
+    with archive.open(info, "w", force_zip64=True) as stream:
+        np.lib.format.write_array_header_1_0(stream, header)
+        for values in _blocks(store, split, name):
+            stream.write(np.ascontiguousarray(values).data.cast("B"))
+
+
+def _blocks(store: Store, split: str, name: str) -> Iterator[npt.NDArray[np.generic]]:
+    """Streams one member, a shard at a time."""
+    if name == TERMINALS:
+        episodes = store.episodes(split)
+        terminals = np.zeros(store.rows(split), np.bool_)
+        terminals[episodes.starts + episodes.lengths - 1] = True
+        yield terminals
+        return
+    step = arrays.shard_rows(store.manifest.fields[name])
+    for part in store.manifest.parts_of(split):
+        for first in range(0, part.rows, step):
+            yield store.read_rows(part, name, first, min(first + step, part.rows))

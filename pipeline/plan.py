@@ -1,0 +1,286 @@
+"""What a run is going to do, known before it does anything: the plan of a store.
+
+Pure but for reading headers and ``terminals``. A run of part plans is the element
+that travels to workers: plain values only, no arrays.
+"""
+
+import dataclasses
+import hashlib
+import importlib.metadata
+import itertools
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from pipeline.episodes import PART_ROWS, EpisodeRange, cut, single_rows
+from pipeline.labels import label_tasks
+from pipeline.sources.base import Facts, Source
+from pipeline.store import arrays, schema
+from pipeline.store.errors import DataFormatError
+from pipeline.store.manifest import FieldSpec, Origin, Task
+
+Split = Literal["train", "val"]
+OnBadEpisode = Literal["refuse", "skip"]
+
+# Blocks are what a worker holds in memory: whole episodes of about so many rows or
+# bytes, whichever is less.
+BLOCK_ROWS = 32_768
+BLOCK_BYTES = 16 << 20
+# Python, NumPy, TensorStore and Beam, before any data.
+_PROCESS_BYTES = 300 << 20
+
+
+@dataclass(frozen=True)
+class PartPlan:
+    """Everything a worker needs to write one part.
+
+    Attributes:
+        root: The store.
+        index: Number of the part.
+        split: Which split it belongs to.
+        source: Where to read.
+        origin: What the manifest says of that.
+        episodes: Which episodes of the source.
+        fields: Fields of the source.
+        tasks: Columns of rewards and masks.
+        discounts: Discounts to store return sums for.
+        on_bad_episode: ``"refuse"`` fails at the first bad episode, ``"skip"``
+            leaves it out.
+    """
+
+    root: str
+    index: int
+    split: Split
+    source: Source
+    origin: Origin
+    episodes: EpisodeRange
+    fields: dict[str, FieldSpec]
+    tasks: tuple[Task, ...]
+    discounts: tuple[float, ...]
+    on_bad_episode: OnBadEpisode = "refuse"
+
+    def blocks(self) -> list[EpisodeRange]:
+        """The pieces to read it in: whole episodes, one block in memory at a time."""
+        row_bytes = sum(_row_bytes(field, 0) for field in self.fields.values())
+        return cut(self.episodes, max(1, min(BLOCK_ROWS, BLOCK_BYTES // row_bytes)))
+
+    def stored_fields(self) -> dict[str, FieldSpec]:
+        """Every array the part will have."""
+        return {**self.fields, **schema.task_fields(self.discounts)}
+
+    def digest(self) -> str:
+        """Identifies what is asked for, on whatever machine and in whatever folder."""
+        asked = {
+            "split": self.split,
+            "origin": dataclasses.asdict(self.origin),
+            "lengths": self.episodes.lengths,
+            "fields": {k: dataclasses.asdict(v) for k, v in self.fields.items()},
+            "tasks": [dataclasses.asdict(task) for task in self.tasks],
+            "discounts": self.discounts,
+            "on_bad_episode": self.on_bad_episode,
+        }
+        text = json.dumps(asked, sort_keys=True)
+        return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+@dataclass(frozen=True)
+class StorePlan:
+    """A whole store, before it is written.
+
+    Attributes:
+        root: The store.
+        dataset: Data-set name.
+        environment_id: Environment that made the data.
+        parts: In order, at least one.
+        max_bad_share: Share of episodes that may be skipped before the run fails.
+        versions: Of what the data depend on.
+        ignored: Members of the inputs that are not read.
+    """
+
+    root: str
+    dataset: str
+    environment_id: str
+    parts: tuple[PartPlan, ...]
+    max_bad_share: float
+    versions: dict[str, str]
+    ignored: tuple[str, ...] = ()
+
+    def runs(self, count: int) -> list[tuple[PartPlan, ...]]:
+        """Groups parts for workers: neighbours of one source are read in one pass.
+
+        Args:
+            count: Groups aimed at; there are at least as many as sources, and at
+                most as many as parts.
+
+        Returns:
+            Every part once, in order.
+        """
+        sources = [
+            tuple(parts)
+            for _, parts in itertools.groupby(self.parts, lambda part: part.source)
+        ]
+        runs = []
+        for parts in sources:
+            pieces = min(len(parts), -(-count // len(sources)))
+            bounds = [len(parts) * i // pieces for i in range(pieces + 1)]
+            runs += [parts[a:b] for a, b in itertools.pairwise(bounds)]
+        return runs
+
+    @property
+    def rows(self) -> int:
+        """Rows of all parts."""
+        return sum(part.episodes.rows for part in self.parts)
+
+    @property
+    def episodes(self) -> int:
+        """Episodes of all parts."""
+        return sum(part.episodes.episodes for part in self.parts)
+
+    @property
+    def single_row_episodes(self) -> int:
+        """Episodes that hold no transition."""
+        return sum(single_rows(part.episodes.lengths) for part in self.parts)
+
+    @property
+    def store_bytes(self) -> int:
+        """Bytes of all arrays before compression."""
+        part = self.parts[0]
+        fields = part.stored_fields().values()
+        return self.rows * sum(_row_bytes(field, len(part.tasks)) for field in fields)
+
+    @property
+    def worker_bytes(self) -> int:
+        """Most memory one worker will need: shards being written, blocks being read."""
+        part, tasks = self.parts[0], len(self.parts[0].tasks)
+        shards = sum(
+            2 * arrays.shard_rows(field) * _row_bytes(field, tasks)
+            for field in part.stored_fields().values()
+        )
+        longest = max(block.rows for plan in self.parts for block in plan.blocks())
+        row_bytes = sum(_row_bytes(f, tasks) for f in part.stored_fields().values())
+        # One block being inflated, one worked on, and copies of it in float64.
+        return _PROCESS_BYTES + shards + 5 * longest * row_bytes
+
+
+def plan_store(
+    root: str,
+    inputs: Sequence[tuple[Split, Source]],
+    *,
+    dataset: str,
+    environment_id: str,
+    tasks: Sequence[Task],
+    discounts: Sequence[float],
+    part_rows: int = PART_ROWS,
+    on_bad_episode: OnBadEpisode = "refuse",
+    max_bad_share: float = 0.01,
+    versions: Mapping[str, str] | None = None,
+) -> StorePlan:
+    """Plans a store: looks at every input, and finds what can be found early.
+
+    Args:
+        root: The store to be.
+        inputs: Splits and where they come from, in order.
+        dataset: Data-set name, for the manifest.
+        environment_id: Environment that made the data.
+        tasks: Tasks to relabel for.
+        discounts: Each in (0, 1].
+        part_rows: Rows aimed at for each part.
+        on_bad_episode: What workers do with an episode that holds NaN or Inf.
+        max_bad_share: Share of episodes that may be skipped.
+        versions: For the manifest; what is installed here by default.
+
+    Returns:
+        The plan.
+
+    Raises:
+        ValueError: If an argument is out of range.
+        DataFormatError: If an input is damaged, lacks the physics state that the
+            tasks need, or inputs disagree.
+    """
+    for discount in discounts:
+        if not 0.0 < discount <= 1.0:
+            raise ValueError(f"expected discounts in (0, 1], got {discount}")
+    if not 0.0 <= max_bad_share <= 1.0:
+        raise ValueError(f"expected a bad share in [0, 1], got {max_bad_share}")
+    parts: list[PartPlan] = []
+    ignored: list[str] = []
+    for split, source in inputs:
+        facts = source.describe()
+        _check_fields(facts, tasks, parts)
+        ignored += facts.ignored
+        for episodes in cut(facts.episodes, part_rows):
+            origin = Origin(
+                source=facts.source,
+                name=facts.name,
+                digest=facts.digest,
+                first_episode=episodes.first_episode,
+            )
+            parts.append(
+                PartPlan(
+                    root=root,
+                    index=len(parts),
+                    split=split,
+                    source=source,
+                    origin=origin,
+                    episodes=episodes,
+                    fields=facts.fields,
+                    tasks=tuple(tasks),
+                    discounts=tuple(sorted(set(discounts))),
+                    on_bad_episode=on_bad_episode,
+                )
+            )
+    return StorePlan(
+        root=root,
+        dataset=dataset,
+        environment_id=environment_id,
+        parts=tuple(parts),
+        max_bad_share=max_bad_share,
+        versions=dict(installed_versions() if versions is None else versions),
+        ignored=tuple(sorted(set(ignored))),
+    )
+
+
+def installed_versions() -> dict[str, str]:
+    """Versions of what the data of a store depend on, as installed here."""
+    versions = {}
+    for name in ("vast-rl", "numpy", "ogbench", "mujoco"):
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = "not installed"
+    return versions
+
+
+def _check_fields(
+    facts: Facts, tasks: Sequence[Task], parts: Sequence[PartPlan]
+) -> None:
+    """Refuses inputs that cannot be relabelled, or that differ from each other."""
+    no_rows = {
+        name: np.empty((0, *field.shape), field.dtype)
+        for name, field in facts.fields.items()
+    }
+    try:
+        label_tasks(tasks, no_rows)
+    except DataFormatError as error:
+        raise DataFormatError(f"{facts.name}: {error}") from error
+    if parts and parts[0].fields != facts.fields:
+        raise DataFormatError(
+            f"{facts.name}: expected the fields of {parts[0].origin.name}, "
+            f"{_summary(parts[0].fields)}, got {_summary(facts.fields)}; one store "
+            "holds data of one kind"
+        )
+
+
+def _summary(fields: Mapping[str, FieldSpec]) -> str:
+    return ", ".join(
+        f"{name} {field.dtype}{list(field.shape)}" for name, field in fields.items()
+    )
+
+
+def _row_bytes(field: FieldSpec, tasks: int) -> int:
+    size = tasks if field.per == "row_and_task" else math.prod(field.shape)
+    return np.dtype(field.dtype).itemsize * size

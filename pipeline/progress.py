@@ -1,0 +1,144 @@
+"""Progress of a run, read from what it has written so far.
+
+The store itself is the only thing that every runner, process and machine shares, so
+progress is a function of it: finished parts, and the objects of unfinished ones.
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import rich.progress
+from rich.console import Console
+
+from pipeline.plan import StorePlan
+from pipeline.store import arrays, files, manifest, schema
+
+_BAR_EVERY_S = 0.5
+_LINE_EVERY_S = 10.0
+
+
+def rows_written(plan: StorePlan) -> tuple[int, int]:
+    """Counts what is there of a store.
+
+    Args:
+        plan: The store.
+
+    Returns:
+        Rows, of unfinished parts those whose observations are written; and
+        finished parts.
+    """
+    field = plan.parts[0].fields[schema.OBSERVATIONS]
+    names = files.list_names(plan.root, "parts")
+    finished = {n[:5] for n in names if n.endswith(f"/{manifest.PART_MANIFEST}")}
+    shards: dict[str, int] = {}
+    for name in names:
+        if name[5:].startswith(f"/{schema.OBSERVATIONS}/c/"):
+            shards[name[:5]] = shards.get(name[:5], 0) + 1
+    rows = 0
+    for part in plan.parts:
+        folder = f"{part.index:05d}"
+        written = shards.get(folder, 0) * arrays.shard_rows(field)
+        whole = part.episodes.rows
+        rows += whole if folder in finished else min(written, whole)
+    return rows, len(finished)
+
+
+@contextlib.contextmanager
+def shown(
+    console: Console,
+    label: str,
+    total: int,
+    measure: Callable[[], tuple[int, str]],
+    *,
+    unit: str = "rows",
+) -> Iterator[None]:
+    """Shows progress while its block runs: a bar on a terminal, lines elsewhere.
+
+    Args:
+        console: Where to.
+        label: What is being done.
+        total: How much there is to do, in ``unit``.
+        measure: How much is done, and a remark; called from another thread.
+        unit: What is counted.
+
+    Yields:
+        Nothing.
+    """
+    done = threading.Event()
+    show = _show_bar if console.is_terminal else _show_lines
+    thread = threading.Thread(
+        target=show, args=(console, label, total, measure, unit, done), daemon=True
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _show_bar(
+    console: Console,
+    label: str,
+    total: int,
+    measure: Callable[[], tuple[int, str]],
+    unit: str,
+    done: threading.Event,
+) -> None:
+    columns = (
+        rich.progress.TextColumn("{task.description}"),
+        rich.progress.BarColumn(),
+        rich.progress.TextColumn("{task.completed:,.0f} of {task.total:,.0f}"),
+        rich.progress.TextColumn("{task.fields[remark]}"),
+        rich.progress.TimeRemainingColumn(),
+    )
+    with rich.progress.Progress(*columns, console=console) as bar:
+        task = bar.add_task(f"{label}, {unit}", total=total, remark="")
+        rate = Rate(measure()[0])
+        while True:
+            last = done.wait(_BAR_EVERY_S)
+            count, remark = measure()
+            text = f"{rate.of(count):,.0f} {unit}/s  {remark}"
+            bar.update(task, completed=count, remark=text)
+            if last:
+                return
+
+
+def _show_lines(
+    console: Console,
+    label: str,
+    total: int,
+    measure: Callable[[], tuple[int, str]],
+    unit: str,
+    done: threading.Event,
+) -> None:
+    rate = Rate(measure()[0])
+    while not done.wait(_LINE_EVERY_S):
+        count, remark = measure()
+        speed = rate.of(count)
+        left = f"{(total - count) / speed:,.0f} s left" if speed else "no estimate yet"
+        console.print(
+            f"{label}: {count:,} of {total:,} {unit}, {speed:,.0f} {unit}/s, {remark}, "
+            f"{left}",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+class Rate:
+    """Units per second since the start, without what was there before.
+
+    Args:
+        before: Units that were there.
+    """
+
+    def __init__(self, before: int) -> None:
+        self._before = before
+        self._start_s = time.monotonic()
+
+    def of(self, count: int) -> float:
+        """Units per second, if there are so many by now."""
+        elapsed_s = max(1e-9, time.monotonic() - self._start_s)
+        return max(0, count - self._before) / elapsed_s

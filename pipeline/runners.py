@@ -1,0 +1,128 @@
+"""Running a pipeline: on this machine by default, on any Beam runner if asked.
+
+The local runner is named explicitly. Beam's ``DirectRunner`` is an alias whose
+meaning depends on what is installed, and with it the errors and the counters.
+"""
+
+import logging
+import re
+import shlex
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import (
+    DirectOptions,
+    PipelineOptions,
+    StandardOptions,
+)
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.transforms.environments import SubprocessSDKEnvironment
+
+from pipeline.store.errors import DataFormatError
+
+_LOCAL = "FnApiRunner"
+_WORKER = "apache_beam.runners.worker.sdk_worker_main"
+
+# A worker in another process reports an error as the text of its traceback.
+_REPORTED = re.compile(
+    r"^pipeline\.store\.errors\.\w+: (?P<message>.*?)( \[while running '.*'\])?$",
+    re.MULTILINE,
+)
+
+
+def make_options(workers: int, beam_arguments: Sequence[str] = ()) -> PipelineOptions:
+    """Chooses where a pipeline runs.
+
+    Args:
+        workers: Processes of the local runner.
+        beam_arguments: Beam's own options, handed on untouched; with ``--runner``
+            among them nothing else is set.
+
+    Returns:
+        Beam's options.
+
+    Raises:
+        ValueError: If there would be no worker.
+    """
+    if workers < 1:
+        raise ValueError(f"expected at least 1 worker, got {workers}")
+    if any(each.split("=")[0] == "--runner" for each in beam_arguments):
+        return PipelineOptions(list(beam_arguments))
+    local = [f"--runner={_LOCAL}", f"--direct_num_workers={workers}"]
+    return PipelineOptions([*local, *beam_arguments])
+
+
+def is_local(options: PipelineOptions) -> bool:
+    """Tells whether a pipeline runs on this machine, with as many workers as asked."""
+    return bool(options.view_as(StandardOptions).runner == _LOCAL)
+
+
+def run(
+    define: Callable[[beam.Pipeline], object], options: PipelineOptions
+) -> dict[str, int]:
+    """Runs a pipeline to its end.
+
+    Args:
+        define: Puts the pipeline together on a root.
+        options: From ``make_options``.
+
+    Returns:
+        Our counters by name, as far as the runner reports them.
+
+    Raises:
+        DataFormatError: As a worker raised it, whichever process it was in.
+    """
+    # What goes wrong comes back as an exception; the logs of launcher and workers
+    # would say it again, over several screens.
+    logger = logging.getLogger("apache_beam")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    with tempfile.NamedTemporaryFile(prefix="vast-rl-workers-", mode="r") as log:
+        try:
+            pipeline = beam.Pipeline(_local_runner(options, log.name), options=options)
+            define(pipeline)
+            result = pipeline.run()
+            result.wait_until_finish()
+        except Exception as error:
+            message = error_message(error)
+            if message is None:
+                error.add_note(log.read())
+                raise
+            raise DataFormatError(message) from error
+        finally:
+            logger.setLevel(level)
+    counters = result.metrics().query()["counters"]
+    return {
+        each.key.metric.name: each.committed
+        for each in counters
+        if each.key.metric.namespace == "vast_rl" and each.committed is not None
+    }
+
+
+def _local_runner(options: PipelineOptions, log: str) -> FnApiRunner | None:
+    """A runner with worker processes, or None: what the options name will do."""
+    direct = options.view_as(DirectOptions)
+    if not is_local(options) or direct.direct_running_mode != "in_memory":
+        return None
+    if direct.direct_num_workers == 1:
+        # Starting processes takes about eight seconds, so one works in this process.
+        return None
+    command = f"{shlex.quote(sys.executable)} -m {_WORKER} 2>>{shlex.quote(log)}"
+    return FnApiRunner(SubprocessSDKEnvironment.from_command_string(command))
+
+
+def error_message(error: Exception) -> str | None:
+    """Finds the message of a data error in what a runner raised.
+
+    Args:
+        error: What the runner raised.
+
+    Returns:
+        The message without Beam's additions; None if it was another error.
+    """
+    if isinstance(error, DataFormatError):
+        return re.sub(r" \[while running '.*'\]$", "", str(error))
+    found = list(_REPORTED.finditer(str(error)))
+    return found[-1]["message"] if found else None

@@ -1,0 +1,298 @@
+"""Writing the parts of a store, and committing it. Pure but for the store itself.
+
+Knows nothing of Beam: a worker calls `write_parts` with plans, the last step of a
+run calls `commit_store`, and either may be called again without harm.
+"""
+
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.labels import label_episodes
+from pipeline.plan import PartPlan, StorePlan
+from pipeline.sources.base import Block
+from pipeline.statistics import Moments
+from pipeline.store import files, manifest, schema
+from pipeline.store.errors import BadEpisodeError, DataFormatError
+from pipeline.store.manifest import DatasetManifest, PartManifest, Statistics
+from pipeline.store.writer import PartWriter, read_part
+
+Array = npt.NDArray[Any]
+
+
+def write_parts(plans: Sequence[PartPlan]) -> Iterator[PartManifest]:
+    """Writes parts of one source in one pass over it; those that are there stay.
+
+    Args:
+        plans: What to write and where, in order.
+
+    Yields:
+        The parts' manifests, in order.
+
+    Raises:
+        BadEpisodeError: If an episode is bad and the plan says to refuse it.
+        DataFormatError: If the input is damaged, or no good episode is left.
+    """
+    finished = {}
+    for plan in plans:
+        done = read_part(plan.root, plan.index)
+        if done is not None and done.plan == plan.digest():
+            finished[plan.index] = done
+    missing = [plan for plan in plans if plan.index not in finished]
+    ranges = [block for plan in missing for block in plan.blocks()]
+    # One stream for them all: to start at a later row is to read all before it.
+    blocks = plans[0].source.read(ranges) if ranges else iter(())
+    for plan in plans:
+        if plan.index in finished:
+            yield finished[plan.index]
+        else:
+            yield _write(plan, itertools.islice(blocks, len(plan.blocks())))
+
+
+def write_part(plan: PartPlan) -> PartManifest:
+    """Writes one part alone, as `write_parts` does."""
+    return next(write_parts([plan]))
+
+
+def _write(plan: PartPlan, blocks: Iterator[Block]) -> PartManifest:
+    # How many rows an array has is settled when it is created, so what is to be
+    # left out is looked for first. Only then is the part read twice.
+    bad = find_bad_episodes(plan) if plan.on_bad_episode == "skip" else {}
+    dropped = {episode for episodes in bad.values() for episode in episodes}
+    lengths = _good_lengths(plan, dropped)
+    fields = plan.stored_fields()
+    rows = int(lengths.sum())
+    part = PartWriter(plan.root, plan.index, fields, rows=rows, tasks=len(plan.tasks))
+    summary = Summary()
+    for read in blocks:
+        block = read.without(dropped)
+        if not len(block.lengths):
+            continue
+        if plan.on_bad_episode == "refuse":
+            check_block(plan, block)
+        columns = {
+            **block.rows,
+            **label_episodes(plan.tasks, plan.discounts, block.rows, block.lengths),
+        }
+        part.append(columns)
+        summary.add(columns)
+    result = PartManifest(
+        index=plan.index,
+        split=plan.split,
+        rows=rows,
+        episodes=len(lengths),
+        statistics=summary.statistics(),
+        checksums=part.finish(lengths),
+        origin=plan.origin,
+        plan=plan.digest(),
+        dropped=bad,
+    )
+    part.commit(result)
+    return result
+
+
+class Summary:
+    """Statistics of every field, gathered block by block."""
+
+    def __init__(self) -> None:
+        self._moments: dict[str, Moments] = {}
+
+    def add(self, columns: Mapping[str, Array]) -> None:
+        """Adds rows: ``[n, ...]`` for each field.
+
+        Fields of several axes, such as images, are summarised by their last axis.
+        """
+        for name, values in columns.items():
+            if values.ndim > 2:
+                values = values.reshape(-1, values.shape[-1])
+            found = Moments.of(values)
+            known = self._moments.get(name)
+            self._moments[name] = found if known is None else known.merge(found)
+
+    def statistics(self) -> dict[str, Statistics]:
+        """What was gathered, as it stands in a manifest."""
+        return {name: each.to_statistics() for name, each in self._moments.items()}
+
+
+def find_bad_episodes(plan: PartPlan) -> dict[str, tuple[int, ...]]:
+    """Reads a part through for episodes that must not be trained on.
+
+    Args:
+        plan: The part.
+
+    Returns:
+        Indices of bad episodes within the input, by reason.
+    """
+    found: dict[str, list[int]] = {}
+    for block in plan.source.read(plan.blocks()):
+        for episode, rows in block.split():
+            try:
+                schema.check_episode(rows, where="")
+            except BadEpisodeError as error:
+                found.setdefault(error.reason, []).append(episode)
+    return {reason: tuple(episodes) for reason, episodes in sorted(found.items())}
+
+
+def check_block(plan: PartPlan, block: Block) -> None:
+    """Refuses a block that holds a bad episode.
+
+    Args:
+        plan: The part, for the error.
+        block: Whole episodes.
+
+    Raises:
+        BadEpisodeError: Naming file, episode, row and value.
+    """
+    try:
+        schema.check_episode(block.rows, where=plan.origin.name)
+    except BadEpisodeError:
+        for episode, rows in block.split():
+            where = f"{plan.origin.name}, episode {episode}"
+            schema.check_episode(rows, where=where)
+        raise
+
+
+def read_committed(root: str) -> DatasetManifest | None:
+    """Reads the manifest of a finished store, or None where none is committed."""
+    content = files.read(root, manifest.DATASET_MANIFEST)
+    if content.data is None:
+        return None
+    where = os.path.join(root, manifest.DATASET_MANIFEST)
+    return manifest.dataset_from_json(content.data, where=where)
+
+
+def find_committed(plan: StorePlan) -> DatasetManifest | None:
+    """Looks whether a plan's store is finished already.
+
+    Args:
+        plan: What is about to be written.
+
+    Returns:
+        The manifest, if the very same store is there; None if none is committed.
+
+    Raises:
+        DataFormatError: If another finished store is there: it is never overwritten.
+    """
+    there = read_committed(plan.root)
+    if there is None or _plans(there) == [part.digest() for part in plan.parts]:
+        return there
+    raise occupied(plan.root, there)
+
+
+def is_made_from(
+    there: DatasetManifest, digest: str, discounts: Sequence[float]
+) -> bool:
+    """Tells whether a finished store was made from one input with these discounts."""
+    origins = {part.origin.digest for part in there.parts}
+    return origins == {digest} and set(there.discounts) == set(discounts)
+
+
+def occupied(root: str, there: DatasetManifest) -> DataFormatError:
+    """The error of writing where another finished store is."""
+    return DataFormatError(
+        f"{root}: already holds a finished store of {there.dataset}, "
+        f"{sum(part.rows for part in there.parts):,} rows, made from other input or "
+        "with other options; choose another folder, or delete this one"
+    )
+
+
+def commit_store(plan: StorePlan, parts: Iterable[PartManifest]) -> DatasetManifest:
+    """Commits a store whose parts are all written: from now on readers accept it.
+
+    Args:
+        plan: The plan that the parts were written by.
+        parts: Their manifests, in any order.
+
+    Returns:
+        The store's manifest.
+
+    Raises:
+        DataFormatError: If parts are missing, too many episodes were left out, or
+            somebody else committed another store here meanwhile.
+    """
+    found = sorted(parts, key=lambda part: part.index)
+    if [part.index for part in found] != [part.index for part in plan.parts]:
+        raise DataFormatError(
+            f"{plan.root}: expected parts 0 to {len(plan.parts) - 1}, got "
+            f"{[part.index for part in found]}; repeat the command to write the rest"
+        )
+    _check_dropped(plan, found)
+    value = DatasetManifest(
+        dataset=plan.dataset,
+        environment_id=plan.environment_id,
+        fields=plan.parts[0].stored_fields(),
+        tasks=plan.parts[0].tasks,
+        discounts=plan.parts[0].discounts,
+        parts=tuple(found),
+        statistics=merge_statistics(found),
+        versions=plan.versions,
+    )
+    if find_committed(plan) is None:
+        _delete_strays(plan)
+        absent = files.read(plan.root, manifest.DATASET_MANIFEST)
+        data = manifest.to_json(value).encode()
+        files.commit(plan.root, manifest.DATASET_MANIFEST, data, replacing=absent)
+    return value
+
+
+def merge_statistics(parts: Sequence[PartManifest]) -> dict[str, Statistics]:
+    """Merges the statistics of the parts to train on, in order.
+
+    Args:
+        parts: Parts of any split.
+
+    Returns:
+        Statistics of the ``train`` split by field name; empty if it has no part.
+    """
+    merged: dict[str, Moments] = {}
+    for part in parts:
+        if part.split != "train":
+            continue
+        for name, statistics in part.statistics.items():
+            found = Moments.from_statistics(statistics)
+            known = merged.get(name)
+            merged[name] = found if known is None else known.merge(found)
+    return {name: moments.to_statistics() for name, moments in merged.items()}
+
+
+def _plans(there: DatasetManifest) -> list[str]:
+    return [part.plan for part in there.parts]
+
+
+def _check_dropped(plan: StorePlan, parts: Sequence[PartManifest]) -> None:
+    dropped = sum(len(some) for part in parts for some in part.dropped.values())
+    if dropped <= plan.max_bad_share * plan.episodes:
+        return
+    reasons = sorted({reason for part in parts for reason in part.dropped})
+    raise DataFormatError(
+        f"{plan.root}: {dropped} of {plan.episodes} episodes are bad "
+        f"({', '.join(reasons)}), more than the share of {plan.max_bad_share:g} that "
+        "may be left out; look into the input, or raise --max-bad-share"
+    )
+
+
+def _delete_strays(plan: StorePlan) -> None:
+    """Deletes parts beyond the last one, of an unfinished run with another plan."""
+    known = {f"{part.index:05d}" for part in plan.parts}
+    folders = {name.split("/")[0] for name in files.list_names(plan.root, "parts")}
+    for folder in sorted(folders - known):
+        files.delete_folder(plan.root, f"parts/{folder}")
+
+
+def _good_lengths(plan: PartPlan, dropped: set[int]) -> npt.NDArray[np.int64]:
+    first = plan.episodes.first_episode
+    lengths = [
+        length
+        for episode, length in enumerate(plan.episodes.lengths, first)
+        if episode not in dropped
+    ]
+    if not lengths:
+        raise DataFormatError(
+            f"{plan.origin.name}: all {plan.episodes.episodes} episodes from {first} "
+            "on are bad and nothing is left of this part; look into the input"
+        )
+    return np.asarray(lengths, np.int64)

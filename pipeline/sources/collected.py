@@ -1,0 +1,243 @@
+"""Collected episodes on their way to a store: one staged npz each, and their recipe.
+
+A collection takes hours, so each episode is kept as soon as it is made; a collection
+that was killed goes on where it stopped. The staging folder is deleted once the
+store is committed.
+"""
+
+import dataclasses
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.episodes import EpisodeRange
+from pipeline.plan import Split
+from pipeline.sources.base import Block, Facts, Rows
+from pipeline.sources.collect import episode_seed
+from pipeline.sources.ogbench_npz import TERMINALS
+from pipeline.store import files, schema
+from pipeline.store.errors import DataFormatError
+
+STAGING = "staging"
+_RECIPE = f"{STAGING}/recipe.json"
+# Far from every training episode: a longer collection of the same seed never trains
+# on what a shorter one validates on.
+_FIRST_VAL_EPISODE = 1 << 32
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that a collection's bytes depend on.
+
+    Attributes:
+        dataset: Data-set name, such as ``"cube-single-play"``.
+        environment_id: Environment to collect in.
+        seed: Seed of the collection.
+        episodes: Training episodes.
+        val_episodes: Validation episodes.
+        rows: Rows of an episode, one more than its transitions.
+        versions: Of what the episodes are made with.
+    """
+
+    dataset: str
+    environment_id: str
+    seed: int
+    episodes: int
+    val_episodes: int
+    rows: int
+    versions: dict[str, str]
+
+    def digest(self) -> str:
+        """Identifies the collection."""
+        return f"sha256:{hashlib.sha256(self._text().encode()).hexdigest()}"
+
+    def counts(self) -> dict[Split, int]:
+        """Episodes of each split that has any."""
+        counts: dict[Split, int] = {"train": self.episodes, "val": self.val_episodes}
+        return {split: count for split, count in counts.items() if count}
+
+    def _text(self) -> str:
+        return json.dumps(dataclasses.asdict(self), indent=1, sort_keys=True) + "\n"
+
+
+@dataclass(frozen=True)
+class EpisodePlan:
+    """One episode to be made: what travels to a worker.
+
+    Attributes:
+        root: The store.
+        dataset: Data-set name.
+        split: Which split it belongs to.
+        index: Index within the split.
+        seed: Its own seed.
+        rows: Rows it will have.
+    """
+
+    root: str
+    dataset: str
+    split: Split
+    index: int
+    seed: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class CollectedEpisodes:
+    """The staged episodes of one split, as a source.
+
+    Attributes:
+        root: The store they are staged in.
+        recipe: The collection.
+        split: Which of its splits.
+    """
+
+    root: str
+    recipe: Recipe
+    split: Split
+
+    def describe(self) -> Facts:
+        """Reads the first episode; all others are like it.
+
+        Returns:
+            Facts of the split.
+
+        Raises:
+            DataFormatError: If it has not been staged.
+        """
+        return Facts(
+            source="collect",
+            name=f"{self.recipe.dataset} ({self.split})",
+            digest=self.recipe.digest(),
+            fields=schema.input_fields(self._load(0)),
+            lengths=(self.recipe.rows,) * self.recipe.counts()[self.split],
+        )
+
+    def read(self, ranges: Sequence[EpisodeRange]) -> Iterator[Block]:
+        """Streams staged episodes, one block for each range.
+
+        Args:
+            ranges: In order.
+
+        Yields:
+            The blocks.
+
+        Raises:
+            DataFormatError: If an episode is missing or damaged.
+        """
+        for episodes in ranges:
+            first = episodes.first_episode
+            loaded = [self._load(first + i) for i in range(episodes.episodes)]
+            yield Block.of(
+                episodes,
+                {name: np.concatenate([e[name] for e in loaded]) for name in loaded[0]},
+            )
+
+    def _load(self, index: int) -> Rows:
+        name = _episode_name(self.split, index)
+        content = files.read(self.root, name)
+        if content.data is None:
+            raise DataFormatError(
+                f"{self.root}/{name}: this episode was not collected; repeat the "
+                "command to collect what is missing"
+            )
+        try:
+            with np.load(io.BytesIO(content.data), allow_pickle=False) as archive:
+                episode = {name: archive[name] for name in archive.files}
+            ends = np.flatnonzero(episode.pop(TERMINALS)).tolist()
+        except (ValueError, KeyError, OSError, zipfile.BadZipFile) as error:
+            raise DataFormatError(
+                f"{self.root}/{name}: expected a staged episode ({error}); delete the "
+                "file and repeat the command"
+            ) from error
+        if ends != [self.recipe.rows - 1]:
+            raise DataFormatError(
+                f"{self.root}/{name}: expected one episode of {self.recipe.rows} rows, "
+                f"got terminals at {ends}; delete the file and repeat the command"
+            )
+        return episode
+
+
+def start(root: str, recipe: Recipe) -> list[EpisodePlan]:
+    """Opens the staging folder for a collection.
+
+    Args:
+        root: The store.
+        recipe: The collection.
+
+    Returns:
+        The episodes that are still to be made, in order.
+
+    Raises:
+        DataFormatError: If another collection is staged there.
+    """
+    there = files.read(root, _RECIPE)
+    asked = recipe._text()
+    if there.data is None:
+        files.commit(root, _RECIPE, asked.encode(), replacing=there)
+    elif there.data.decode() != asked:
+        raise DataFormatError(
+            f"{root}/{STAGING}: holds the episodes of another collection "
+            f"({_difference(json.loads(there.data), json.loads(asked))}); choose "
+            "another folder, or delete this one"
+        )
+    staged = set(files.list_names(root, STAGING))
+    return [
+        EpisodePlan(
+            root=root,
+            dataset=recipe.dataset,
+            split=split,
+            index=index,
+            seed=_seed(recipe.seed, split, index),
+            rows=recipe.rows,
+        )
+        for split, count in recipe.counts().items()
+        for index in range(count)
+        if _episode_name(split, index).removeprefix(f"{STAGING}/") not in staged
+    ]
+
+
+def stage(plan: EpisodePlan, episode: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Keeps one episode: atomically, the same bytes for the same episode.
+
+    Args:
+        plan: Which episode it is.
+        episode: ``[rows, ...]`` for each field, ``terminals`` among them.
+    """
+    buffer = io.BytesIO()
+    np.savez(buffer, **episode)  # type: ignore[arg-type]
+    name = _episode_name(plan.split, plan.index)
+    files.write(plan.root, name, buffer.getvalue())
+
+
+def count_staged(root: str) -> int:
+    """Counts the episodes kept so far."""
+    return sum(name.endswith(".npz") for name in files.list_names(root, STAGING))
+
+
+def finish(root: str) -> None:
+    """Deletes the staging folder."""
+    files.delete_folder(root, STAGING)
+
+
+def _episode_name(split: Split, index: int) -> str:
+    return f"{STAGING}/{split}/{index:06d}.npz"
+
+
+def _seed(seed: int, split: Split, index: int) -> int:
+    first = _FIRST_VAL_EPISODE if split == "val" else 0
+    return episode_seed(seed, first + index)
+
+
+def _difference(there: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{key} {there.get(key)} there and {asked.get(key)} here"
+        for key in asked
+        if there.get(key) != asked.get(key)
+    )

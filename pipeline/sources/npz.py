@@ -1,0 +1,247 @@
+"""Reading npz archives as streams: rows in order, in bounded memory.
+
+NumPy opens a member of an npz whole or not at all. Here the zip directory and the
+array headers tell what is there, and the bytes are inflated a block at a time. Knows
+nothing of what the members mean, and never unpickles.
+"""
+
+import contextlib
+import hashlib
+import math
+import os
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.store.errors import DataFormatError
+
+Array = npt.NDArray[Any]
+
+# Inflating lets go of the interpreter, so two members are read at once.
+_THREADS = 2
+_PIECE_BYTES = 1 << 20
+_HEADERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+
+
+@dataclass(frozen=True)
+class Member:
+    """One array of an archive, from its header.
+
+    Attributes:
+        name: Without ``.npy``.
+        dtype: As stored.
+        shape: As stored, rows first.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row, inflated."""
+        return self.dtype.itemsize * math.prod(self.shape[1:])
+
+
+def read_members(path: str, names: Sequence[str]) -> dict[str, Member]:
+    """Reads the headers of some members.
+
+    Args:
+        path: The archive.
+        names: Members wanted; those that are missing are left out.
+
+    Returns:
+        Headers by name.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        DataFormatError: If the archive is cut short, or a member cannot be streamed.
+    """
+    with _open(path) as archive:
+        present = set(archive.namelist())
+        members = {}
+        for name in names:
+            if f"{name}.npy" in present:
+                with archive.open(f"{name}.npy") as stream:
+                    members[name] = _read_header(stream, archive, name, path)
+        return members
+
+
+def member_names(path: str) -> list[str]:
+    """Names of all arrays of an archive, in its order."""
+    with _open(path) as archive:
+        return [name.removesuffix(".npy") for name in archive.namelist()]
+
+
+def digest(path: str) -> str:
+    """Identifies an archive's content without reading it.
+
+    Args:
+        path: The archive.
+
+    Returns:
+        ``sha256:...`` of the names, sizes and CRC-32 sums in its directory.
+    """
+    with _open(path) as archive:
+        lines = [
+            f"{info.filename} {info.file_size} {info.CRC:08x}\n"
+            for info in sorted(archive.infolist(), key=lambda info: info.filename)
+        ]
+    return f"sha256:{hashlib.sha256(''.join(lines).encode()).hexdigest()}"
+
+
+def read_array(path: str, name: str) -> Array:
+    """Reads one member whole: only for small ones."""
+    member = read_members(path, [name])[name]
+    blocks = stream(path, {name: member}, [(0, member.shape[0])])
+    return next(blocks)[name]
+
+
+def stream(
+    path: str,
+    members: Mapping[str, Member],
+    slices: Sequence[tuple[int, int]],
+) -> Iterator[dict[str, Array]]:
+    """Streams blocks of rows of several members in lock-step.
+
+    The next block is inflated while the caller works on this one. What lies before
+    and between has to be inflated too, and is thrown away.
+
+    Args:
+        path: The archive.
+        members: What to read, from ``read_members``.
+        slices: First row and number of rows of each block, in order.
+
+    Yields:
+        ``[count, ...]`` of each member, in native byte order.
+
+    Raises:
+        DataFormatError: If bytes are damaged or missing.
+    """
+    with contextlib.ExitStack() as stack:
+        archive = stack.enter_context(_open(path))
+        pool = stack.enter_context(ThreadPoolExecutor(_THREADS))
+        readers = {
+            name: _Reader(archive, member, path) for name, member in members.items()
+        }
+        for reader in readers.values():
+            stack.callback(reader.close)
+        # The widest first, or it would be left to one thread at the end.
+        order = sorted(readers, key=lambda name: -members[name].row_bytes)
+
+        def submit(first_row: int, count: int) -> dict[str, Future[Array]]:
+            return {
+                name: pool.submit(readers[name].read, first_row, count)
+                for name in order
+            }
+
+        pending = submit(*slices[0]) if slices else {}
+        for following in [*slices[1:], None][: len(slices)]:
+            block = {name: pending[name].result() for name in members}
+            pending = {} if following is None else submit(*following)
+            yield block
+
+
+class _Reader:
+    """Rows of one member, in order."""
+
+    def __init__(self, archive: zipfile.ZipFile, member: Member, path: str) -> None:
+        self._member = member
+        self._row = 0
+        self._where = f"{path}: {member.name}"
+        self._stream = archive.open(f"{member.name}.npy")
+        _read_header(self._stream, archive, member.name, path)
+
+    def read(self, first_row: int, count: int) -> Array:
+        """Reads rows at or after the last ones that were read."""
+        left = (first_row - self._row) * self._member.row_bytes
+        scratch = bytearray(min(left, _PIECE_BYTES))
+        while left:
+            piece = memoryview(scratch)[:left]
+            self._fill(piece)
+            left -= len(piece)
+        self._row = first_row + count
+        rows = np.empty((count, *self._member.shape[1:]), self._member.dtype)
+        if rows.nbytes:
+            self._fill(rows.reshape(-1).view(np.uint8).data)
+        return rows.astype(rows.dtype.newbyteorder("="), copy=False)
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def _fill(self, buffer: memoryview) -> None:
+        filled = 0
+        try:
+            while filled < len(buffer):
+                piece = self._stream.read(min(_PIECE_BYTES, len(buffer) - filled))
+                if not piece:
+                    break
+                buffer[filled : filled + len(piece)] = piece
+                filled += len(piece)
+        except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+            raise DataFormatError(
+                f"{self._where}: bytes are damaged ({error}); fetch the file again"
+            ) from error
+        if filled < len(buffer):
+            raise DataFormatError(
+                f"{self._where}: ended {len(buffer) - filled} bytes early; fetch the "
+                "file again"
+            )
+
+
+def _open(path: str) -> zipfile.ZipFile:
+    if not os.path.exists(path):
+        raise FileNotFoundError(
+            f"{path}: expected an npz file, found nothing; check the path"
+        )
+    try:
+        return zipfile.ZipFile(path)
+    except (zipfile.BadZipFile, EOFError) as error:
+        raise DataFormatError(
+            f"{path}: expected a whole npz archive, got {os.path.getsize(path):,} "
+            f"bytes without its directory ({error}). It was cut short or is no npz; "
+            "compare its size with the original and fetch it again"
+        ) from error
+
+
+def _read_header(
+    stream: IO[bytes], archive: zipfile.ZipFile, name: str, path: str
+) -> Member:
+    """Reads an array's header and refuses what cannot be streamed in rows."""
+    info = archive.getinfo(f"{name}.npy")
+    try:
+        version = np.lib.format.read_magic(stream)
+        shape, fortran, dtype = _HEADERS[version](stream)
+        header_bytes = stream.tell()
+    except (ValueError, KeyError, zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise DataFormatError(
+            f"{path}: {name}: expected a NumPy array header ({error}); the file is "
+            "damaged, fetch it again"
+        ) from error
+    if dtype.kind not in "biuf":
+        raise DataFormatError(
+            f"{path}: {name}: expected numbers, got dtype {dtype}; nothing is ever "
+            "unpickled here, write it as a plain numeric array"
+        )
+    if not shape or (fortran and len(shape) > 1):
+        raise DataFormatError(
+            f"{path}: {name}: expected rows in C order, got shape {list(shape)}"
+            f"{' in Fortran order' if fortran else ''}; write it with "
+            "np.ascontiguousarray"
+        )
+    expected = header_bytes + dtype.itemsize * math.prod(shape)
+    if info.file_size != expected:
+        raise DataFormatError(
+            f"{path}: {name}: its header speaks of {expected:,} bytes, the archive "
+            f"holds {info.file_size:,}; fetch the file again"
+        )
+    return Member(name, dtype, tuple(shape))

@@ -1,0 +1,118 @@
+"""OGBench's own files: one npz, rows of all trajectories one after another.
+
+Members are ``observations``, ``actions`` and ``terminals``, and mostly the physics
+state. Read in the dtypes that OGBench's loader gives them.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.episodes import EpisodeRange, episode_lengths
+from pipeline.sources import npz
+from pipeline.sources.base import Block, Facts
+from pipeline.store import schema
+from pipeline.store.errors import DataFormatError
+
+TERMINALS = "terminals"
+_REQUIRED = (schema.OBSERVATIONS, schema.ACTIONS, TERMINALS)
+_CAST = (schema.OBSERVATIONS, schema.ACTIONS)
+# Images and discrete actions stay what they are; all else is trained on as float32.
+_KEPT = (np.dtype(np.uint8), np.dtype(np.int32))
+
+
+@dataclass(frozen=True)
+class OgbenchNpz:
+    """An npz of OGBench's layout, as a source.
+
+    Attributes:
+        path: The file.
+    """
+
+    path: str
+
+    def describe(self) -> Facts:
+        """Reads the headers of all members and ``terminals``.
+
+        Returns:
+            Facts of the file.
+
+        Raises:
+            FileNotFoundError: If there is no such file.
+            DataFormatError: If it is cut short, lacks a member, members differ in
+                length, or the last trajectory does not end.
+        """
+        members = self._members()
+        lengths = {name: member.shape[0] for name, member in members.items()}
+        if len(set(lengths.values())) > 1:
+            raise DataFormatError(
+                f"{self.path}: expected one row of each member per step, got rows "
+                f"{lengths}; the file is inconsistent, make or fetch it again"
+            )
+        table = episode_lengths(
+            npz.read_array(self.path, TERMINALS), where=f"{self.path}: {TERMINALS}"
+        )
+        sample = {
+            name: np.empty((0, *member.shape[1:]), _stored_dtype(name, member.dtype))
+            for name, member in members.items()
+            if name != TERMINALS
+        }
+        return Facts(
+            source="ogbench_npz",
+            name=os.path.basename(self.path),
+            digest=npz.digest(self.path),
+            fields=schema.input_fields(sample),
+            lengths=tuple(table.tolist()),
+            ignored=tuple(
+                name for name in npz.member_names(self.path) if name not in members
+            ),
+        )
+
+    def read(self, ranges: Sequence[EpisodeRange]) -> Iterator[Block]:
+        """Streams episodes, one block for each range.
+
+        Args:
+            ranges: In order, without overlap.
+
+        Yields:
+            The blocks, without ``terminals``: the episode table says it all.
+
+        Raises:
+            DataFormatError: If bytes are damaged.
+        """
+        members = self._members()
+        del members[TERMINALS]
+        blocks = npz.stream(
+            self.path,
+            members,
+            [(episodes.first_row, episodes.rows) for episodes in ranges],
+        )
+        for episodes, rows in zip(ranges, blocks, strict=True):
+            yield Block.of(
+                episodes,
+                {
+                    name: values.astype(_stored_dtype(name, values.dtype), copy=False)
+                    for name, values in rows.items()
+                },
+            )
+
+    def _members(self) -> dict[str, npz.Member]:
+        members = npz.read_members(self.path, [*_REQUIRED, *schema.PHYSICS])
+        for name in _REQUIRED:
+            if name not in members:
+                raise DataFormatError(
+                    f"{self.path}: expected the members {', '.join(_REQUIRED)}, got "
+                    f"{', '.join(npz.member_names(self.path)) or 'none'}; this is not "
+                    "a file of OGBench's layout"
+                )
+        return members
+
+
+def _stored_dtype(name: str, dtype: np.dtype[Any]) -> npt.DTypeLike:
+    """The dtype that OGBench's loader gives a member."""
+    native = dtype.newbyteorder("=")
+    return np.float32 if name in _CAST and native not in _KEPT else native

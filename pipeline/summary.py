@@ -1,0 +1,242 @@
+"""What a store holds, for people: tables for a terminal, or one JSON object."""
+
+from typing import Any
+
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from pipeline.plan import StorePlan
+from pipeline.store import manifest, schema
+from pipeline.store.manifest import Statistics
+from pipeline.store.reader import Store
+
+# Of wide fields only so many components are shown on a terminal.
+_SHOWN_COMPONENTS = 3
+
+
+def store_facts(store: Store) -> dict[str, Any]:
+    """Gathers what `inspect` tells of a store.
+
+    Args:
+        store: The store.
+
+    Returns:
+        Plain values, fit for JSON.
+    """
+    value = store.manifest
+    splits = {
+        split: {
+            "parts": len(value.parts_of(split)),
+            "episodes": sum(part.episodes for part in value.parts_of(split)),
+            "rows": store.rows(split),
+        }
+        for split in sorted({part.split for part in value.parts})
+    }
+    for counts in splits.values():
+        counts["transitions"] = counts["rows"] - counts["episodes"]
+    return {
+        "root": store.root,
+        "format_version": value.format_version,
+        "fingerprint": value.fingerprint(),
+        "dataset": value.dataset,
+        "environment_id": value.environment_id,
+        "splits": splits,
+        "fields": {
+            name: {
+                "dtype": field.dtype,
+                "shape": list(field.shape),
+                "per": field.per,
+                "unit": field.unit,
+            }
+            for name, field in value.fields.items()
+        },
+        "discounts": list(value.discounts),
+        "tasks": [_task_facts(store, column) for column in range(len(value.tasks))],
+        "parts": [
+            {
+                "folder": part.folder,
+                "split": part.split,
+                "episodes": part.episodes,
+                "rows": part.rows,
+                "source": part.origin.source,
+                "name": part.origin.name,
+                "digest": part.origin.digest,
+                "first_episode": part.origin.first_episode,
+                "dropped": {k: list(v) for k, v in part.dropped.items()},
+            }
+            for part in value.parts
+        ],
+        "statistics": {
+            name: {
+                "mean": list(each.mean),
+                "std": list(each.std),
+                "minimum": list(each.minimum),
+                "maximum": list(each.maximum),
+            }
+            for name, each in value.statistics.items()
+        },
+        "versions": value.versions,
+    }
+
+
+def _task_facts(store: Store, column: int) -> dict[str, Any]:
+    value, task = store.manifest, store.manifest.tasks[column]
+    masks = value.statistics.get(schema.MASKS)
+    ranges = {}
+    for discount in value.discounts:
+        sums = value.statistics.get(manifest.returns_field(discount))
+        if sums is not None:
+            ranges[str(discount)] = [sums.minimum[column], sums.maximum[column]]
+    return {
+        "task": task.task,
+        "name": task.name,
+        "environment_id": task.environment_id,
+        "recipe": task.recipe,
+        "success_timing": task.success_timing,
+        "goal": task.goal,
+        "solved_share": None if masks is None else 1.0 - masks.mean[column],
+        "return_range": ranges,
+    }
+
+
+def print_store(console: Console, store: Store) -> None:
+    """Prints what a store holds.
+
+    Args:
+        console: Where to.
+        store: The store.
+    """
+    facts = store_facts(store)
+    console.print(
+        Group(
+            Text(f"{facts['dataset']}, made in {facts['environment_id']}", "bold"),
+            Text(
+                f"{facts['root']}, format {facts['format_version']}, fingerprint "
+                f"{facts['fingerprint'][:16]}"
+            ),
+            _splits(facts),
+            _fields(facts, store.manifest.statistics),
+            _tasks(facts),
+            _parts(facts),
+            Text("made with " + ", ".join(" ".join(v) for v in _versions(facts))),
+        )
+    )
+
+
+def print_plan(console: Console, plan: StorePlan) -> None:
+    """Prints what a run is going to do.
+
+    Args:
+        console: Where to.
+        plan: The store to be written.
+    """
+    first = plan.parts[0]
+    splits: dict[str, list[int]] = {}
+    for part in plan.parts:
+        counts = splits.setdefault(part.split, [0, 0, 0])
+        counts[0] += 1
+        counts[1] += part.episodes.episodes
+        counts[2] += part.episodes.rows
+    lines = [
+        f"{split}: {rows:,} rows in {episodes:,} episodes, {parts} "
+        f"part{'s' if parts > 1 else ''}, from "
+        f"{next(p.origin.name for p in plan.parts if p.split == split)}"
+        for split, (parts, episodes, rows) in splits.items()
+    ]
+    lines.append(
+        f"{len(first.tasks)} tasks, discounts "
+        f"{', '.join(str(each) for each in first.discounts) or 'none'}; "
+        f"{_size(plan.store_bytes)} before compression, a worker needs about "
+        f"{_size(plan.worker_bytes)} of memory"
+    )
+    if plan.single_row_episodes:
+        lines.append(
+            f"{plan.single_row_episodes:,} episodes have one row only and hold no "
+            "transition"
+        )
+    if plan.ignored:
+        lines.append(f"not read: {', '.join(plan.ignored)}")
+    console.print(f"Plan for {plan.root}", style="bold", highlight=False)
+    for line in lines:
+        console.print(f"  {line}", highlight=False, soft_wrap=True)
+
+
+def _splits(facts: dict[str, Any]) -> Table:
+    table = _table("split", "parts", "episodes", "rows", "transitions")
+    for split, counts in facts["splits"].items():
+        table.add_row(split, *(f"{count:,}" for count in counts.values()))
+    return table
+
+
+def _fields(facts: dict[str, Any], statistics: dict[str, Statistics]) -> Table:
+    table = _table("field", "dtype", "a row", "mean", "std", "range")
+    for name, field in facts["fields"].items():
+        row = "task" if field["per"] == "row_and_task" else str(field["shape"])
+        known = statistics.get(name)
+        figures = ("", "", "")
+        if known is not None:
+            figures = (
+                _several(known.mean),
+                _several(known.std),
+                f"{min(known.minimum):.3g} to {max(known.maximum):.3g}",
+            )
+        table.add_row(name, field["dtype"], row, *figures)
+    return table
+
+
+def _tasks(facts: dict[str, Any]) -> Table:
+    table = _table("task", "name", "success of", "solved rows", "returns")
+    for task in facts["tasks"]:
+        share = task["solved_share"]
+        ranges = (
+            f"{low:.5g} to {high:.5g} at {discount}"
+            for discount, (low, high) in task["return_range"].items()
+        )
+        table.add_row(
+            str(task["task"]),
+            task["name"],
+            {"pre": "s_t", "post": "s_t+1"}[task["success_timing"]],
+            "" if share is None else f"{share:.3%}",
+            "\n".join(ranges),
+        )
+    return table
+
+
+def _parts(facts: dict[str, Any]) -> Table:
+    table = _table("part", "split", "episodes", "rows", "from", "dropped")
+    for part in facts["parts"]:
+        dropped = (f"{len(v)} {reason}" for reason, v in part["dropped"].items())
+        table.add_row(
+            part["folder"],
+            part["split"],
+            f"{part['episodes']:,}",
+            f"{part['rows']:,}",
+            f"{part['name']}, episode {part['first_episode']} on",
+            ", ".join(dropped),
+        )
+    return table
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    return table
+
+
+def _several(values: tuple[float, ...]) -> str:
+    shown = ", ".join(f"{value:.2g}" for value in values[:_SHOWN_COMPONENTS])
+    return f"{shown}, ..." if len(values) > _SHOWN_COMPONENTS else shown
+
+
+def _versions(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    return list(facts["versions"].items())
+
+
+def _size(size_bytes: int) -> str:
+    return (
+        f"{size_bytes / 1e9:.1f} GB"
+        if size_bytes >= 1e9
+        else f"{size_bytes / 1e6:.0f} MB"
+    )

@@ -1,0 +1,98 @@
+"""Beam transforms over the pure functions: elements, labels and counters, no more.
+
+Every element is a frozen value of plain values: what to do, never the data itself.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import apache_beam as beam
+from apache_beam.metrics import Metrics
+
+from pipeline.domains import parse_dataset
+from pipeline.plan import PartPlan, StorePlan
+from pipeline.shard import commit_store, write_parts
+from pipeline.sources.collect import EpisodeCollector
+from pipeline.sources.collected import EpisodePlan, stage
+from pipeline.store.manifest import DatasetManifest, PartManifest
+
+COUNTERS = "vast_rl"  # namespace of all our counters
+EPISODES_COLLECTED = "episodes_collected"
+ROWS_COLLECTED = "rows_collected"
+PARTS_FINISHED = "parts_finished"
+ROWS_FINISHED = "rows_finished"
+EPISODES_DROPPED = "episodes_dropped"
+
+
+class CollectEpisodes(beam.PTransform):  # type: ignore[misc]
+    """Makes and stages episodes: ``EpisodePlan`` to its rows, ``int``."""
+
+    def expand(self, plans: beam.PCollection) -> beam.PCollection:
+        """Spreads the episodes over all workers, then makes them."""
+        return plans | beam.Reshuffle() | beam.ParDo(_CollectEpisode())
+
+
+class WriteParts(beam.PTransform):  # type: ignore[misc]
+    """Writes parts: runs of ``PartPlan`` to ``PartManifest``."""
+
+    def expand(self, plans: beam.PCollection) -> beam.PCollection:
+        """Spreads the runs over all workers, then writes them."""
+        return plans | beam.Reshuffle() | beam.ParDo(_WritePart())
+
+
+class CommitStore(beam.PTransform):  # type: ignore[misc]
+    """Commits a store once all parts are there: to its ``DatasetManifest``.
+
+    Args:
+        plan: What the parts were written by.
+    """
+
+    def __init__(self, plan: StorePlan) -> None:
+        super().__init__()
+        self._plan = plan
+
+    def expand(self, parts: beam.PCollection) -> beam.PCollection:
+        """Gathers the parts' manifests, then commits."""
+        return parts | beam.combiners.ToList() | beam.ParDo(_Commit(self._plan))
+
+
+class _CollectEpisode(beam.DoFn):  # type: ignore[misc]
+    def __init__(self) -> None:
+        self._collectors: dict[tuple[str, int], EpisodeCollector] = {}
+        self._episodes = Metrics.counter(COUNTERS, EPISODES_COLLECTED)
+        self._rows = Metrics.counter(COUNTERS, ROWS_COLLECTED)
+
+    def process(self, plan: EpisodePlan) -> Iterator[int]:
+        # Making an environment takes a second or two, as long as a hundred steps.
+        key = (plan.dataset, plan.rows)
+        if key not in self._collectors:
+            domain = parse_dataset(plan.dataset)
+            self._collectors[key] = EpisodeCollector(domain, rows=plan.rows)
+        stage(plan, self._collectors[key].collect(plan.seed))
+        self._episodes.inc()
+        self._rows.inc(plan.rows)
+        yield plan.rows
+
+
+class _WritePart(beam.DoFn):  # type: ignore[misc]
+    def __init__(self) -> None:
+        self._parts = Metrics.counter(COUNTERS, PARTS_FINISHED)
+        self._rows = Metrics.counter(COUNTERS, ROWS_FINISHED)
+        self._dropped = Metrics.counter(COUNTERS, EPISODES_DROPPED)
+
+    def process(self, run: Sequence[PartPlan]) -> Iterator[PartManifest]:
+        for part in write_parts(run):
+            self._parts.inc()
+            self._rows.inc(part.rows)
+            for reason, episodes in part.dropped.items():
+                self._dropped.inc(len(episodes))
+                by_reason = Metrics.counter(COUNTERS, f"{EPISODES_DROPPED}_{reason}")
+                by_reason.inc(len(episodes))
+            yield part
+
+
+class _Commit(beam.DoFn):  # type: ignore[misc]
+    def __init__(self, plan: StorePlan) -> None:
+        self._plan = plan
+
+    def process(self, parts: Sequence[PartManifest]) -> Iterator[DatasetManifest]:
+        yield commit_store(self._plan, parts)

@@ -1,0 +1,196 @@
+"""Checking a store against its manifests, and its labels against its physics.
+
+Reads and recomputes; never writes. What is wrong comes back as findings, all of
+them, instead of an error at the first.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.episodes import EpisodeRange, cut
+from pipeline.labels import label_episodes
+from pipeline.plan import BLOCK_ROWS
+from pipeline.shard import Summary, merge_statistics
+from pipeline.store import arrays, schema, writer
+from pipeline.store.errors import BadEpisodeError, DataFormatError
+from pipeline.store.manifest import PartManifest, Statistics
+from pipeline.store.reader import Store
+
+Array = npt.NDArray[Any]
+
+# Statistics are merged block by block, and blocks may be cut elsewhere here.
+_STATISTICS_TOLERANCE = 1e-9
+
+
+def verify_store(
+    store: Store,
+    *,
+    deep: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> list[str]:
+    """Checks everything a store says of itself.
+
+    Args:
+        store: The store.
+        deep: Also recomputes rewards, masks, return sums and statistics, and looks
+            for NaN and Inf.
+        progress: Called with the rows of each part that was checked.
+
+    Returns:
+        What is wrong, one sentence each; empty if nothing is.
+    """
+    findings = []
+    for part in store.manifest.parts:
+        found = list(_check_part(store, part))
+        # Labels of damaged arrays would only say the same thing again.
+        if deep and not found:
+            found = list(_check_labels(store, part))
+        findings += [f"{part.folder}/{finding}" for finding in found]
+        if progress is not None:
+            progress(part.rows)
+    merged = merge_statistics(store.manifest.parts)
+    findings += _compare_statistics(
+        "dataset.json", merged, store.manifest.statistics, "merged over its parts"
+    )
+    return findings
+
+
+def _check_part(store: Store, part: PartManifest) -> Iterator[str]:
+    """Manifest, arrays, checksums and episode table of one part."""
+    try:
+        alone = writer.read_part(store.root, part.index)
+    except DataFormatError as error:
+        yield f"part.json: {error}"
+    else:
+        if alone is None:
+            yield "part.json: is missing"
+        elif alone != part:
+            yield "part.json: differs from what dataset.json says of this part"
+    fields = {
+        **store.manifest.fields,
+        "episode_starts": writer.EPISODE_FIELD,
+        "episode_lengths": writer.EPISODE_FIELD,
+    }
+    for name in sorted(part.checksums.keys() - fields.keys()):
+        yield f"{name}: has a checksum, and dataset.json knows no such field"
+    whole = True
+    for name, field in fields.items():
+        rows = part.episodes if field is writer.EPISODE_FIELD else part.rows
+        tasks = len(store.manifest.tasks)
+        shape = arrays.array_shape(field, rows=rows, tasks=tasks)
+        try:
+            array = arrays.open_array(store.root, f"{part.folder}/{name}")
+            if array.shape != shape or array.dtype.numpy_dtype != field.dtype:
+                yield (
+                    f"{name}: expected {field.dtype}{list(shape)}, got "
+                    f"{array.dtype.name}{list(array.shape)}"
+                )
+                whole = False
+                continue
+            checksum = _checksum(array, arrays.shard_rows(field))
+        except (ValueError, OSError) as error:
+            yield f"{name}: cannot be read ({_first_line(error)})"
+            whole = False
+            continue
+        if checksum != part.checksums.get(name):
+            yield (
+                f"{name}: checksum {checksum[:19]}..., expected "
+                f"{part.checksums.get(name, 'none')[:19]}...: bytes have changed"
+            )
+            whole = False
+    if whole:
+        yield from _check_episodes(store, part)
+
+
+def _check_episodes(store: Store, part: PartManifest) -> Iterator[str]:
+    lengths = store.read_rows(part, "episode_lengths", 0, part.episodes)
+    starts = store.read_rows(part, "episode_starts", 0, part.episodes)
+    if (lengths < 1).any():
+        yield f"episode_lengths: episode {int(np.argmax(lengths < 1))} has no rows"
+    if lengths.sum() != part.rows:
+        yield f"episode_lengths: sum to {lengths.sum()}, expected {part.rows} rows"
+    if not np.array_equal(starts, np.cumsum(lengths) - lengths):
+        yield "episode_starts: do not follow from the lengths"
+
+
+def _check_labels(store: Store, part: PartManifest) -> Iterator[str]:
+    """Recomputes everything of a part that follows from something else."""
+    manifest = store.manifest
+    lengths = store.read_rows(part, "episode_lengths", 0, part.episodes)
+    summary = Summary()
+    wrong: dict[str, tuple[int, int]] = {}
+    for block in cut(EpisodeRange(0, 0, tuple(lengths.tolist())), BLOCK_ROWS):
+        first, last = block.first_row, block.first_row + block.rows
+        rows = {
+            name: store.read_rows(part, name, first, last) for name in manifest.fields
+        }
+        summary.add(rows)
+        where = f"rows {first} to {last - 1}"
+        try:
+            schema.check_episode(rows, where=where)
+        except BadEpisodeError as error:
+            yield str(error)
+        labels = label_episodes(
+            manifest.tasks,
+            manifest.discounts,
+            _inputs(rows),
+            np.asarray(block.lengths, np.int64),
+        )
+        for name, values in labels.items():
+            unequal = (values != rows[name]).any(axis=1)
+            if unequal.any():
+                row, count = wrong.get(name, (first + int(np.argmax(unequal)), 0))
+                wrong[name] = (row, count + int(unequal.sum()))
+    for name, (row, count) in wrong.items():
+        yield (
+            f"{name}: {count} of {part.rows} rows are not what physics state and tasks "
+            f"give, the first of them row {row}"
+        )
+    yield from _compare_statistics(
+        "part.json", summary.statistics(), part.statistics, "of its rows"
+    )
+
+
+def _inputs(rows: dict[str, Array]) -> dict[str, Array]:
+    """What labels are made from: rewards that came with the data have one task."""
+    return {
+        name: values[:, 0] if name in (schema.REWARDS, schema.MASKS) else values
+        for name, values in rows.items()
+    }
+
+
+def _compare_statistics(
+    where: str,
+    found: dict[str, Statistics],
+    stated: dict[str, Statistics],
+    what: str,
+) -> list[str]:
+    findings = []
+    for name in sorted(found.keys() | stated.keys()):
+        if name not in found or name not in stated:
+            findings.append(f"{where}: statistics of {name} are missing")
+            continue
+        for key in ("count", "mean", "std", "minimum", "maximum"):
+            ours = np.asarray(getattr(found[name], key), np.float64)
+            theirs = np.asarray(getattr(stated[name], key), np.float64)
+            scale = np.asarray(stated[name].maximum) - np.asarray(stated[name].minimum)
+            bound = _STATISTICS_TOLERANCE * (1.0 + np.abs(theirs) + scale)
+            if ours.shape != theirs.shape or (np.abs(ours - theirs) > bound).any():
+                findings.append(f"{where}: {key} of {name} is not that {what}")
+    return findings
+
+
+def _checksum(array: Any, step: int) -> str:
+    digest = hashlib.sha256()
+    for first in range(0, array.shape[0], step):
+        values = array[first : min(first + step, array.shape[0])].read().result()
+        digest.update(np.ascontiguousarray(values).data)
+    return f"sha256:{digest.hexdigest()}"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0][:160]

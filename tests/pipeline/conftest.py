@@ -1,0 +1,110 @@
+"""Small inputs of cube-single's shape, made without a simulator."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline import plan
+from pipeline.sources.ogbench_npz import OgbenchNpz
+from pipeline.store.manifest import Task
+
+# Widths of cube-single: arm, gripper and one free cube.
+OBSERVATIONS, ACTIONS, QPOS, QVEL = 28, 5, 21, 20
+CUBE = slice(14, 17)
+GOALS = ((0.425, 0.1, 0.02), (0.35, 0.0, 0.02), (0.425, -0.1, 0.02))
+
+
+@pytest.fixture(scope="session")
+def tasks() -> tuple[Task, ...]:
+    return tuple(
+        Task(
+            task=number,
+            name=f"task{number}_hand_made",
+            environment_id=f"cube-single-singletask-task{number}-v0",
+            recipe="cube",
+            goal={"cube_xyzs": [list(goal)]},
+        )
+        for number, goal in enumerate(GOALS, 1)
+    )
+
+
+@pytest.fixture(scope="session")
+def make_rows() -> Callable[..., dict[str, np.ndarray]]:
+    def make(lengths: Sequence[int], seed: int = 0) -> dict[str, np.ndarray]:
+        random = np.random.default_rng(seed)
+        n = sum(lengths)
+        rows = {
+            name: random.normal(size=(n, width)).astype(np.float32)
+            for name, width in (
+                ("observations", OBSERVATIONS),
+                ("actions", ACTIONS),
+                ("qpos", QPOS),
+                ("qvel", QVEL),
+            )
+        }
+        # The cube lies at one of the goals every few rows, elsewhere in between.
+        at = random.integers(0, 3 * len(GOALS), n)
+        near = np.asarray(GOALS)[at % len(GOALS)] + random.uniform(-0.01, 0.01, (n, 3))
+        cube = np.where(at[:, None] < len(GOALS), near, 5.0)
+        rows["qpos"][:, CUBE] = cube
+        terminals = np.zeros(n, np.bool_)
+        terminals[np.cumsum(lengths) - 1] = True
+        return {**rows, "terminals": terminals}
+
+    return make
+
+
+@pytest.fixture
+def make_npz(tmp_path: Path, make_rows) -> Callable[..., str]:
+    def make(
+        lengths: Sequence[int] = (5, 5, 7),
+        *,
+        name: str = "cube-single-play.npz",
+        seed: int = 0,
+        compressed: bool = True,
+        without: Sequence[str] = (),
+        **replaced: np.ndarray,
+    ) -> str:
+        rows = {**make_rows(lengths, seed), **replaced}
+        rows = {key: value for key, value in rows.items() if key not in without}
+        path = tmp_path / name
+        (np.savez_compressed if compressed else np.savez)(path, **rows)
+        return str(path)
+
+    return make
+
+
+@pytest.fixture
+def make_plan(tmp_path: Path, tasks) -> Callable[..., plan.StorePlan]:
+    def make(path: str, *, out: str = "store", val: str | None = None, **options):
+        inputs = [("train", OgbenchNpz(path))]
+        if val is not None:
+            inputs.append(("val", OgbenchNpz(val)))
+        options = {
+            "dataset": "cube-single-play",
+            "environment_id": "cube-single-v0",
+            "tasks": tasks,
+            "discounts": (0.9, 0.99),
+            "part_rows": 12,
+            "versions": {"numpy": "0"},
+            **options,
+        }
+        return plan.plan_store(str(tmp_path / out), inputs, **options)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def read_tree() -> Callable[[str | Path], dict[str, bytes]]:
+    """Every file of a folder, to compare two of them byte by byte."""
+
+    def read(root: str | Path) -> dict[str, bytes]:
+        return {
+            str(path.relative_to(root)): path.read_bytes()
+            for path in sorted(Path(root).rglob("*"))
+            if path.is_file()
+        }
+
+    return read

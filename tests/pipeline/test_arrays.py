@@ -1,0 +1,61 @@
+import shutil
+
+import numpy as np
+import pytest
+
+from pipeline.store import arrays
+from pipeline.store.manifest import FieldSpec
+
+PER_TASK = FieldSpec("float32", (), "row_and_task")
+
+
+@pytest.mark.parametrize(
+    ("field", "rows"),
+    [
+        (FieldSpec("float32", (28,)), 8192),  # 112 B a row: 9362 would fit
+        (FieldSpec("float32", (46,)), 4096),  # 184 B a row: 5698 would fit
+        (FieldSpec("uint8", (64, 64, 3)), 64),  # 12288 B a row: 85 would fit
+        (FieldSpec("float64", (1 << 20,)), 1),  # one row is more than a chunk
+        (PER_TASK, 8192),
+    ],
+)
+def test_a_chunk_is_near_a_mebibyte(field, rows):
+    assert arrays.chunk_rows(field) == rows
+    assert arrays.shard_rows(field) == 16 * rows
+
+
+def test_rows_are_cut_at_shards_and_read_back(tmp_path):
+    field = FieldSpec("uint8", (64, 64, 3))
+    rows = arrays.shard_rows(field) + 5
+    array = arrays.create(str(tmp_path), "a", field, rows=rows, tasks=0)
+    values = np.random.default_rng(0).integers(0, 256, array.shape, np.uint8)
+    array.write(values).result()
+    found = arrays.open_array(str(tmp_path), "a")
+    assert found.dtype.numpy_dtype == np.uint8
+    np.testing.assert_array_equal(found.read().result(), values)
+    assert len(list((tmp_path / "a" / "c").iterdir())) == 2
+
+
+def test_one_task_is_a_column_of_its_own_chunks(tmp_path):
+    array = arrays.create(str(tmp_path), "r", PER_TASK, rows=10, tasks=5)
+    assert array.shape == (10, 5)
+    assert array.chunk_layout.read_chunk.shape == (8192, 1)
+    assert array.chunk_layout.write_chunk.shape == (131072, 5)
+
+
+def test_creating_again_leaves_nothing_of_before(tmp_path):
+    field = FieldSpec("float32", (2,))
+    arrays.create(str(tmp_path), "a", field, rows=4, tasks=0).write(1.0).result()
+    again = arrays.create(str(tmp_path), "a", field, rows=3, tasks=0)
+    again.write(2.0).result()
+    found = arrays.open_array(str(tmp_path), "a").read().result()
+    np.testing.assert_array_equal(found, np.full((3, 2), 2.0, np.float32))
+
+
+def test_zeros_are_written_and_a_lost_object_does_not_read_as_zeros(tmp_path):
+    field = FieldSpec("float32", (2,))
+    arrays.create(str(tmp_path), "a", field, rows=4, tasks=0).write(0.0).result()
+    assert not arrays.open_array(str(tmp_path), "a").read().result().any()
+    shutil.rmtree(tmp_path / "a" / "c")
+    with pytest.raises(ValueError, match="missing"):
+        arrays.open_array(str(tmp_path), "a").read().result()

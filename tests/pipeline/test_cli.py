@@ -1,0 +1,294 @@
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import ogbench.utils
+import pytest
+
+import pipeline
+from pipeline import relabel, runners
+from pipeline.cli import main
+
+LENGTHS = (5, 5, 7, 4, 1, 6)
+ROOT = Path(pipeline.__file__).parents[1]
+COLLECT = ("collect", "cube-single-v0", "--dataset-type", "play", "--max-rows", "11")
+
+
+def command(*arguments, cwd, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "pipeline", *map(str, arguments)],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80", **environment},
+    )
+
+
+def succeed(*arguments, cwd):
+    done = command(*arguments, cwd=cwd)
+    assert (done.returncode, done.stderr) == (0, ""), done
+    return done.stdout
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _tasks_read_once():
+    """Reading tasks starts the simulator; for one domain once is enough."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(relabel, "read_tasks", functools.cache(relabel.read_tasks))
+        yield
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory):
+    """A folder with a store collected from the command line, and its npz."""
+    folder = tmp_path_factory.mktemp("collection")
+    options = ("--episodes", 3, "--val-episodes", 1, "--seed", 7)
+    succeed(*COLLECT, *options, "--out", "one", "--npz", "a.npz", cwd=folder)
+    return folder
+
+
+def test_a_collection_does_not_depend_on_the_number_of_workers(collection, read_tree):
+    options = ("--episodes", 3, "--val-episodes", 1, "--seed", 7, "--workers", 2)
+    succeed(*COLLECT, *options, "--out", "two", cwd=collection)
+    one = read_tree(collection / "one")
+    assert one == read_tree(collection / "two")
+    assert {name.split("/")[0] for name in one} == {"dataset.json", "parts"}
+
+
+@pytest.mark.slow
+def test_s3_a_killed_collection_goes_on_where_it_stopped(tmp_path, read_tree):
+    arguments = [*COLLECT[:-1], "101", "--episodes", "8"]
+    first = subprocess.Popen(
+        [sys.executable, "-m", "pipeline", *arguments, "--out", "killed"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    staged = tmp_path / "killed" / "staging" / "train"
+    while not staged.exists() or len(list(staged.glob("*.npz"))) < 2:
+        assert first.poll() is None
+        time.sleep(0.05)
+    os.killpg(first.pid, signal.SIGKILL)
+    first.wait()
+    done = command("inspect", "killed", cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    out = succeed(*arguments, "--out", "killed", cwd=tmp_path)
+    assert ", 0 of them here already" not in out
+    succeed(*arguments, "--out", "clean", cwd=tmp_path)
+    assert read_tree(tmp_path / "killed") == read_tree(tmp_path / "clean")
+
+
+def test_a_collection_is_sound_and_is_described(collection):
+    out = succeed("verify", "one", "--deep", cwd=collection)
+    assert "sound; 2 parts, 44 rows" in out
+    facts = json.loads(succeed("inspect", "one", "--json", cwd=collection))
+    assert facts["splits"]["train"] == {
+        "parts": 1,
+        "episodes": 3,
+        "rows": 33,
+        "transitions": 30,
+    }
+    assert [task["task"] for task in facts["tasks"]] == [1, 2, 3, 4, 5]
+    assert facts["fields"]["observations"]["shape"] == [28]
+    assert facts["versions"]["mujoco"]
+
+
+def test_its_npz_makes_an_equal_store(collection):
+    out = succeed(
+        *("shard", "a.npz", "--dataset", "cube-single-play", "--out", "from-npz"),
+        cwd=collection,
+    )
+    assert "train: 33 rows in 3 episodes" in out
+    assert "val: 11 rows in 1 episode" in out
+    manifests = [
+        json.loads((collection / name / "dataset.json").read_text())
+        for name in ("one", "from-npz")
+    ]
+    assert manifests[0]["tasks"] == manifests[1]["tasks"]
+    checksums = [[p["checksums"] for p in each["parts"]] for each in manifests]
+    assert checksums[0] == checksums[1]
+
+
+def test_ogbench_reads_the_npz(collection):
+    data = ogbench.utils.load_dataset(str(collection / "a.npz"), add_info=True)
+    assert data["observations"].shape == (30, 28)
+    assert np.flatnonzero(data["terminals"]).tolist() == [9, 19, 29]
+    succeed("export", "one", "--npz", "b.npz", cwd=collection)
+    assert (collection / "a.npz").read_bytes() == (collection / "b.npz").read_bytes()
+
+
+def shard(path, tmp_path, *options, out="store"):
+    return main(
+        [
+            *("shard", path, "--dataset", "cube-single-play"),
+            *("--out", str(tmp_path / out), *map(str, options)),
+        ]
+    )
+
+
+def assert_one_line(capsys, *parts):
+    out, error = capsys.readouterr()
+    assert error.count("\n") == 1
+    assert error.startswith("error: ")
+    for part in parts:
+        assert part in error
+    return out
+
+
+def test_the_plan_is_printed_and_a_dry_run_stops_there(make_npz, tmp_path, capsys):
+    path = make_npz(LENGTHS)
+    assert shard(path, tmp_path, "--part-rows", 12, "--dry-run") == 0
+    out, _ = capsys.readouterr()
+    assert "train: 28 rows in 6 episodes, 2 parts, from cube-single-play.npz" in out
+    assert "5 tasks, discounts 0.99" in out
+    assert "1 episodes have one row only" in out
+    assert not (tmp_path / "store").exists()
+
+
+def test_sharding_again_finds_it_finished(make_npz, tmp_path, capsys, read_tree):
+    path = make_npz(LENGTHS)
+    assert shard(path, tmp_path) == 0
+    before = read_tree(tmp_path / "store")
+    assert "finished, 28 rows in 1 parts" in capsys.readouterr().out
+    assert shard(path, tmp_path) == 0
+    assert "already finished" in capsys.readouterr().out
+    assert shard(path, tmp_path, "--discounts", 0.5) == 2
+    assert_one_line(capsys, "already holds a finished store", "choose another folder")
+    assert read_tree(tmp_path / "store") == before
+
+
+def test_b1_bad_episodes_from_the_command_line(make_npz, make_rows, tmp_path, capsys):
+    rows = make_rows(LENGTHS)
+    rows["observations"][11, 3] = np.nan
+    path = make_npz(LENGTHS, **rows)
+    assert shard(path, tmp_path) == 2
+    assert_one_line(
+        capsys, "cube-single-play.npz, episode 2, row 1: observations[3] is nan"
+    )
+    assert main(["inspect", str(tmp_path / "store")]) == 2
+    assert_one_line(capsys, "dataset.json", "found none")
+    assert shard(path, tmp_path, "--on-bad-episode", "skip") == 2
+    assert_one_line(capsys, "1 of 6 episodes are bad", "--max-bad-share")
+    options = ("--on-bad-episode", "skip", "--max-bad-share", 0.2)
+    assert shard(path, tmp_path, *options) == 0
+    assert "1 bad episodes left out" in capsys.readouterr().out
+    assert main(["inspect", str(tmp_path / "store")]) == 0
+    assert "1 nonfinite" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["shard", "no*.npz", "--dataset", "cube-single-play"], ["no*.npz", "found"]),
+        (["shard", "x.npz", "--dataset", "cube-sngle-play"], ["cube-single-play"]),
+        (
+            ["shard", "x.npz", "--dataset", "cube-single-play", "--workers", "0"],
+            ["at least 1 worker"],
+        ),
+        (
+            ["collect", "cub-v0", "--dataset-type", "play", "--episodes", "1"],
+            ["cub-v0"],
+        ),
+        ([*COLLECT, "--episodes", "0"], ["at least 1 episode"]),
+        ([*COLLECT[:-1], "1", "--episodes", "1"], ["at least 2 rows"]),
+        (
+            [
+                *("collect", "antmaze-large-v0", "--dataset-type", "navigate"),
+                *("--episodes", "1"),
+            ],
+            ["antmaze-large-navigate"],
+        ),
+    ],
+)
+def test_what_cannot_be_meant_is_one_line(arguments, parts, tmp_path, capsys):
+    assert main([*arguments, "--out", str(tmp_path / "store")]) == 2
+    assert_one_line(capsys, *parts)
+    assert not (tmp_path / "store").exists()
+
+
+def test_bad_files_are_one_line(make_npz, tmp_path, capsys):
+    whole = Path(make_npz(LENGTHS)).read_bytes()
+    cut = tmp_path / "cut.npz"
+    cut.write_bytes(whole[: len(whole) // 3])
+    assert shard(str(cut), tmp_path) == 2
+    assert_one_line(capsys, "cut.npz", f"{len(whole) // 3:,} bytes")
+    assert shard(make_npz(LENGTHS, without=["qpos"]), tmp_path) == 2
+    assert_one_line(capsys, "needs qpos")
+    assert shard(make_npz(LENGTHS), tmp_path, "--discounts", 1.5) == 2
+    assert_one_line(capsys, "discounts in (0, 1]")
+    assert not (tmp_path / "store").exists()
+
+
+def test_stores_that_cannot_be_read_are_one_line(make_npz, tmp_path, capsys):
+    for arguments in (["inspect"], ["verify"], ["export", "--npz", "x.npz"]):
+        assert main([*arguments, str(tmp_path / "nothing")]) == 2
+        assert_one_line(capsys, "nothing/dataset.json")
+    assert shard(make_npz(LENGTHS), tmp_path) == 0
+    capsys.readouterr()
+    assert main(["export", str(tmp_path / "store"), "--npz", "x.h5"]) == 2
+    assert_one_line(capsys, "ending in .npz")
+
+
+def test_verify_lists_the_damage_and_exits_with_1(make_npz, tmp_path, capsys):
+    assert shard(make_npz(LENGTHS), tmp_path) == 0
+    assert main(["verify", str(tmp_path / "store")]) == 0
+    assert "sound" in capsys.readouterr().out
+    part = tmp_path / "store" / "parts" / "00000"
+    (part / "qvel" / "zarr.json").unlink()
+    (part / "masks" / "c" / "0" / "0").unlink()
+    assert main(["verify", str(tmp_path / "store")]) == 1
+    out = capsys.readouterr().out
+    assert "parts/00000/qvel: cannot be read" in out
+    assert "parts/00000/masks: cannot be read" in out
+    assert "damaged, 2 findings" in out
+
+
+def test_inspect_shows_everything(make_npz, tmp_path, capsys):
+    make_npz((3, 4), name="cube-single-play-val.npz", seed=1)
+    assert shard(make_npz(LENGTHS), tmp_path, "--discounts", 0.9, 0.99) == 0
+    capsys.readouterr()
+    assert main(["inspect", str(tmp_path / "store")]) == 0
+    out = capsys.readouterr().out
+    for text in (
+        "cube-single-play, made in cube-single-v0",
+        "observations",
+        "returns/0.99",
+        "task5_diagonal2",
+        "parts/00001",
+        "val",
+        "mujoco",
+    ):
+        assert text in out
+
+
+def test_what_follows_two_dashes_is_beam_s(make_npz, tmp_path, capsys, monkeypatch):
+    seen = []
+
+    def make_options(workers, arguments):
+        seen.append((workers, list(arguments)))
+        return real(1)
+
+    real = runners.make_options
+    monkeypatch.setattr(runners, "make_options", make_options)
+    flags = ["--runner=FnApiRunner", "--job_name=x"]
+    assert shard(make_npz(LENGTHS), tmp_path, "--", *flags) == 0
+    assert seen == [(1, flags)]
+
+
+def test_commands_without_beam_refuse_its_options(tmp_path, capsys):
+    assert main(["inspect", str(tmp_path), "--", "--runner=X"]) == 2
+    assert_one_line(capsys, "--runner=X")
+
+
+def test_an_unknown_option_exits_with_2(tmp_path):
+    with pytest.raises(SystemExit) as caught:
+        main(["inspect", str(tmp_path), "--jsn"])
+    assert caught.value.code == 2

@@ -1,0 +1,65 @@
+import pytest
+
+from pipeline.store import files
+from pipeline.store.errors import DataFormatError
+
+
+def test_an_absent_file_reads_as_none(tmp_path):
+    assert files.read(str(tmp_path), "a.json").data is None
+
+
+def test_what_is_written_is_read_back_and_replaced(tmp_path):
+    root = str(tmp_path / "new" / "folder")
+    files.write(root, "deep/a.json", b"one")
+    assert files.read(root, "deep/a.json").data == b"one"
+    files.write(root, "deep/a.json", b"two")
+    assert files.read(root, "deep/a.json").data == b"two"
+
+
+def test_of_two_commits_from_one_state_the_first_wins(tmp_path):
+    root = str(tmp_path)
+    absent = files.read(root, "a.json")
+    files.commit(root, "a.json", b"first", replacing=absent)
+    with pytest.raises(DataFormatError, match="another run has committed"):
+        files.commit(root, "a.json", b"second", replacing=absent)
+    assert files.read(root, "a.json").data == b"first"
+
+
+def test_a_commit_may_be_repeated_and_may_follow_another(tmp_path):
+    root = str(tmp_path)
+    absent = files.read(root, "a.json")
+    files.commit(root, "a.json", b"first", replacing=absent)
+    files.commit(root, "a.json", b"first", replacing=absent)
+    files.commit(root, "a.json", b"next", replacing=files.read(root, "a.json"))
+    assert files.read(root, "a.json").data == b"next"
+
+
+def test_names_are_listed_and_deleted_below_a_folder_only(tmp_path):
+    root = str(tmp_path)
+    for name in ("parts/1/a", "parts/1/b/c", "parts/10/a", "other"):
+        files.write(root, name, b"x")
+    assert files.list_names(root, "parts/1") == ["a", "b/c"]
+    assert files.list_names(root, "nothing") == []
+    files.delete_folder(root, "parts/1")
+    files.delete_folder(root, "nothing")
+    assert files.list_names(root) == ["other", "parts/10/a"]
+    assert not (tmp_path / "parts" / "1").exists()
+
+
+@pytest.mark.parametrize(
+    ("root", "path", "expected"),
+    [
+        ("gs://bucket", "", {"driver": "gcs", "bucket": "bucket", "path": ""}),
+        ("gs://bucket/", "a", {"driver": "gcs", "bucket": "bucket", "path": "a/"}),
+        ("gs://b/c/d/", "e/f", {"driver": "gcs", "bucket": "b", "path": "c/d/e/f/"}),
+        ("/tmp/s", "e", {"driver": "file", "path": "/tmp/s/e/"}),
+    ],
+)
+def test_folders_are_described_to_tensorstore(root, path, expected):
+    assert files.kvstore_spec(root, path) == expected
+
+
+def test_other_object_stores_are_refused():
+    assert files.is_remote("s3://bucket")
+    with pytest.raises(ValueError, match="gs://bucket/path"):
+        files.kvstore_spec("s3://bucket")

@@ -1,0 +1,98 @@
+import dataclasses
+import json
+
+import pytest
+
+from pipeline.store import manifest
+from pipeline.store.errors import DataFormatError, FormatVersionError
+from pipeline.store.manifest import (
+    DatasetManifest,
+    FieldSpec,
+    Origin,
+    PartManifest,
+    Statistics,
+    Task,
+)
+
+STATISTICS = Statistics(2, (0.5,), (0.5,), (0.0,), (1.0,))
+PART = PartManifest(
+    index=3,
+    split="train",
+    rows=2,
+    episodes=1,
+    statistics={"actions": STATISTICS},
+    checksums={"actions": "sha256:00"},
+    origin=Origin("ogbench_npz", "a.npz", "sha256:11", 4),
+    plan="sha256:22",
+    dropped={"nonfinite": (7,)},
+)
+DATASET = DatasetManifest(
+    dataset="cube-single-play",
+    environment_id="cube-single-v0",
+    fields={"actions": FieldSpec("float32", (5,), unit="none")},
+    tasks=(Task(1, "one", "cube-single-v0", "cube", {"cube_xyzs": [[0.1, 0, 0]]}),),
+    discounts=(0.99,),
+    parts=(PART, dataclasses.replace(PART, index=4, split="val")),
+    statistics={"actions": STATISTICS},
+    versions={"numpy": "2.0"},
+)
+
+
+def test_both_manifests_survive_json():
+    text = manifest.to_json(DATASET)
+    assert manifest.dataset_from_json(text, where="x") == DATASET
+    assert manifest.part_from_json(manifest.to_json(PART), where="x") == PART
+
+
+def test_equal_manifests_are_equal_bytes_in_any_order_of_keys():
+    fields = {"b": FieldSpec("uint8", ()), "a": FieldSpec("uint8", ())}
+    one = dataclasses.replace(DATASET, fields=fields)
+    other = dataclasses.replace(DATASET, fields=dict(sorted(fields.items())))
+    assert list(one.fields) != list(other.fields)
+    assert manifest.to_json(one) == manifest.to_json(other)
+    assert one.fingerprint() == other.fingerprint()
+
+
+def test_the_fingerprint_sees_data_and_not_versions():
+    elsewhere = dataclasses.replace(DATASET, versions={"numpy": "3.0"})
+    assert elsewhere.fingerprint() == DATASET.fingerprint()
+    for change in (
+        {"discounts": (0.5,)},
+        {"tasks": ()},
+        {"parts": (dataclasses.replace(PART, checksums={"actions": "sha256:01"}),)},
+    ):
+        changed = dataclasses.replace(DATASET, **change)
+        assert changed.fingerprint() != DATASET.fingerprint()
+
+
+def test_parts_of_a_split_keep_their_order():
+    assert [part.index for part in DATASET.parts_of("train")] == [3]
+    assert [part.index for part in DATASET.parts_of("val")] == [4]
+
+
+@pytest.mark.parametrize("discount", [0.9, 0.99, 0.995, 1 / 3, 1.0])
+def test_a_discount_reads_back_equal_from_its_field_name(discount):
+    name = manifest.returns_field(discount)
+    assert float(name.removeprefix("returns/")) == discount
+
+
+def test_a_newer_format_is_refused_with_both_versions():
+    value = {**json.loads(manifest.to_json(DATASET)), "format_version": 7}
+    with pytest.raises(FormatVersionError, match=r"version 7, .* up to 1"):
+        manifest.dataset_from_json(json.dumps(value), where="here/dataset.json")
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda text: text[: len(text) // 2], "not JSON"),
+        (lambda text: "[]", "expected a JSON object"),
+        (lambda text: text.replace('"rows": 2', '"rows": "many"'), "rows"),
+        (lambda text: text.replace('"split"', '"slit"'), "slit"),
+        (lambda text: text.replace('"train"', '"test"'), "'train' or 'val'"),
+    ],
+)
+def test_a_damaged_manifest_is_named(damage, message):
+    with pytest.raises(DataFormatError, match=message) as caught:
+        manifest.part_from_json(damage(manifest.to_json(PART)), where="p/part.json")
+    assert "p/part.json" in str(caught.value)

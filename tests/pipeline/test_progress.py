@@ -1,0 +1,43 @@
+import io
+import time
+
+import pytest
+from rich.console import Console
+
+from pipeline import progress
+from pipeline.shard import write_part
+
+LENGTHS = (5, 5, 7, 4, 1, 6)
+
+
+def test_rows_are_counted_from_what_is_written(make_npz, make_plan, tmp_path):
+    plan = make_plan(make_npz(LENGTHS))
+    assert progress.rows_written(plan) == (0, 0)
+    first = write_part(plan.parts[0])
+    assert progress.rows_written(plan) == (first.rows, 1)
+    # A part in the middle of being written counts by its observations.
+    (tmp_path / "store" / "parts" / "00000" / "part.json").unlink()
+    assert progress.rows_written(plan) == (first.rows, 0)
+    write_part(plan.parts[1])
+    assert progress.rows_written(plan) == (sum(LENGTHS), 1)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_is_a_bar_or_lines(terminal, monkeypatch):
+    monkeypatch.setattr(progress, "_LINE_EVERY_S", 0.01)
+    monkeypatch.setattr(progress, "_BAR_EVERY_S", 0.01)
+    output = io.StringIO()
+    console = Console(file=output, force_terminal=terminal, width=120)
+    with progress.shown(console, "write", 1000, lambda: (500, "1 of 2 parts")):
+        time.sleep(0.2)
+    text = output.getvalue()
+    assert "500 of 1,000" in text
+    assert "1 of 2 parts" in text
+
+
+def test_the_rate_leaves_out_what_was_there_before(monkeypatch):
+    clock = iter([10.0, 12.0, 12.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    rate = progress.Rate(100)
+    assert rate.of(300) == 100.0
+    assert rate.of(50) == 0.0

@@ -1,0 +1,102 @@
+import json
+
+import numpy as np
+import pytest
+
+from pipeline.shard import commit_store, write_part
+from pipeline.store.errors import (
+    DataFormatError,
+    FormatVersionError,
+    UnfinishedStoreError,
+)
+from pipeline.store.reader import Store
+
+LENGTHS = (5, 5, 7, 4, 1, 6)
+VAL = (3, 4)
+
+
+@pytest.fixture
+def root(make_npz, make_plan):
+    plan = make_plan(
+        make_npz(LENGTHS), val=make_npz(VAL, name="cube-single-play-val.npz", seed=1)
+    )
+    commit_store(plan, [write_part(part) for part in plan.parts])
+    return plan.root
+
+
+def test_parts_read_as_one_array(root, make_rows):
+    store = Store(root)
+    assert len(store.manifest.parts_of("train")) > 1
+    for split, lengths, seed in (("train", LENGTHS, 0), ("val", VAL, 1)):
+        rows = make_rows(lengths, seed)
+        assert store.rows(split) == sum(lengths)
+        for name in ("observations", "actions", "qpos", "qvel"):
+            np.testing.assert_array_equal(store.read(name, split=split), rows[name])
+        table = store.episodes(split)
+        assert table.lengths.tolist() == list(lengths)
+        np.testing.assert_array_equal(table.starts, np.cumsum(lengths) - lengths)
+
+
+def test_one_task_is_one_column(root):
+    store = Store(root)
+    everything = store.read("returns/0.9")
+    assert everything.dtype == np.float64
+    for column in range(3):
+        np.testing.assert_array_equal(
+            store.read("returns/0.9", column=column), everything[:, column]
+        )
+    assert store.task(2)[0] == 1
+    assert store.task(2)[1].name == "task2_hand_made"
+
+
+def test_rows_of_a_part_and_progress(root):
+    store = Store(root)
+    part = store.manifest.parts[1]
+    seen = []
+    whole = store.read("actions", progress=seen.append)
+    assert sum(seen) == whole.nbytes
+    first = store.manifest.parts[0].rows
+    np.testing.assert_array_equal(
+        store.read_rows(part, "actions", 1, 3), whole[first + 1 : first + 3]
+    )
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda store: store.task(6), r"task 6 .* holds tasks \[1, 2, 3\]"),
+        (lambda store: store.returns_field(0.5), r"discount 0.5 .* \[0.9, 0.99\]"),
+        (lambda store: store.read("rewardz"), "'rewardz'"),
+        (lambda store: store.episodes("test"), r"'test' is empty.*\['train', 'val'\]"),
+    ],
+)
+def test_what_a_store_does_not_hold_is_named(root, ask, message):
+    with pytest.raises(DataFormatError, match=message):
+        ask(Store(root))
+
+
+def test_a_store_without_manifest_is_unfinished(tmp_path, make_npz, make_plan):
+    with pytest.raises(UnfinishedStoreError, match="found none"):
+        Store(str(tmp_path / "nothing"))
+    plan = make_plan(make_npz(LENGTHS))
+    write_part(plan.parts[0])
+    with pytest.raises(UnfinishedStoreError, match="repeat its command"):
+        Store(plan.root)
+
+
+def test_a_newer_store_is_refused(root, tmp_path):
+    path = tmp_path / "store" / "dataset.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": 2}))
+    with pytest.raises(FormatVersionError, match="version 2"):
+        Store(root)
+
+
+def test_lost_and_damaged_objects_are_named(root, tmp_path):
+    part = tmp_path / "store" / "parts" / "00001"
+    shard = part / "actions" / "c" / "0" / "0"
+    shard.write_bytes(shard.read_bytes()[:-9])
+    with pytest.raises(DataFormatError, match=r"parts/00001/actions: .*verify"):
+        Store(root).read("actions")
+    (part / "qpos" / "zarr.json").unlink()
+    with pytest.raises(DataFormatError, match=r"parts/00001/qpos: .*verify"):
+        Store(root).read("qpos")

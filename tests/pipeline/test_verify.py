@@ -1,0 +1,170 @@
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import tensorstore as ts
+
+from pipeline import verify
+from pipeline.shard import commit_store, write_part
+from pipeline.store import arrays, files, manifest, writer
+from pipeline.store.reader import Store
+
+LENGTHS = (5, 5, 7, 4, 1, 6)
+
+
+@pytest.fixture
+def store(make_npz, make_plan):
+    plan = make_plan(make_npz(LENGTHS), val=make_npz((3, 4), name="v.npz", seed=1))
+    commit_store(plan, [write_part(part) for part in plan.parts])
+    return Store(plan.root)
+
+
+def open_for_writing(root, path):
+    spec = {
+        "driver": "zarr3",
+        "kvstore": files.kvstore_spec(root, path),
+        "store_data_equal_to_fill_value": True,
+    }
+    return ts.open(spec).result()
+
+
+def rewrite(store, field, change):
+    """Changes a field of the first part, and its checksum along with it."""
+    part = store.manifest.parts[0]
+    array = open_for_writing(store.root, f"{part.folder}/{field}")
+    values = np.array(array.read().result())
+    change(values)
+    array.write(values).result()
+    checksum = verify._checksum(array, 1 << 20)
+    restate(store, checksums={**part.checksums, field: checksum})
+
+
+def restate(store, **changes):
+    """Changes what both manifests say of the first part."""
+    parts = list(store.manifest.parts)
+    parts[0] = dataclasses.replace(parts[0], **changes)
+    value = dataclasses.replace(store.manifest, parts=tuple(parts))
+    for name, each in (
+        (manifest.DATASET_MANIFEST, value),
+        (f"{parts[0].folder}/{manifest.PART_MANIFEST}", parts[0]),
+    ):
+        files.write(store.root, name, manifest.to_json(each).encode())
+
+
+def findings(store, **options):
+    return verify.verify_store(Store(store.root), **options)
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_a_sound_store_has_no_findings(store, deep):
+    rows = []
+    assert findings(store, deep=deep, progress=rows.append) == []
+    assert rows == [part.rows for part in store.manifest.parts]
+    assert len(rows) == 3
+
+
+def test_every_array_has_a_checksum(store):
+    part = store.manifest.parts[0]
+    assert part.checksums.keys() == {
+        *store.manifest.fields,
+        "episode_starts",
+        "episode_lengths",
+    }
+
+
+def test_a_changed_value_is_found(store):
+    part = store.manifest.parts[1]
+    array = open_for_writing(store.root, f"{part.folder}/observations")
+    array[2, 3].write(0.5).result()
+    (finding,) = findings(store)
+    assert finding.startswith("parts/00001/observations: checksum sha256:")
+    assert "bytes have changed" in finding
+
+
+@pytest.mark.parametrize(
+    "name", ["qvel/zarr.json", "qvel/c/0/0", "episode_lengths/zarr.json"]
+)
+def test_s3_a_removed_object_is_found(store, tmp_path, name):
+    (tmp_path / "store" / "parts" / "00000" / name).unlink()
+    (finding,) = findings(store)
+    field = name.split("/")[0]
+    assert finding.startswith(f"parts/00000/{field}: cannot be read")
+
+
+def test_removed_zeros_are_found_too(store):
+    rewrite(store, "masks", lambda values: values.fill(0))
+    assert findings(store) == []
+    files.delete_folder(store.root, "parts/00000/masks/c")
+    assert "masks: cannot be read" in findings(store)[0]
+
+
+def test_a_manifest_that_contradicts_is_found(store, tmp_path):
+    path = tmp_path / "store" / "parts" / "00000" / "part.json"
+    text = path.read_text()
+    path.write_text(json.dumps({**json.loads(text), "rows": 9}))
+    assert findings(store) == [
+        "parts/00000/part.json: differs from what dataset.json says of this part"
+    ]
+    path.write_text(text[:50])
+    assert "not JSON" in findings(store)[0]
+    path.unlink()
+    assert findings(store) == ["parts/00000/part.json: is missing"]
+
+
+def test_shapes_and_dtypes_are_compared(store):
+    field = dataclasses.replace(store.manifest.fields["qpos"], dtype="float64")
+    arrays.create(store.root, "parts/00000/qpos", field, rows=4, tasks=0).write(
+        0.0
+    ).result()
+    (finding,) = findings(store)
+    rows = store.manifest.parts[0].rows
+    assert f"expected float32[{rows}, 21], got float64[4, 21]" in finding
+
+
+def test_an_episode_table_that_does_not_add_up_is_found(store):
+    rewrite(store, "episode_lengths", lambda values: np.add.at(values, 0, 1))
+    found = findings(store)
+    rows = store.manifest.parts[0].rows
+    assert f"parts/00000/episode_lengths: sum to {rows + 1}, expected" in found[0]
+    assert "episode_starts: do not follow" in found[1]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("rewards", 1.0), ("masks", 7), ("returns/0.9", 0.25)]
+)
+def test_deep_finds_labels_that_do_not_follow(store, field, value):
+    def change(values):
+        values[3:5, 1] = value
+
+    rewrite(store, field, change)
+    assert findings(store) == []
+    found = findings(store, deep=True)
+    rows = store.manifest.parts[0].rows
+    assert (
+        f"parts/00000/{field}: 2 of {rows} rows are not what physics state and tasks "
+        "give, the first of them row 3" in found
+    )
+    assert any(f"of {field} is not that of its rows" in each for each in found)
+
+
+def test_deep_finds_values_that_are_not_finite(store):
+    def change(values):
+        values[4, 2] = np.nan
+
+    rewrite(store, "qvel", change)
+    assert findings(store) == []
+    assert any("row 4: qvel[2] is nan" in e for e in findings(store, deep=True))
+
+
+def test_deep_finds_statistics_that_are_not_of_the_rows(store):
+    part = store.manifest.parts[0]
+    wrong = dataclasses.replace(part.statistics["actions"], mean=(0.1,) * 5)
+    restate(store, statistics={**part.statistics, "actions": wrong})
+    found = findings(store, deep=True)
+    assert "parts/00000/part.json: mean of actions is not that of its rows" in found
+    assert any("dataset.json: mean of actions" in each for each in found)
+
+
+def test_episode_fields_are_those_of_the_writer():
+    assert writer.EPISODE_FIELD.dtype == "int64"
