@@ -3,8 +3,7 @@
 Thin: parses, calls, and turns errors into one line and an exit code.
 """
 
-import dataclasses
-import os
+import logging
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,11 +16,13 @@ from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 
 from pipeline.store.errors import DataFormatError
 
+EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_DIVERGED = 3
 # sysexits.h EX_TEMPFAIL: saved, and the same command goes on. Cluster restart
 # policies are tied to it.
 EXIT_PREEMPTED = 75
+EXIT_INTERRUPTED = 130
 
 _Run = Annotated[Path, tyro.conf.Positional]
 _Runs = Annotated[tuple[Path, ...], tyro.conf.Positional]
@@ -58,7 +59,9 @@ class Evaluate:
         seed: Of the evaluation: start states and the policy's noise.
         steps: Checkpoints to evaluate, by step; the latest if none is given.
         all_steps: Evaluate every checkpoint there is.
-        workers: Environment processes.
+        environments: Environments acted in at once.
+        workers: Environment processes; one for each core if not given. Results do
+            not depend on it.
     """
 
     run: _Run
@@ -66,7 +69,8 @@ class Evaluate:
     seed: int = 0
     steps: tuple[int, ...] = ()
     all_steps: bool = False
-    workers: int = dataclasses.field(default_factory=lambda: os.cpu_count() or 1)
+    environments: int = 8
+    workers: int | None = None
 
 
 @dataclass(frozen=True)
@@ -115,10 +119,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: Without the program's name; the process's own if None.
 
     Returns:
-        Exit code: 0; 2 for wrong use or data; 3 if training diverged; 75 if it was
-        preempted and has saved.
+        Exit code: 0; 1 if the environment failed; 2 for wrong use or data; 3 if
+        training diverged; 75 if it was preempted and has saved; 130 if interrupted.
     """
-    console = Console(stderr=True)
+    console = Console(stderr=True, soft_wrap=True)
+    # Orbax warns of every folder it opens only to read.
+    logging.getLogger("absl").setLevel(logging.ERROR)
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if not arguments or arguments[0] not in _COMMANDS:
         asked = bool(arguments) and arguments[0] in ("-h", "--help")
@@ -135,8 +141,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(console, f"unknown arguments: {' '.join(overrides)}", EXIT_USAGE)
     try:
         return command(parsed, overrides, console)
-    except (DataFormatError, ValueError) as error:
+    except (DataFormatError, ValueError, ImportError) as error:
         return _fail(console, str(error), EXIT_USAGE)
+    except KeyboardInterrupt:
+        return _fail(console, "interrupted", EXIT_INTERRUPTED)
     except RuntimeError as error:
         code = _RUNTIME_EXITS.get(type(error).__name__)
         if code is None:
@@ -145,6 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 _RUNTIME_EXITS = {
+    "EvaluationError": EXIT_FAILED,
     "TrainingDivergedError": EXIT_DIVERGED,
     "PreemptedError": EXIT_PREEMPTED,
 }
@@ -200,6 +209,7 @@ def _evaluate(args: Evaluate, overrides: list[str], console: Console) -> int:
         episodes=args.episodes,
         steps="all" if args.all_steps else args.steps or "latest",
         evaluation_seed=args.seed,
+        environments=args.environments,
         workers=args.workers,
         console=console,
     )

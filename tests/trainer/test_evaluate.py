@@ -1,0 +1,202 @@
+"""Evaluating a trained run, from its folder to its record."""
+
+import dataclasses
+import io
+import json
+import shutil
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from rich.console import Console
+
+from pipeline.store.errors import DataFormatError
+from pipeline.store.manifest import Task
+from tests.stores import make_facts, make_table
+from trainer.agents.vast_config import VASTConfig
+from trainer.checkpoints import Checkpoints
+from trainer.config import Config, TrainerConfig
+from trainer.data.feed import IndexSource, make_feed
+from trainer.evaluation.evaluate import evaluate_run
+from trainer.evaluation.records import (
+    Evaluation,
+    append_evaluation,
+    read_evaluations,
+)
+from trainer.run import EVALUATIONS_FILE, Run, read_run, write_run
+from trainer.state import TrainState
+
+LIMIT = 60
+CONFIG = Config(
+    dataset="pointmaze-medium-navigate",
+    agent=VASTConfig(width=8, depth=1, flow_steps=2, max_horizon=6),
+    trainer=TrainerConfig(
+        steps=20,
+        batch_size=8,
+        updates_per_call=5,
+        seed=3,
+        seeds=2,
+        log_every=10,
+        checkpoint_every=10,
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two seeds with checkpoints of untrained nets at steps 10 and 20."""
+    table = make_table([20, 20], S=2, A=2)
+    kwargs = {
+        "reward_task_id": 1,
+        "add_noise_to_goal": False,
+        "success_timing": "pre",
+        "max_episode_steps": LIMIT,
+    }
+    run = Run(
+        config=CONFIG,
+        dataset=CONFIG.dataset,
+        task=Task(1, "task1", "pointmaze-medium-v0", "maze", {}, kwargs),
+        facts=make_facts(table),
+        fingerprint=table.fingerprint,
+        store="made-up",
+        versions={},
+    )
+    folder = tmp_path_factory.mktemp("evaluate") / "run"
+    write_run(folder, run)
+    agent = run.agent()
+    source = IndexSource(table, agent.sampler, seeds=(3, 4), batch_size=8, steps=20)
+    feed = make_feed(
+        source,
+        CONFIG.feed,
+        updates_per_call=5,
+        gather_from=None,
+        sampler=agent.sampler,
+    )
+    checkpoints = Checkpoints(folder, writable=True)
+    rng = np.random.default_rng(0)
+    key = jax.random.key(0)
+    for step in (10, 20):
+        state = jax.tree.map(
+            # Made up, not drawn by `init`: compiling that takes longer than all else.
+            lambda leaf: jnp.asarray(rng.uniform(0, 1, leaf.shape).astype(leaf.dtype)),
+            TrainState(
+                jax.eval_shape(jax.vmap(agent.init), jax.random.split(key, 2)),
+                jax.ShapeDtypeStruct((2, 2), jnp.uint32),
+            ),
+        )
+        checkpoints.save(step, state, feed, run)
+    checkpoints.close()
+    return folder
+
+
+@pytest.fixture
+def run(trained: Path, tmp_path: Path) -> Path:
+    """A copy of the run that a test may change."""
+    return Path(shutil.copytree(trained, tmp_path / "run"))
+
+
+def evaluate(run: Path, **options: object) -> tuple[list[Evaluation], str]:
+    """Evaluates two episodes in one process; also what was shown."""
+    shown = io.StringIO()
+    merged = {"episodes": 2, "workers": 1, "environments": 2} | options
+    evaluations = evaluate_run(run, console=Console(file=shown, width=200), **merged)  # type: ignore[arg-type]
+    return evaluations, shown.getvalue()
+
+
+def test_the_latest_checkpoint_of_every_seed(run: Path) -> None:
+    evaluations, shown = evaluate(run, evaluation_seed=7)
+    assert [(each.step, each.seed) for each in evaluations] == [(20, 3), (20, 4)]
+    for each in evaluations:
+        assert each.evaluation_seed == 7
+        assert (each.task, each.environment_id) == (1, "pointmaze-medium-v0")
+        assert each.episodes == len(each.successes) == len(each.returns) == 2
+        assert all(1 <= length <= LIMIT for length in each.lengths)
+        assert (each.success_timing, each.store_success_timing) == ("pre", "pre")
+        assert each.ogbench
+        assert each.mujoco
+    assert "step 20, seed 4: 0 % success (95 % interval 0 to 66 %) of 2 episod" in shown
+    assert "warning" not in shown
+    # One line each, of the names that other programs may read.
+    lines = [
+        json.loads(line) for line in (run / EVALUATIONS_FILE).read_text().splitlines()
+    ]
+    assert [line["seed"] for line in lines] == [3, 4]
+    assert set(lines[0]) >= {
+        *("step", "seed", "evaluation_seed", "task", "environment_id", "episodes"),
+        *("successes", "returns", "lengths", "success_timing", "ogbench", "mujoco"),
+        "duration_s",
+    }
+    assert read_evaluations(run) == evaluations
+
+
+def test_all_checkpoints_and_repeating_them(run: Path) -> None:
+    first, _ = evaluate(run, steps="all")
+    assert [each.step for each in first] == [10, 10, 20, 20]
+    again, _ = evaluate(run, steps=[10])
+    assert len((run / EVALUATIONS_FILE).read_text().splitlines()) == 6
+    read = read_evaluations(run)
+    assert read == [*again, *first[2:]]  # The last line of its kind counts.
+    for before, after in zip(first[:2], again, strict=True):
+        assert dataclasses.replace(before, duration_s=0.0) == dataclasses.replace(
+            after, duration_s=0.0
+        )
+
+
+def test_a_step_without_checkpoint_is_refused(run: Path) -> None:
+    with pytest.raises(
+        DataFormatError, match=r"expected steps of \[10, 20\], got \[15"
+    ):
+        evaluate(run, steps=[15, 20])
+    assert not (run / EVALUATIONS_FILE).exists()
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataFormatError, match="expected the folder of a run"):
+        evaluate(tmp_path)
+
+
+def test_a_run_without_checkpoints_is_refused(run: Path) -> None:
+    shutil.rmtree(run / "checkpoints")
+    with pytest.raises(DataFormatError, match="expected checkpoints"):
+        evaluate(run)
+
+
+def test_another_success_timing_is_said_and_recorded(run: Path) -> None:
+    meta = read_run(run)
+    kwargs = {**meta.task.environment_kwargs, "success_timing": "post"}
+    task = dataclasses.replace(meta.task, environment_kwargs=kwargs)
+    write_run(run, dataclasses.replace(meta, task=task))
+    evaluations, shown = evaluate(run)
+    assert len([line for line in shown.splitlines() if "warning" in line]) == 1
+    assert "('post'), and the rewards trained on are labelled" in shown
+    assert {each.success_timing for each in evaluations} == {"post"}
+    assert {each.store_success_timing for each in evaluations} == {"pre"}
+
+
+def test_an_environment_of_another_shape_is_refused(run: Path) -> None:
+    meta = read_run(run)
+    facts = dataclasses.replace(meta.facts, observation_dim=5)
+    write_run(run, dataclasses.replace(meta, facts=facts))
+    with pytest.raises(DataFormatError, match=r"expected observation_dim 5, .* got 2"):
+        evaluate(run)
+
+
+def test_a_half_written_line_is_replaced(run: Path) -> None:
+    evaluation = Evaluation(
+        1, 0, 0, 1, "x", 1, (1,), (0.0,), (3,), "pre", "pre", 1, "1", "2", 0.5
+    )
+    append_evaluation(run, evaluation)
+    with (run / EVALUATIONS_FILE).open("a") as file:
+        file.write('{"step": 2, "se')
+    assert read_evaluations(run) == [evaluation]
+    later = dataclasses.replace(evaluation, step=2)
+    append_evaluation(run, later)
+    assert read_evaluations(run) == [evaluation, later]
+
+
+def test_a_line_that_is_no_evaluation_is_named(run: Path) -> None:
+    (run / EVALUATIONS_FILE).write_text('{"step": 1}\n')
+    with pytest.raises(DataFormatError, match=r"evaluations.jsonl, line 1: "):
+        read_evaluations(run)

@@ -1,0 +1,335 @@
+"""Environments in worker processes: each knows its episodes and starts the next itself.
+
+Knows Gymnasium, OGBench and NumPy, and imports the first two only where a worker
+needs them. Knows nothing of JAX, agents or files, so a worker starts quickly and
+touches no accelerator.
+
+Dimensions: E environments of one worker, S observation, A action.
+"""
+
+import contextlib
+import os
+import signal
+import tempfile
+import traceback
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Float32 = npt.NDArray[np.float32]
+SuccessTiming = Literal["pre", "post"]
+
+IDLE = -1
+
+
+@dataclass(frozen=True)
+class EnvironmentSpec:
+    """Which environment to act in.
+
+    Attributes:
+        environment_id: Gymnasium id.
+        kwargs: What ``gymnasium.make`` needs besides the id.
+    """
+
+    environment_id: str
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EnvironmentFacts:
+    """What an environment says of itself.
+
+    Attributes:
+        observation_dim: S.
+        action_dim: A.
+        success_timing: ``"pre"`` if success of a step is judged by the state before
+            it, ``"post"`` by the state after it.
+    """
+
+    observation_dim: int
+    action_dim: int
+    success_timing: SuccessTiming
+
+
+@dataclass(frozen=True)
+class Episode:
+    """What came of one episode.
+
+    Attributes:
+        index: Number of the episode within its evaluation, from 0.
+        success: Whether its last step was one of success.
+        total_reward: Undiscounted sum of its rewards.
+        length: Steps.
+    """
+
+    index: int
+    success: bool
+    total_reward: float
+    length: int
+
+
+class Turn(NamedTuple):
+    """Where a worker's environments stand, waiting for actions.
+
+    Attributes:
+        observations: ``f32[E, S]``; zeros where idle.
+        episodes: ``i64[E]``, episode each one is in, or ``IDLE``.
+        finished: Episodes that ended in this turn.
+    """
+
+    observations: Float32
+    episodes: npt.NDArray[np.int64]
+    finished: tuple[Episode, ...]
+
+
+class Failure(NamedTuple):
+    """A worker's last message when something raised.
+
+    Attributes:
+        summary: One line: what raised, and where.
+        details: The traceback.
+    """
+
+    summary: str
+    details: str
+
+
+def episode_seed(evaluation_seed: int, episode: int) -> int:
+    """Seed of one episode's environment, 31 bits.
+
+    Args:
+        evaluation_seed: Of the evaluation, not negative.
+        episode: Number of the episode, from 0.
+
+    Returns:
+        A number that depends on both and on nothing else.
+
+    Example:
+        >>> episode_seed(0, 1) == episode_seed(1, 0)
+        False
+    """
+    sequence = np.random.SeedSequence((evaluation_seed, episode))
+    return int(sequence.generate_state(1)[0] >> 1)
+
+
+def make_environment(spec: EnvironmentSpec) -> Any:
+    """Makes an environment with its time limit and without a renderer.
+
+    Args:
+        spec: Which one.
+
+    Returns:
+        A ``gymnasium.Env``.
+
+    Raises:
+        ImportError: If the simulator is not installed.
+        ValueError: If the environment has no time limit, so episodes might not end.
+    """
+    try:
+        import gymnasium
+        import ogbench  # noqa: F401  (registers the environments)
+    except ImportError as error:
+        raise ImportError(
+            f"acting in {spec.environment_id} needs the simulator, and it is not "
+            f"installed here ({error}); pip install 'vast-rl[eval]'"
+        ) from error
+    with warnings.catch_warnings():
+        # OGBench states bounds in double precision and asks for single.
+        warnings.filterwarnings("ignore", message=".*precision lowered by casting")
+        environment = gymnasium.make(
+            spec.environment_id, disable_env_checker=True, **spec.kwargs
+        )
+        _keep_action_space(environment.unwrapped)
+    # A maze writes its model to a temporary file, loads that and leaves it behind.
+    model = Path(getattr(environment.unwrapped, "fullpath", ""))
+    if model.parent == Path(tempfile.gettempdir()):
+        model.unlink(missing_ok=True)
+    if getattr(environment.spec, "max_episode_steps", None) is None:
+        raise ValueError(
+            f"{spec.environment_id}: expected an environment with a time limit, this "
+            "one has none; register it with max_episode_steps"
+        )
+    return environment
+
+
+def read_facts(environment: Any) -> EnvironmentFacts:
+    """Reads the facts of an environment.
+
+    Args:
+        environment: As ``make_environment`` returned it.
+
+    Returns:
+        Its facts.
+    """
+    # OGBench before 1.2 had no such choice and judged the state after the step.
+    timing: Any = getattr(environment.unwrapped, "_success_timing", "post")
+    return EnvironmentFacts(
+        observation_dim=int(np.prod(environment.observation_space.shape)),
+        action_dim=int(np.prod(environment.action_space.shape)),
+        success_timing=timing,
+    )
+
+
+def _keep_action_space(environment: Any) -> None:
+    """Makes an environment use one action space, which can be seeded.
+
+    OGBench's robot arms build a new one at every access, and their resets draw from
+    it: an episode would depend on the operating system's entropy.
+    """
+    kind = type(environment)
+    if isinstance(getattr(kind, "action_space", None), property):
+        members = {"action_space": environment.action_space}
+        environment.__class__ = type(kind.__name__, (kind,), members)
+
+
+class EpisodeEnvironment:
+    """One environment and the episodes it is to play, one after another.
+
+    An episode is a function of the evaluation's seed, its own number and the actions:
+    whatever the environment draws from, its own generator, that of its action space or
+    NumPy's global one, is seeded when the episode starts and kept apart from the other
+    environments of the process.
+
+    Args:
+        environment: As ``make_environment`` returned it.
+        evaluation_seed: Not negative.
+        episodes: Their numbers, in order; with none left it is idle.
+    """
+
+    def __init__(
+        self, environment: Any, evaluation_seed: int, episodes: Sequence[int]
+    ) -> None:
+        self._environment = environment
+        self._seed = evaluation_seed
+        self._waiting = list(reversed(episodes))
+        self._numpy_state: Any = None
+        self._total_reward = 0.0
+        self._length = 0
+        self.episode = IDLE
+        self.observation: Float32 = np.zeros(
+            environment.observation_space.shape, np.float32
+        )
+        self._start_next()
+
+    def step(self, action: Float32) -> Episode | None:
+        """Takes one action; when that ends the episode, the next one starts.
+
+        Args:
+            action: ``f32[A]``; clipped to the environment's bounds, as OGBench does.
+
+        Returns:
+            What came of the episode if it ended, else None.
+
+        Raises:
+            KeyError: If the environment does not report success.
+        """
+        space = self._environment.action_space
+        with self._own_numpy_state():
+            observation, reward, terminated, truncated, info = self._environment.step(
+                np.clip(action, space.low, space.high)
+            )
+        self.observation = np.asarray(observation, np.float32)
+        self._total_reward += float(reward)
+        self._length += 1
+        if not (terminated or truncated):
+            return None
+        if "success" not in info:
+            raise KeyError(
+                "expected info['success'] of an episode's last step, found only "
+                f"{sorted(info)}; is it an OGBench environment?"
+            )
+        episode = Episode(
+            self.episode, bool(info["success"]), self._total_reward, self._length
+        )
+        self._start_next()
+        return episode
+
+    def _start_next(self) -> None:
+        self._total_reward, self._length = 0.0, 0
+        if not self._waiting:
+            self.episode = IDLE
+            self.observation = np.zeros_like(self.observation)
+            return
+        self.episode = self._waiting.pop()
+        seed = episode_seed(self._seed, self.episode)
+        self._numpy_state = np.random.RandomState(seed).get_state()
+        self._environment.action_space.seed(seed)  # Resets draw from it.
+        with self._own_numpy_state():
+            observation, _ = self._environment.reset(seed=seed)
+        self.observation = np.asarray(observation, np.float32)
+
+    @contextlib.contextmanager
+    def _own_numpy_state(self) -> Iterator[None]:
+        """Lends NumPy's global generator, which mazes draw from, to this episode."""
+        outer = np.random.get_state()  # noqa: NPY002
+        np.random.set_state(self._numpy_state)  # noqa: NPY002
+        try:
+            yield
+        finally:
+            self._numpy_state = np.random.get_state()  # noqa: NPY002
+            np.random.set_state(outer)  # noqa: NPY002
+
+
+def serve(connection: Connection, spec: EnvironmentSpec) -> None:
+    """Runs one worker: makes environments and steps them as its parent asks.
+
+    First it makes one environment and sends its ``EnvironmentFacts``. Then it answers
+    each message with a ``Turn``:
+
+    - ``(evaluation_seed, queues)``: starts the episodes of ``queues``, one list for
+      each environment, at least one; missing environments are made first;
+    - ``f32[E, A]``: takes one step in every environment that is not idle.
+
+    It ends when the parent closes the connection or dies. When anything raises, it
+    sends a ``Failure`` and ends.
+
+    Args:
+        connection: To the parent.
+        spec: The environment.
+    """
+    # Stopping is the parent's business; it hears of Ctrl-C too.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Nothing is drawn here. Without this, importing the simulator looks for a display
+    # and warns that there is none, or fails on a GPU setting it cannot use.
+    os.environ["MUJOCO_GL"] = "disabled"
+    doing = "making the environment"
+    try:
+        made = [make_environment(spec)]
+        connection.send(read_facts(made[0]))
+        running: list[EpisodeEnvironment] = []
+        while True:
+            message = connection.recv()
+            finished: list[Episode | None] = []
+            if isinstance(message, tuple):
+                evaluation_seed, queues = message
+                doing = "making the environment"
+                made += [make_environment(spec) for _ in queues[len(made) :]]
+                doing = "starting the first episodes"
+                running = [
+                    EpisodeEnvironment(environment, evaluation_seed, queue)
+                    for environment, queue in zip(made, queues, strict=False)
+                ]
+            else:
+                for one, action in zip(running, message, strict=True):
+                    if one.episode != IDLE:
+                        doing = f"in episode {one.episode}"
+                        finished.append(one.step(action))
+            connection.send(
+                Turn(
+                    np.stack([one.observation for one in running]),
+                    np.array([one.episode for one in running], np.int64),
+                    tuple(episode for episode in finished if episode is not None),
+                )
+            )
+    except EOFError:
+        return
+    except Exception as error:  # Sent to the parent, which raises it.
+        summary = f"{type(error).__name__}: {error} ({doing})"
+        with contextlib.suppress(OSError):
+            connection.send(Failure(summary, traceback.format_exc()))

@@ -1,0 +1,259 @@
+"""A report on runs: curves, a table beside the paper's numbers, one HTML file.
+
+Reads what runs left in their folders and writes files; computes nothing of its own.
+"""
+
+import dataclasses
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.store.errors import DataFormatError
+from trainer.evaluation import charts, results
+from trainer.evaluation.history import History, read_history
+from trainer.evaluation.page import Picture, Section, Table, render
+from trainer.evaluation.records import Evaluation, read_evaluations
+from trainer.evaluation.tables import METHODS, PAPER, find_paper_result
+from trainer.run import Run, read_run
+
+HTML_FILE = "report.html"
+MARKDOWN_FILE = "report.md"
+CSV_FILE = "results.csv"
+
+_PAPER_NOTES = (
+    f"Success rates in percent, mean ± standard deviation over 8 training seeds, from "
+    f"“{PAPER}”, table of full results. IQL's were taken over there from earlier work.",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Source:
+    """Everything one run left behind."""
+
+    name: str
+    run: Run
+    history: History
+    evaluations: list[Evaluation]
+
+    @property
+    def rows(self) -> list[results.ResultRow]:
+        """Its rows of the result table."""
+        return results.result_rows(self.name, self.run, self.evaluations)
+
+
+def write_report(runs: Sequence[Path], out: Path) -> list[Path]:
+    """Writes a report on runs.
+
+    Written are ``report.html``, which holds everything and needs no other file,
+    ``report.md``, ``results.csv``, and the pictures of each run, ``NAME/*.png``. Files
+    of these names are replaced. Runs that were not evaluated yet, or logged nothing
+    yet, are reported with what there is.
+
+    Args:
+        runs: Folders of runs, at least one.
+        out: Folder to write into; made if missing.
+
+    Returns:
+        Files written, the HTML file first.
+
+    Raises:
+        DataFormatError: If a folder is no run's, or none is given.
+        ImportError: If matplotlib is not installed.
+    """
+    if not runs:
+        raise DataFormatError(
+            "expected the folders of one or more runs to report on, got none; give the "
+            "--out of a `python -m trainer train`"
+        )
+    sources = [
+        _Source(name, read_run(folder), read_history(folder), read_evaluations(folder))
+        for name, folder in zip(_names(runs), runs, strict=True)
+    ]
+    out.mkdir(parents=True, exist_ok=True)
+    pictures = {source.name: _pictures(source) for source in sources}
+    written = [out / HTML_FILE, out / MARKDOWN_FILE, out / CSV_FILE]
+    for name, drawn in pictures.items():
+        (out / name).mkdir(exist_ok=True)
+        for picture in drawn:
+            written.append(out / name / f"{picture.name}.png")
+            written[-1].write_bytes(picture.png)
+    rows = [row for source in sources for row in source.rows]
+    tables = [
+        Table(
+            "Success rates",
+            results.HEADINGS,
+            [results.cells(row) for row in rows],
+            results.NOTES,
+        ),
+        *_paper_tables(sources),
+    ]
+    sections = [_section(source, pictures[source.name]) for source in sources]
+    title = "Training report: " + ", ".join(source.name for source in sources)
+    written[0].write_text(render(title, tables, sections), encoding="utf-8")
+    written[1].write_text(_markdown(title, tables, sections, sources), encoding="utf-8")
+    written[2].write_text(results.to_csv(rows), encoding="utf-8")
+    return written
+
+
+def _names(runs: Sequence[Path]) -> list[str]:
+    """Names of the runs' folders, told apart where they are equal."""
+    names: list[str] = []
+    for run in runs:
+        base = run.resolve().name or "run"
+        name, number = base, 2
+        while name in names:
+            name, number = f"{base}-{number}", number + 1
+        names.append(name)
+    return names
+
+
+def _pictures(source: _Source) -> list[Picture]:
+    """Draws what there are data for."""
+    run, history = source.run, source.history
+    paper = source.rows[0].paper
+    drawn = (
+        (
+            "success",
+            "Success rate of the checkpoints evaluated. The bars are Wilson's 95 % "
+            "intervals of the pooled episodes.",
+            charts.success_chart(source.evaluations, paper),
+        ),
+        (
+            "losses",
+            "The losses of the networks, averaged between two log points; the band "
+            "spans the training seeds. Losses of flows do not tend to zero.",
+            charts.loss_chart(history),
+        ),
+        (
+            "values",
+            "Values above the best return in the data are over-estimated: no policy "
+            "that stitches recorded rewards together should collect much more.",
+            charts.value_chart(history, run.facts.return_max),
+        ),
+        (
+            "segment_error",
+            "How far G is from the recorded discounted returns of windows, in units of "
+            "reward: over training, and by the windows' length at its start and end.",
+            charts.segment_error_chart(history),
+        ),
+        (
+            "weights",
+            "Weight of the recorded windows in the stitching policy's loss. All near "
+            "one: it clones behaviour. A large maximum: few windows decide.",
+            charts.weight_chart(history, getattr(run.config.agent, "max_weight", None)),
+        ),
+        (
+            "horizons",
+            "Horizons that the stitching policy draws for the training states, beside "
+            "the windows it learns from.",
+            charts.horizon_chart(history),
+        ),
+    )
+    pictures = []
+    for name, caption, figure in drawn:
+        if figure is not None:
+            buffer = io.BytesIO()
+            # Without a date or version in it, equal data give equal files.
+            figure.savefig(buffer, format="png", metadata={"Software": None})
+            pictures.append(Picture(name, caption, buffer.getvalue()))
+    return pictures
+
+
+def _section(source: _Source, pictures: list[Picture]) -> Section:
+    run, history = source.run, source.history
+    trainer = run.config.trainer
+    done = int(history.steps[-1]) if len(history.steps) else 0
+    facts = {
+        "data set": run.dataset,
+        "task": f"{run.task.task} ({run.task.name})",
+        "agent": run.config.agent.name,
+        "updates": f"{done:,} of {trainer.steps:,}",
+        "training seeds": str(trainer.seeds),
+        "batch size": f"{trainer.batch_size:,}",
+        "best return in the data": f"{run.facts.return_max:.3g}",
+        "environment": run.task.environment_id,
+    }
+    if done and "updates_per_s" in history.names():
+        speed = np.nanmean(history.scalar("updates_per_s"), axis=0)
+        facts["speed"] = f"{np.median(speed):,.3g} updates/s"
+        # Summed over log points: a resumed run's clock starts again.
+        spent = np.diff(history.steps, prepend=0) / speed
+        facts["training time"] = _duration(float(spent.sum()))
+    if done and "input_blocked_share" in history.names():
+        waited = 100 * float(np.nanmean(history.scalar("input_blocked_share")))
+        facts["time waiting for data"] = f"{waited:.1f} %"
+    facts.update(run.versions)
+    return Section(
+        title=source.name,
+        facts=facts,
+        remarks=_remarks(source),
+        pictures=pictures,
+        configuration=json.dumps(dataclasses.asdict(run.config), indent=2),
+    )
+
+
+def _remarks(source: _Source) -> list[str]:
+    """What a reader must know before believing the pictures."""
+    remarks = []
+    if not source.evaluations:
+        remarks.append(
+            "This run was not evaluated yet: there is no success rate. Run `python -m "
+            "trainer evaluate` on its folder, then write the report again."
+        )
+    if not len(source.history.steps):
+        remarks.append("This run logged nothing yet: there are no training curves.")
+    timings = {each.success_timing for each in source.evaluations}
+    if timings - {source.run.task.success_timing}:
+        remarks.append(
+            f"Success was judged with timing {' and '.join(sorted(timings))} in the "
+            f"environment and {source.run.task.success_timing} in the rewards trained "
+            "on: lengths and returns differ by a step."
+        )
+    return remarks
+
+
+def _paper_tables(sources: Sequence[_Source]) -> list[Table]:
+    """The paper's row of every task that was run, all methods."""
+    wanted = dict.fromkeys((each.run.dataset, each.run.task.task) for each in sources)
+    rows = []
+    for dataset, task in wanted:
+        found = [find_paper_result(dataset, task, method) for method in METHODS]
+        numbers = [str(result) for result in found if result is not None]
+        if numbers:
+            rows.append((dataset, str(task), *numbers))
+    if not rows:
+        return []
+    headings = ("data set", "task", *METHODS)
+    return [Table("The paper's numbers for these tasks", headings, rows, _PAPER_NOTES)]
+
+
+def _markdown(
+    title: str,
+    tables: Sequence[Table],
+    sections: Sequence[Section],
+    sources: Sequence[_Source],
+) -> str:
+    parts = [f"# {title}"]
+    for table in tables:
+        parts.append(f"## {table.title}")
+        parts.append(results.to_markdown(table.headings, table.rows))
+        parts.append("\n".join(f"- {note}" for note in table.notes))
+    for section, source in zip(sections, sources, strict=True):
+        parts.append(f"## {section.title}")
+        parts.append(
+            "\n".join(f"- {label}: {value}" for label, value in section.facts.items())
+        )
+        parts += section.remarks
+        for picture in section.pictures:
+            file = f"{source.name}/{picture.name}.png".replace(" ", "%20")
+            parts.append(f"![{picture.name}]({file})\n\n{picture.caption}")
+    return "\n\n".join(parts) + "\n"
+
+
+def _duration(seconds: float) -> str:
+    minutes, whole = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole} s"

@@ -1,0 +1,367 @@
+"""Episodes of a policy, in several processes, as a function of seeds alone.
+
+The environments live in workers; the policy is called here, for all environments at
+once. Episode ``e`` is always played by environment ``e mod E`` and acted for in row
+``e mod E`` of the policy's batch, so neither the number of workers nor which episode
+ends first can change a result, and no short episode is favoured.
+
+Dimensions: E environments, C actions a call, S observation, A action.
+"""
+
+import multiprocessing
+import os
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from types import TracebackType
+from typing import Any, Protocol, cast
+
+import jax
+import numpy as np
+import numpy.typing as npt
+
+from trainer.agents.base import Agent
+from trainer.evaluation.environments import (
+    IDLE,
+    EnvironmentFacts,
+    EnvironmentSpec,
+    Episode,
+    Failure,
+    Turn,
+    serve,
+)
+from trainer.nn.networks import Params
+
+# More environments make the policy's batch larger and the start longer: making one
+# of the robot arm takes two seconds.
+DEFAULT_ENVIRONMENTS = 8
+_STOP_TIMEOUT_S = 5.0
+
+Int64 = npt.NDArray[np.int64]
+Float32 = npt.NDArray[np.float32]
+
+
+class EvaluationError(RuntimeError):
+    """Acting in the environment failed; the message says where and why."""
+
+
+class Policy(Protocol):
+    """Chooses actions for many environments at once."""
+
+    def __call__(
+        self, observations: Float32, episodes: Int64, steps: Int64
+    ) -> npt.ArrayLike:
+        """Chooses actions.
+
+        Args:
+            observations: ``f32[E, S]``, in the units of the data.
+            episodes: ``i64[E]``, episode of each row; rows of ``IDLE`` are not used.
+            steps: ``i64[E]``, steps taken in that episode.
+
+        Returns:
+            ``f32[E, C, A]``: C actions each, to be taken one after another.
+        """
+
+
+class AgentActor:
+    """Turns parameters of one agent into policies; compiles once for all of them.
+
+    Args:
+        agent: Whose ``act`` is called.
+    """
+
+    def __init__(self, agent: Agent) -> None:
+        def act(
+            params: Params,
+            seed: jax.Array,
+            observations: jax.Array,
+            episodes: jax.Array,
+            steps: jax.Array,
+        ) -> jax.Array:
+            root = jax.random.key(seed)
+
+            def one(
+                observation: jax.Array, episode: jax.Array, step: jax.Array
+            ) -> jax.Array:
+                key = jax.random.fold_in(jax.random.fold_in(root, episode), step)
+                return agent.act(params, observation, key)
+
+            return jax.vmap(one)(observations, episodes, steps)
+
+        self._act = jax.jit(act)
+
+    def policy(self, params: Params, seed: int) -> Policy:
+        """Binds parameters and a seed.
+
+        Args:
+            params: Of the agent.
+            seed: Of the evaluation. The key of a call is this seed's, folded with the
+                episode, then with the step.
+
+        Returns:
+            The policy.
+        """
+
+        def act(observations: Float32, episodes: Int64, steps: Int64) -> Float32:
+            return np.asarray(
+                self._act(
+                    params,
+                    np.uint32(seed),
+                    observations,
+                    # No key is wanted for an idle row, and -1 would be a bad one.
+                    np.maximum(episodes, 0).astype(np.uint32),
+                    steps.astype(np.uint32),
+                )
+            )
+
+        return act
+
+
+class RolloutPool:
+    """Worker processes with environments, kept for any number of evaluations.
+
+    A context manager; leaving it ends the workers.
+
+    Args:
+        spec: The environment.
+        environments: E. Part of what fixes a result's last digits, since a policy's
+            arithmetic may depend on the size of its batch.
+        workers: Processes; at most E are started.
+
+    Raises:
+        ValueError: If either number is below 1.
+        EvaluationError: On entering, if an environment cannot be made.
+    """
+
+    def __init__(
+        self,
+        spec: EnvironmentSpec,
+        *,
+        environments: int = DEFAULT_ENVIRONMENTS,
+        workers: int,
+    ) -> None:
+        for name, value in (("environments", environments), ("workers", workers)):
+            if value < 1:
+                raise ValueError(f"{name}: expected at least 1, got {value}")
+        self.environments = environments
+        self._spec = spec
+        self._count = min(workers, environments)
+        self._workers: list[_Worker] = []
+        self._facts: EnvironmentFacts | None = None
+
+    def __enter__(self) -> "RolloutPool":
+        context = multiprocessing.get_context("spawn")
+        try:
+            self._workers = [
+                _Worker(context, index, self._spec) for index in range(self._count)
+            ]
+            facts = [worker.receive() for worker in self._workers]
+        except BaseException:
+            self.close()
+            raise
+        self._facts = cast(EnvironmentFacts, facts[0])
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def facts(self) -> EnvironmentFacts:
+        """What the environment says of itself, once the pool is entered."""
+        assert self._facts is not None, "enter the pool first"
+        return self._facts
+
+    def close(self) -> None:
+        """Ends the workers. Safe to call twice."""
+        for worker in self._workers:
+            worker.close()
+        self._workers = []
+
+    def rollout(
+        self,
+        policy: Policy,
+        *,
+        episodes: int,
+        seed: int,
+        on_episode: Callable[[Episode], None] | None = None,
+    ) -> list[Episode]:
+        """Plays exactly the episodes 0 to ``episodes - 1``.
+
+        Args:
+            policy: Chooses the actions.
+            episodes: How many.
+            seed: Of the evaluation; fixes how every episode starts.
+            on_episode: Called with each episode as it ends, in no fixed order.
+
+        Returns:
+            The episodes by number.
+
+        Raises:
+            ValueError: If ``episodes`` is below 1 or ``seed`` negative.
+            EvaluationError: If an environment or its process fails, or the policy
+                returns an action that is not finite. The pool is closed then.
+        """
+        if episodes < 1:
+            raise ValueError(f"episodes: expected at least 1, got {episodes}")
+        if not 0 <= seed < 2**32:
+            raise ValueError(f"seed: expected 0 to 2**32 - 1, got {seed}")
+        try:
+            return self._play(policy, episodes, seed, on_episode)
+        except BaseException:
+            self.close()  # Workers in the middle of an episode are of no more use.
+            raise
+
+    def _play(
+        self,
+        policy: Policy,
+        episodes: int,
+        seed: int,
+        on_episode: Callable[[Episode], None] | None,
+    ) -> list[Episode]:
+        E = self.environments
+        rows = _Rows(E, self.facts.observation_dim)
+        playing: list[tuple[_Worker, Int64]] = []
+        for worker in self._workers:
+            # Environments worker, worker + W, ...: a few episodes use all workers.
+            slots = np.arange(worker.index, min(E, episodes), self._count)
+            if len(slots):
+                queues = [list(range(slot, episodes, E)) for slot in slots.tolist()]
+                worker.send((seed, queues))
+                playing.append((worker, slots))
+        done: list[Episode] = []
+        while True:
+            for worker, slots in playing:
+                turn = worker.receive()
+                rows.update(slots, turn)
+                for episode in turn.finished:
+                    done.append(episode)
+                    if on_episode is not None:
+                        on_episode(episode)
+            playing = [each for each in playing if rows.active[each[1]].any()]
+            if not playing:
+                return sorted(done, key=lambda episode: episode.index)
+            actions = rows.next_actions(policy)
+            for worker, slots in playing:
+                worker.send(actions[slots])
+
+
+class _Rows:
+    """The policy's batch: where each environment stands, and its actions to come."""
+
+    def __init__(self, environments: int, observation_dim: int) -> None:
+        self._observations = np.zeros((environments, observation_dim), np.float32)
+        self._episodes = np.full(environments, IDLE, np.int64)
+        self._steps = np.zeros(environments, np.int64)
+        self._chunks: list[Float32] = [np.zeros((0, 0), np.float32)] * environments
+
+    @property
+    def active(self) -> npt.NDArray[np.bool_]:
+        """``bool[E]``, environments that are in an episode."""
+        return np.not_equal(self._episodes, IDLE)
+
+    def update(self, slots: Int64, turn: Turn) -> None:
+        """Takes over the turn of the environments ``slots``."""
+        self._observations[slots] = turn.observations.reshape(len(slots), -1)
+        for slot, episode in zip(slots.tolist(), turn.episodes, strict=True):
+            if self._episodes[slot] == episode:
+                self._steps[slot] += 1
+            else:  # What was planned for an episode ends with it.
+                self._episodes[slot] = episode
+                self._steps[slot] = 0
+                self._chunks[slot] = self._chunks[slot][:0]
+
+    def next_actions(self, policy: Policy) -> Float32:
+        """The next action of each row ``f32[E, A]``, asking the policy where needed."""
+        empty = np.array([len(chunk) == 0 for chunk in self._chunks]) & self.active
+        if empty.any():
+            chunks = np.asarray(
+                policy(self._observations, self._episodes, self._steps), np.float32
+            )
+            bad = empty & ~np.isfinite(chunks).all(axis=(1, 2))
+            if bad.any():
+                row = int(bad.argmax())
+                raise EvaluationError(
+                    f"episode {self._episodes[row]}, step {self._steps[row]}: expected "
+                    f"finite actions of the policy, got {chunks[row].tolist()}; the "
+                    "parameters have diverged, evaluate an earlier checkpoint"
+                )
+            for index in np.flatnonzero(empty).tolist():
+                self._chunks[index] = chunks[index]
+        width = max(chunk.shape[1] for chunk in self._chunks)
+        actions = np.zeros((len(self._chunks), width), np.float32)
+        for index in np.flatnonzero(self.active).tolist():
+            chunk = self._chunks[index]
+            actions[index], self._chunks[index] = chunk[0], chunk[1:]
+        return actions
+
+
+class _Worker:
+    """One process and the parent's end of its connection."""
+
+    def __init__(
+        self,
+        context: multiprocessing.context.SpawnContext,
+        index: int,
+        spec: EnvironmentSpec,
+    ) -> None:
+        self.index = index
+        self._spec = spec
+        self._connection: Connection
+        self._connection, theirs = context.Pipe()
+        self._process: SpawnProcess = context.Process(
+            target=serve, args=(theirs, spec), name=f"environment-{index}", daemon=True
+        )
+        self._process.start()
+        # Kept open here, it would hide that the worker has died.
+        theirs.close()
+
+    def send(self, message: Any) -> None:
+        """Sends a message; a worker that died is reported by the next ``receive``."""
+        try:
+            self._connection.send(message)
+        except OSError:
+            return
+
+    def receive(self) -> Any:
+        """Waits for the worker's answer.
+
+        Raises:
+            EvaluationError: If it failed or died.
+        """
+        where = f"{self._spec.environment_id}, worker {self.index}"
+        try:
+            message = self._connection.recv()
+        except (EOFError, OSError) as error:
+            self._process.join(_STOP_TIMEOUT_S)
+            raise EvaluationError(
+                f"{where}: expected its answer, but its process ended with exit code "
+                f"{self._process.exitcode}; if it was killed for lack of memory, use "
+                "fewer environments or workers"
+            ) from error
+        if isinstance(message, Failure):
+            error_of_worker = EvaluationError(f"{where}: {message.summary}")
+            error_of_worker.add_note(message.details)
+            raise error_of_worker
+        return message
+
+    def close(self) -> None:
+        """Ends the process, by force if it does not end by itself."""
+        self._connection.close()
+        self._process.join(0.2)
+        for stop in (self._process.terminate, self._process.kill):
+            if self._process.is_alive():
+                stop()
+                self._process.join(_STOP_TIMEOUT_S)
+        self._process.close()
+
+
+def usable_cores() -> int:
+    """Processors this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,198 @@
+"""Success rates from recorded evaluations: what is pooled, and how sure one can be.
+
+Pure arithmetic on records; knows no files and draws nothing.
+"""
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from trainer.evaluation.records import Evaluation
+
+# 97.5 % quantile of the normal distribution: two-sided intervals of 95 %.
+_Z = 1.959963984540054
+
+Statistic = Literal["last", "mean of last three", "best"]
+STATISTICS: tuple[Statistic, ...] = ("last", "mean of last three", "best")
+
+
+@dataclass(frozen=True)
+class Score:
+    """Successes among episodes.
+
+    Attributes:
+        successes: Episodes that succeeded.
+        episodes: Episodes played.
+    """
+
+    successes: int
+    episodes: int
+
+    @classmethod
+    def of(cls, outcomes: Iterable[int]) -> "Score":
+        """Counts outcomes of 0 and 1."""
+        values = tuple(outcomes)
+        return cls(sum(values), len(values))
+
+    @property
+    def rate(self) -> float:
+        """Share of successes, in [0, 1]."""
+        return self.successes / self.episodes
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Wilson's 95 % interval of the rate, in [0, 1]."""
+        return wilson_interval(self.successes, self.episodes)
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        return (
+            f"{100 * self.rate:.0f} % success (95 % interval {100 * low:.0f} to "
+            f"{100 * high:.0f} %)"
+        )
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One success rate of a run, as a table shows it.
+
+    Attributes:
+        statistic: Which checkpoints it is of: the last one evaluated; the last three
+            pooled; or the one with the highest rate, the earliest of several. The best
+            of several noisy figures is biased upwards, and its interval ignores that.
+        score: All episodes of those checkpoints and all training seeds pooled. Its
+            interval takes episodes as independent: it holds the luck of the draw of
+            episodes, not that of training.
+        steps: The checkpoints.
+        seeds: Training seeds pooled.
+        seed_std: Standard deviation of the rate over training seeds (n - 1), in
+            [0, 1]; None for a single seed.
+    """
+
+    statistic: Statistic
+    score: Score
+    steps: tuple[int, ...]
+    seeds: tuple[int, ...]
+    seed_std: float | None
+
+
+def wilson_interval(successes: int, episodes: int) -> tuple[float, float]:
+    """Wilson's 95 % score interval of a success probability.
+
+    Unlike the normal approximation it stays within [0, 1] and is no point at 0 or all
+    successes.
+
+    Args:
+        successes: Number of successes.
+        episodes: Number of trials, at least 1.
+
+    Returns:
+        Lower and upper end, in [0, 1].
+
+    Raises:
+        ValueError: If there are no episodes, or more successes than episodes.
+
+    References:
+        Wilson (1927), Probable inference, the law of succession, and statistical
+        inference.
+
+    Example:
+        >>> low, high = wilson_interval(0, 10)
+        >>> round(low, 3), round(high, 3)
+        (0.0, 0.278)
+    """
+    if episodes < 1 or not 0 <= successes <= episodes:
+        raise ValueError(
+            f"expected 0 to {episodes} successes of at least 1 episode, got "
+            f"{successes} of {episodes}"
+        )
+    rate, z2 = successes / episodes, _Z**2 / episodes
+    center = (rate + z2 / 2) / (1 + z2)
+    spread = _Z * math.sqrt(rate * (1 - rate) / episodes + z2 / (4 * episodes))
+    half = spread / (1 + z2)
+    return max(0.0, center - half), min(1.0, center + half)
+
+
+def select_largest(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
+    """Of evaluations that share episodes, keeps the one with most of them.
+
+    Episodes 0 to 9 are the same in an evaluation of 10 and one of 50 with the same
+    seed; pooling both would count them twice.
+
+    Args:
+        evaluations: Of one run.
+
+    Returns:
+        One for each step, training seed, evaluation seed and task, in order.
+    """
+    largest: dict[tuple[int, ...], Evaluation] = {}
+    for evaluation in evaluations:
+        key = evaluation.key[:-1]
+        if key not in largest or largest[key].episodes < evaluation.episodes:
+            largest[key] = evaluation
+    return list(largest.values())
+
+
+def pool_by_step(evaluations: Sequence[Evaluation]) -> dict[int, Score]:
+    """Pools the episodes of all training seeds at each step.
+
+    Args:
+        evaluations: As ``select_largest`` returns them.
+
+    Returns:
+        Scores by step, ascending.
+    """
+    steps = sorted({evaluation.step for evaluation in evaluations})
+    return {step: _pool(_at(evaluations, (step,))) for step in steps}
+
+
+def summarize(evaluations: Sequence[Evaluation]) -> list[Summary]:
+    """The three success rates of a run.
+
+    Args:
+        evaluations: Of one run and task.
+
+    Returns:
+        One summary for each of ``STATISTICS``; none if there are no evaluations.
+    """
+    chosen = select_largest(evaluations)
+    if not chosen:
+        return []
+    by_step = pool_by_step(chosen)
+    steps = tuple(by_step)
+    best = max(steps, key=lambda step: (by_step[step].rate, -step))
+    picked: dict[Statistic, tuple[int, ...]] = {
+        "last": steps[-1:],
+        "mean of last three": steps[-3:],
+        "best": (best,),
+    }
+    return [
+        _summary(statistic, _at(chosen, picked[statistic])) for statistic in STATISTICS
+    ]
+
+
+def _summary(statistic: Statistic, evaluations: list[Evaluation]) -> Summary:
+    seeds = sorted({evaluation.seed for evaluation in evaluations})
+    rates = [
+        _pool([each for each in evaluations if each.seed == seed]).rate
+        for seed in seeds
+    ]
+    return Summary(
+        statistic=statistic,
+        score=_pool(evaluations),
+        steps=tuple(sorted({evaluation.step for evaluation in evaluations})),
+        seeds=tuple(seeds),
+        seed_std=statistics.stdev(rates) if len(rates) > 1 else None,
+    )
+
+
+def _pool(evaluations: Iterable[Evaluation]) -> Score:
+    return Score.of(
+        outcome for evaluation in evaluations for outcome in evaluation.successes
+    )
+
+
+def _at(evaluations: Sequence[Evaluation], steps: Sequence[int]) -> list[Evaluation]:
+    return [evaluation for evaluation in evaluations if evaluation.step in steps]
