@@ -1,14 +1,15 @@
-"""The command line: ``python -m trainer {train,evaluate,report,toy,describe}``.
+"""The command line: ``python -m trainer {train,evaluate,report,toy,describe,bench}``.
 
 Thin: parses, calls, and turns errors into one line and an exit code.
 """
 
+import dataclasses
 import logging
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
@@ -112,6 +113,27 @@ class Describe:
     task: int = 1
 
 
+@dataclass(frozen=True)
+class Bench:
+    """Measure the feed on this machine.
+
+    Attributes:
+        what: feed.
+        store: Trajectory store to feed from.
+        task: Task number, 1 to 5.
+        batch_size: Windows of a batch.
+        seconds: Time given to each measurement.
+        json: Print one JSON object instead of a table.
+    """
+
+    what: Annotated[Literal["feed"], tyro.conf.Positional]
+    store: str
+    task: int = 1
+    batch_size: int = 1024
+    seconds: float = 5.0
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command.
 
@@ -163,7 +185,7 @@ def _train(args: Train, overrides: list[str], console: Console) -> int:
     from pipeline.store.reader import Store
     from trainer import config as configuration
     from trainer import loop
-    from trainer.data.table import load_table
+    from trainer.data.feed import open_rows
     from trainer.run import describe_run
 
     config = configuration.load(args.config, task=args.task)
@@ -183,20 +205,24 @@ def _train(args: Train, overrides: list[str], console: Console) -> int:
         transient=True,
     ) as bar:
         reading = bar.add_task("read store", total=None)
-        table = load_table(
+        rows = open_rows(
             store,
+            config.feed,
             task=args.task,
             discount=config.agent.discount,
+            batch_size=config.trainer.batch_size,
+            updates_per_call=config.trainer.updates_per_call,
+            seed=config.trainer.seed,
             progress=lambda size: bar.advance(reading, size),
         )
-    run = describe_run(config, store, args.task, table)
+    run = describe_run(config, store, args.task, fingerprint=rows.fingerprint)
     loop.check_folder(args.out)
     console.print(
-        f"{run.dataset} task {args.task} ({run.task.name}): {table.rows:,} rows in "
-        f"{len(table.episode_lengths):,} episodes, rewards {run.facts.reward_min:g} to "
+        f"{run.dataset} task {args.task} ({run.task.name}): {store.rows():,} rows, "
+        f"rewards {run.facts.reward_min:g} to "
         f"{run.facts.reward_max:g}, best return {run.facts.return_max:.2f}"
     )
-    step = loop.train(run, table, args.out, console=console)
+    step = loop.train(run, rows, args.out, console=console)
     console.print(f"trained to step {step}; the run is in {args.out}")
     return 0
 
@@ -241,6 +267,48 @@ def _describe(args: Describe, overrides: list[str], console: Console) -> int:
     return 0
 
 
+def _bench(args: Bench, overrides: list[str], console: Console) -> int:
+    import json
+
+    from rich.table import Table
+
+    from pipeline.store.reader import Store
+    from trainer.bench import bench_feed
+
+    with console.status("measuring") as status:
+        report = bench_feed(
+            Store(args.store),
+            task=args.task,
+            batch_size=args.batch_size,
+            seconds=args.seconds,
+            progress=status.update,
+        )
+    if args.json:
+        Console().print_json(json.dumps(dataclasses.asdict(report)))
+        return 0
+    table = Table(
+        "source",
+        "batches/s",
+        "rows/s",
+        "blocked ms",
+        "read/useful",
+        "RSS MiB",
+        title=f"batches of {report.batch_size:,} from {report.rows:,} rows; store to "
+        f"memory in {report.load_s:.1f} s, {report.load_mib_per_s:,.0f} MiB/s",
+    )
+    for row in report.figures:
+        table.add_row(
+            row.source,
+            f"{row.batches_per_s:,.1f}",
+            f"{row.rows_per_s:,.0f}",
+            f"{row.blocked_ms:.3f}",
+            f"{row.read_per_useful_byte:.3f}",
+            f"{row.rss_mib:,.0f}",
+        )
+    Console().print(table)
+    return 0
+
+
 _Command = Callable[[Any, list[str], Console], int]
 _COMMANDS: dict[str, tuple[type[Any], _Command]] = {
     "train": (Train, _train),
@@ -248,6 +316,7 @@ _COMMANDS: dict[str, tuple[type[Any], _Command]] = {
     "report": (Report, _report),
     "toy": (Toy, _toy),
     "describe": (Describe, _describe),
+    "bench": (Bench, _bench),
 }
 
 

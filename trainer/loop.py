@@ -22,7 +22,8 @@ from pipeline.store.errors import DataFormatError
 from trainer import sharding
 from trainer.agents.base import Metrics
 from trainer.checkpoints import Checkpoints
-from trainer.data.feed import IndexSource, gather_on_device, make_feed
+from trainer.data.feed import BatchSource, gather_on_device, make_feed
+from trainer.data.resident import ResidentRows
 from trainer.data.table import RowTable
 from trainer.metrics import MetricsWriter, combine, nonfinite, records
 from trainer.run import RUN_FILE, Run, write_run
@@ -37,12 +38,14 @@ class PreemptedError(RuntimeError):
     """The run was told to stop, and has saved: start it again to go on."""
 
 
-def train(run: Run, table: RowTable, folder: Path, *, console: Console) -> int:
+def train(
+    run: Run, rows: RowTable | ResidentRows, folder: Path, *, console: Console
+) -> int:
     """Trains a run to its last step, going on from its latest checkpoint if any.
 
     Args:
         run: What to train.
-        table: Its task's rows.
+        rows: Of its task.
         folder: RUN; made if it does not exist.
         console: For progress.
 
@@ -72,30 +75,26 @@ def train(run: Run, table: RowTable, folder: Path, *, console: Console) -> int:
     call = make_train_call(agent, mesh)
 
     # -- Data ------------------------------------------------------------------
-    on_device = gather_on_device(run.config.feed, table)
-    rows = (
-        jax.device_put((table.observations, table.actions), sharding.replicated(mesh))
-        if on_device
-        else None
-    )
-    source = IndexSource(
-        table,
+    on_device = gather_on_device(run.config.feed, rows)
+    source = BatchSource(
+        rows,
         agent.sampler,
         seeds=seeds,
         batch_size=config.batch_size,
         steps=config.steps,
+        gather=not on_device,
     )
-    feed = make_feed(
-        source,
-        run.config.feed,
-        updates_per_call=config.updates_per_call,
-        gather_from=None if on_device else table,
-        sampler=agent.sampler,
+    feed = make_feed(source, run.config.feed, updates_per_call=config.updates_per_call)
+    # The source has refused a device for what is not all in memory.
+    on_mesh = (
+        jax.device_put((rows.observations, rows.actions), sharding.replicated(mesh))
+        if on_device and isinstance(rows, RowTable)
+        else None
     )
     console.print(
         f"{len(jax.devices())} {jax.devices()[0].platform} device(s), mesh "
         f"{dict(mesh.shape)}; rows are gathered on the "
-        f"{'device' if on_device else 'host'}"
+        f"{'device' if on_device else 'host'}, {_describe_rows(rows)}"
     )
 
     # -- Going on --------------------------------------------------------------
@@ -157,7 +156,7 @@ def train(run: Run, table: RowTable, folder: Path, *, console: Console) -> int:
                 waited = time.perf_counter()
                 batches = _to_mesh(next(feed), mesh)
                 blocked_s += time.perf_counter() - waited
-                state, metrics = call(state, rows, batches)
+                state, metrics = call(state, on_mesh, batches)
                 step += config.updates_per_call
                 pending.append(metrics)
                 bar.update(task, completed=step)
@@ -195,6 +194,17 @@ def check_folder(folder: Path) -> None:
         raise DataFormatError(
             f"{folder}: is not empty and holds no run; give another --out"
         )
+
+
+def _describe_rows(rows: RowTable | ResidentRows) -> str:
+    if isinstance(rows, RowTable):
+        return "all of them in memory"
+    schedule = rows.schedule
+    return (
+        f"{schedule.resident} of {schedule.blocks} blocks in memory "
+        f"({rows.nbytes / 2**20:,.0f} MiB), one changed every {schedule.swap_every} "
+        "steps"
+    )
 
 
 def _to_mesh(batches: Any, mesh: jax.sharding.Mesh) -> Any:

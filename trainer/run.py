@@ -12,6 +12,7 @@ RUN/evaluations.jsonl   one line per evaluated step, seed and task
 import dataclasses
 import importlib.metadata
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from pipeline.store.reader import Store
 from trainer.agents import make_agent
 from trainer.agents.base import Agent, DataFacts
 from trainer.config import Config
-from trainer.data.table import RowTable
+from trainer.data.table import acting_range
 
 RUN_FILE = "run.json"
 METRICS_FILE = "metrics.jsonl"
@@ -92,14 +93,14 @@ class Run:
             ) from error
 
 
-def describe_run(config: Config, store: Store, task: int, table: RowTable) -> Run:
+def describe_run(config: Config, store: Store, task: int, *, fingerprint: str) -> Run:
     """Derives what a run is from its configuration and data.
 
     Args:
         config: Resolved for the task.
-        store: That the table was read from.
+        store: To train on.
         task: Task number.
-        table: The task's rows.
+        fingerprint: Of the rows as they are drawn from.
 
     Returns:
         The run.
@@ -114,22 +115,24 @@ def describe_run(config: Config, store: Store, task: int, table: RowTable) -> Ru
             f"configuration is for, got one of {manifest.dataset}; choose the "
             "configuration of that data set, or another store"
         )
-    _, description = store.task(task)
+    column, description = store.task(task)
     observations = manifest.statistics["observations"]
+    rewards = acting_range(store, "rewards", column)
+    returns = acting_range(store, store.returns_field(config.agent.discount), column)
     return Run(
         config=config,
         dataset=manifest.dataset,
         task=description,
         facts=DataFacts(
-            observation_dim=table.observations.shape[1],
-            action_dim=table.actions.shape[1],
+            observation_dim=math.prod(manifest.fields["observations"].shape),
+            action_dim=math.prod(manifest.fields["actions"].shape),
             observation_mean=observations.mean,
             observation_std=observations.std,
-            reward_min=float(table.rewards.min()),
-            reward_max=float(table.rewards.max()),
-            return_max=table.best_return(),
+            reward_min=rewards[0],
+            reward_max=rewards[1],
+            return_max=returns[1],
         ),
-        fingerprint=table.fingerprint,
+        fingerprint=fingerprint,
         store=store.root,
         versions={
             package: importlib.metadata.version(package) for package in _PACKAGES

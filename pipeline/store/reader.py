@@ -3,8 +3,9 @@
 What a trainer imports. Knows neither Beam nor JAX, and never writes.
 """
 
+import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -170,24 +171,80 @@ class Store:
             offset += part.rows
         row_bytes = out.nbytes // max(1, len(out))
         for request, part, rows in pending:
-            try:
-                request.result()
-            except (ValueError, OSError) as error:
-                raise DataFormatError(
-                    f"{self.root}/{part.folder}/{field}: could not be read ({error}); "
-                    "run `python -m pipeline verify` on the store"
-                ) from error
+            self._wait(request, f"{part.folder}/{field}")
             if progress is not None:
                 progress(rows * row_bytes)
         return out
+
+    def episode_lengths(self, part: PartManifest) -> npt.NDArray[np.int64]:
+        """Reads the rows of each episode of one part: ``i64[E]``."""
+        return np.asarray(self._open(part, "episode_lengths").read().result())
+
+    def row_bytes(self, *fields: str) -> int:
+        """Bytes in memory of what one row of one task needs to be trained on.
+
+        Args:
+            *fields: Per-task fields besides rewards and masks, one column of each.
+        """
+        total = 0
+        for name in ("observations", "actions"):
+            spec = self.manifest.fields[name]
+            total += np.dtype(spec.dtype).itemsize * math.prod(spec.shape)
+        # Reward and mask as float32, and a count of solved rows.
+        columns = sum(np.dtype(self.manifest.fields[f].dtype).itemsize for f in fields)
+        return total + columns + 12
+
+    def empty(self, field: str, rows: int) -> Array:
+        """An uninitialised array for rows of a field: ``[rows, ...]``."""
+        spec = self.manifest.fields[field]
+        return np.empty((rows, *spec.shape), spec.dtype)
+
+    def read_into(
+        self,
+        part: PartManifest,
+        arrays_by_field: Mapping[str, Array],
+        *,
+        first: int,
+        column: int,
+    ) -> None:
+        """Reads rows of one part into arrays that are there already.
+
+        Args:
+            part: Where they are.
+            arrays_by_field: By field, ``[n, ...]`` to fill, contiguous; ``[n]`` of a
+                per-task field.
+            first: First row within the part.
+            column: Of per-task fields.
+
+        Raises:
+            DataFormatError: If bytes are missing.
+        """
+        pending = []
+        for field, out in arrays_by_field.items():
+            array = self._open(part, field)
+            if self.manifest.fields[field].per == "row_and_task":
+                array = array[:, column]
+            target = ts.array(out, context=self._context, copy=False)
+            pending.append((field, target.write(array[first : first + len(out)])))
+        for field, request in pending:
+            self._wait(request, f"{part.folder}/{field}")
 
     def read_rows(self, part: PartManifest, field: str, first: int, last: int) -> Array:
         """Reads rows ``first`` to ``last`` (exclusive) of one part's field."""
         array = self._open(part, field)[first:last]
         return np.asarray(array.read().result())
 
+    def _wait(self, request: Any, path: str) -> None:
+        try:
+            request.result()
+        except (ValueError, OSError) as error:
+            raise DataFormatError(
+                f"{self.root}/{path}: could not be read ({error}); run "
+                "`python -m pipeline verify` on the store"
+            ) from error
+
     def _open(self, part: PartManifest, field: str) -> ts.TensorStore:
-        path = f"{part.folder}/{field}"
+        path = self.manifest.array_folder(part, field)
         try:
             return arrays.open_array(self.root, path, context=self._context)
         except (ValueError, OSError) as error:

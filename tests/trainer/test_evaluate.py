@@ -18,7 +18,7 @@ from tests.stores import make_facts, make_table
 from trainer.agents.vast_config import VASTConfig
 from trainer.checkpoints import Checkpoints
 from trainer.config import Config, TrainerConfig
-from trainer.data.feed import IndexSource, make_feed
+from trainer.data.feed import BatchSource, make_feed
 from trainer.evaluation.evaluate import evaluate_run
 from trainer.evaluation.records import (
     Evaluation,
@@ -66,14 +66,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("evaluate") / "run"
     write_run(folder, run)
     agent = run.agent()
-    source = IndexSource(table, agent.sampler, seeds=(3, 4), batch_size=8, steps=20)
-    feed = make_feed(
-        source,
-        CONFIG.feed,
-        updates_per_call=5,
-        gather_from=None,
-        sampler=agent.sampler,
+    source = BatchSource(
+        table, agent.sampler, seeds=(3, 4), batch_size=8, steps=20, gather=False
     )
+    feed = make_feed(source, CONFIG.feed, updates_per_call=5)
     checkpoints = Checkpoints(folder, writable=True)
     rng = np.random.default_rng(0)
     key = jax.random.key(0)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.stores import make_table
-from trainer.data.feed import FeedConfig, IndexSource, gather_on_device, make_feed
+from trainer.data.feed import BatchSource, FeedConfig, gather_on_device, make_feed
 from trainer.data.sampler import HorizonBatch, HorizonSampler
 
 SAMPLER = HorizonSampler(max_horizon=6, discount=0.99)
@@ -18,14 +18,10 @@ TABLE = make_table([40, 50])
 def feed(
     *, calls: int = 2, where: str = "host", seeds: tuple[int, ...] = (0, 1), **options
 ) -> grain.DatasetIterator:
-    source = IndexSource(TABLE, SAMPLER, seeds=seeds, batch_size=8, steps=24)
-    return make_feed(
-        source,
-        FeedConfig(**options),
-        updates_per_call=calls,
-        gather_from=TABLE if where == "host" else None,
-        sampler=SAMPLER,
+    source = BatchSource(
+        TABLE, SAMPLER, seeds=seeds, batch_size=8, steps=24, gather=where == "host"
     )
+    return make_feed(source, FeedConfig(**options), updates_per_call=calls)
 
 
 def flat(batches: list) -> list[np.ndarray]:

@@ -51,7 +51,8 @@ def table(store: Store) -> RowTable:
 
 def make_run(store: Store, table: RowTable, **changes: Any) -> Run:
     trainer = dataclasses.replace(CONFIG.trainer, **changes)
-    return describe_run(dataclasses.replace(CONFIG, trainer=trainer), store, 1, table)
+    config = dataclasses.replace(CONFIG, trainer=trainer)
+    return describe_run(config, store, 1, fingerprint=table.fingerprint)
 
 
 @pytest.fixture(scope="module")
@@ -71,16 +72,15 @@ def everything(folder: Path, run: Run, table: RowTable, step: int) -> list[np.nd
         loop.sharding.make_mesh(run.config.mesh, seeds=2, batch_size=8),
         (0, 1),
     )
-    source = loop.IndexSource(
-        table, run.agent().sampler, seeds=(0, 1), batch_size=8, steps=40
+    source = loop.BatchSource(
+        table,
+        run.agent().sampler,
+        seeds=(0, 1),
+        batch_size=8,
+        steps=40,
+        gather=False,
     )
-    feed = loop.make_feed(
-        source,
-        run.config.feed,
-        updates_per_call=5,
-        gather_from=None,
-        sampler=run.agent().sampler,
-    )
+    feed = loop.make_feed(source, run.config.feed, updates_per_call=5)
     state = Checkpoints(folder).restore(step, like, feed)
     assert feed.get_state() == {"next_index": step // 5}
     return [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
@@ -184,7 +184,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(
 def test_store_of_another_data_set_is_refused(store: Store, table: RowTable) -> None:
     config = dataclasses.replace(CONFIG, dataset="cube-single-play")
     with pytest.raises(DataFormatError, match="expected a store of cube-single-play"):
-        describe_run(config, store, 1, table)
+        describe_run(config, store, 1, fingerprint=table.fingerprint)
 
 
 def test_folder_of_something_else_is_refused(tmp_path: Path) -> None:

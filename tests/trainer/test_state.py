@@ -11,7 +11,7 @@ from tests.stores import make_facts, make_table
 from trainer import sharding
 from trainer.agents.vast import VAST
 from trainer.agents.vast_config import VASTConfig
-from trainer.data.feed import FeedConfig, IndexSource, make_feed
+from trainer.data.feed import BatchSource, FeedConfig, make_feed
 from trainer.sharding import MeshConfig
 from trainer.state import TrainState, init_state, make_train_call, step_of
 
@@ -33,16 +33,15 @@ def train(
     devices = sharding.make_mesh(mesh, seeds=len(seeds), batch_size=BATCH)
     state = init_state(AGENT, devices, seeds)
     call = make_train_call(AGENT, devices)
-    source = IndexSource(
-        TABLE, AGENT.sampler, seeds=seeds, batch_size=BATCH, steps=STEPS
+    source = BatchSource(
+        TABLE,
+        AGENT.sampler,
+        seeds=seeds,
+        batch_size=BATCH,
+        steps=STEPS,
+        gather=not device_rows,
     )
-    feed = make_feed(
-        source,
-        FeedConfig(),
-        updates_per_call=calls,
-        gather_from=None if device_rows else TABLE,
-        sampler=AGENT.sampler,
-    )
+    feed = make_feed(source, FeedConfig(), updates_per_call=calls)
     rows = (TABLE.observations, TABLE.actions) if device_rows else None
     for batches in feed:
         state, metrics = call(state, rows, batches)

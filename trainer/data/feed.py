@@ -6,7 +6,7 @@ paid once for thousands of rows. The iterator's state is one integer.
 Dimensions: M updates per call, Q seeds, B batch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,15 +14,20 @@ import grain
 import jax
 import numpy as np
 
-from trainer.data.sampler import HorizonIndex, HorizonSampler, step_generator
-from trainer.data.table import RowTable
+from pipeline.store.reader import Store
+from trainer.data.resident import ResidentRows
+from trainer.data.sampler import Sampler, step_generator
+from trainer.data.table import RowTable, load_table
 
 GatherWhere = Literal["auto", "host", "device"]
 
 
 @dataclass(frozen=True)
 class FeedConfig:
-    """How batches reach the devices; nothing here changes what is in them.
+    """How batches reach the devices.
+
+    Only ``memory_limit_bytes``, ``block_rows`` and ``reuse`` change what is in them,
+    and only where the data exceed the limit.
 
     Attributes:
         gather: Where rows are looked up: ``"host"``, ``"device"`` (the table lives
@@ -32,6 +37,11 @@ class FeedConfig:
         prefetch_calls: Calls of the trainer prepared ahead.
         device_share: Largest share of a device's memory for the table under
             ``"auto"``.
+        memory_limit_bytes: Memory of this host for rows. Data that exceed it are
+            trained on through a sliding window of resident blocks; None has them all
+            in memory.
+        block_rows: Rows of a block of that window.
+        reuse: How often a row is drawn, on average, before its block leaves.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
@@ -40,6 +50,9 @@ class FeedConfig:
     threads: int = 2
     prefetch_calls: int = 4
     device_share: float = 0.5
+    memory_limit_bytes: int | None = None
+    block_rows: int = 65_536
+    reuse: float = 8.0
 
     def __post_init__(self) -> None:
         if self.threads < 1 or self.prefetch_calls < 1:
@@ -47,44 +60,124 @@ class FeedConfig:
                 "feed.threads and feed.prefetch_calls: expected at least 1, got "
                 f"{self.threads} and {self.prefetch_calls}"
             )
+        if self.block_rows < 1 or self.reuse <= 0:
+            raise ValueError(
+                "feed.block_rows and feed.reuse: expected above 0, got "
+                f"{self.block_rows} and {self.reuse}"
+            )
 
 
-class IndexSource:
-    """Index batches of all seeds by step: a random-access source for Grain.
+def open_rows(
+    store: Store,
+    config: FeedConfig,
+    *,
+    task: int,
+    discount: float,
+    batch_size: int,
+    updates_per_call: int,
+    seed: int,
+    progress: Callable[[int], None] | None = None,
+) -> RowTable | ResidentRows:
+    """Opens a task's rows: all in memory, or a window of them under a limit.
 
     Args:
-        table: Rows of one task.
+        store: A committed store.
+        config: Of the feed.
+        task: Task number, from 1.
+        discount: One that the store holds return sums for.
+        batch_size: B.
+        updates_per_call: M.
+        seed: Of the order of blocks.
+        progress: Called with the bytes of each request that arrived.
+
+    Returns:
+        What ``make_feed`` draws from.
+
+    Raises:
+        DataFormatError: If the store lacks task or discount.
+        ValueError: If the limit is too small for a block.
+    """
+    limit = config.memory_limit_bytes
+    needed = store.rows() * store.row_bytes(store.returns_field(discount))
+    if limit is None or needed <= limit:
+        return load_table(store, task=task, discount=discount, progress=progress)
+    return ResidentRows(
+        store,
+        task=task,
+        discount=discount,
+        limit_bytes=limit,
+        block_rows=config.block_rows,
+        batch_size=batch_size,
+        reuse=config.reuse,
+        # What Grain's threads may be busy with at once.
+        span=(config.prefetch_calls + config.threads) * updates_per_call,
+        seed=seed,
+    )
+
+
+class BatchSource:
+    """Batches of all seeds by step: a random-access source for Grain.
+
+    Args:
+        rows: Rows of one task.
         sampler: Of the agent.
         seeds: Seed of each run trained side by side.
         batch_size: B of each.
         steps: Length of the source.
+        gather: Whether to look rows up here, or leave that to the device.
     """
 
     def __init__(
         self,
-        table: RowTable,
-        sampler: HorizonSampler,
+        rows: RowTable | ResidentRows,
+        sampler: Sampler,
         *,
         seeds: Sequence[int],
         batch_size: int,
         steps: int,
+        gather: bool,
     ) -> None:
-        sampler.check(table)
-        self._table = table
+        if isinstance(rows, RowTable):
+            sampler.check(rows)
+        elif not gather:
+            raise ValueError(
+                "feed.gather: expected 'host' or 'auto' for data above "
+                "feed.memory_limit_bytes, got 'device'"
+            )
+        else:
+            with rows.at(0) as table:
+                sampler.check(table)
+        self._rows = rows
         self._sampler = sampler
         self._seeds = tuple(seeds)
         self._batch_size = batch_size
         self._steps = steps
+        self._gather = gather
 
     def __len__(self) -> int:
         return self._steps
 
-    def __getitem__(self, step: Any) -> HorizonIndex:
-        """Index batch of one step, ``[Q, B]`` each."""
+    def __getitem__(self, step: Any) -> Any:
+        """Batch, or index batch, of one step: ``[Q, B, ...]`` each."""
+        if isinstance(self._rows, RowTable):
+            return self._draw(self._rows, int(step))
+        with self._rows.at(int(step)) as table:
+            return self._lookup(table, self._draw(table, int(step)))
+
+    def lookup(self, index: Any) -> Any:
+        """Looks up index batches of any leading axes, where rows are in memory."""
+        if isinstance(self._rows, RowTable) and self._gather:
+            return self._lookup(self._rows, index)
+        return index
+
+    def _lookup(self, table: RowTable, index: Any) -> Any:
+        return self._sampler.gather(table.observations, table.actions, index)
+
+    def _draw(self, table: RowTable, step: int) -> Any:
         drawn = [
             self._sampler.draw(
-                self._table,
-                step_generator(self._table, self._sampler, seed=seed, step=int(step)),
+                table,
+                step_generator(table, self._sampler, seed=seed, step=step),
                 self._batch_size,
             )
             for seed in self._seeds
@@ -93,33 +186,23 @@ class IndexSource:
 
 
 def make_feed(
-    source: IndexSource,
-    config: FeedConfig,
-    *,
-    updates_per_call: int,
-    gather_from: RowTable | None,
-    sampler: HorizonSampler,
+    source: BatchSource, config: FeedConfig, *, updates_per_call: int
 ) -> grain.DatasetIterator:
     """Builds the iterator the loop reads from.
 
     Args:
-        source: Index batches by step.
+        source: Batches by step.
         config: Threads and prefetching.
         updates_per_call: M.
-        gather_from: The table to look rows up in on the host; None leaves that to
-            the device.
-        sampler: Whose ``gather`` looks rows up.
 
     Returns:
-        An iterator over ``HorizonBatch`` (or ``HorizonIndex``) with leading axes
+        An iterator over batches (or index batches) of the sampler, with leading axes
         ``[M, Q]``; its state is the number of the next call.
     """
     calls = grain.MapDataset.source(source).batch(updates_per_call, drop_remainder=True)
-    if gather_from is not None:
-        observations, actions = gather_from.observations, gather_from.actions
-        calls = calls.map(lambda index: sampler.gather(observations, actions, index))
+    # Rows are looked up for a whole call at once: index batches are small to stack.
     return iter(
-        calls.to_iter_dataset(
+        calls.map(source.lookup).to_iter_dataset(
             grain.ReadOptions(
                 num_threads=config.threads,
                 prefetch_buffer_size=config.prefetch_calls,
@@ -128,12 +211,12 @@ def make_feed(
     )
 
 
-def gather_on_device(config: FeedConfig, table: RowTable) -> bool:
+def gather_on_device(config: FeedConfig, rows: RowTable | ResidentRows) -> bool:
     """Decides where rows are looked up.
 
     Args:
         config: Of the feed.
-        table: Rows of one task.
+        rows: Rows of one task.
 
     Returns:
         True for the device: if asked for, or under ``"auto"`` on an accelerator
@@ -142,8 +225,8 @@ def gather_on_device(config: FeedConfig, table: RowTable) -> bool:
     if config.gather != "auto":
         return config.gather == "device"
     device = jax.local_devices()[0]
-    if device.platform == "cpu":
+    if device.platform == "cpu" or not isinstance(rows, RowTable):
         return False
     limit = (device.memory_stats() or {}).get("bytes_limit", 0)
-    needed = table.observations.nbytes + table.actions.nbytes
+    needed = rows.observations.nbytes + rows.actions.nbytes
     return bool(needed <= config.device_share * limit)

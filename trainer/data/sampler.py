@@ -11,7 +11,7 @@ Dimensions: B batch, S observation, A action, K maximum horizon.
 import hashlib
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,20 @@ from trainer.data.table import RowTable
 
 GoalRule = Literal["uniform", "geometric", "horizon"]
 Array = Any  # NumPy on the host, jax.Array on a device.
+
+
+class Sampler(Protocol):
+    """What an agent trains on. Implementations are frozen and tell all by ``repr``."""
+
+    def check(self, table: RowTable) -> None:
+        """Raises if batches cannot be drawn from a table."""
+
+    def draw(self, table: RowTable, rng: np.random.Generator, batch_size: int) -> Any:
+        """Draws row numbers and scalars of one batch, ``[B]`` each: a NamedTuple."""
+
+    def gather(self, observations: Array, actions: Array, index: Any) -> Any:
+        """Looks up the states and actions of a batch, on the host or on a device."""
+
 
 # The fields of a batch that hold states.
 STATE_FIELDS = ("observations", "next_observations", "states_k", "states_i", "goals")
@@ -175,17 +189,17 @@ class HorizonSampler:
         # One call for every random number of the batch: the stream has one shape.
         start, horizon, between, which, later, anywhere = rng.random((6, batch_size))
         rows, last = table.pick_starts(start, successors=MIN_HORIZON)
-        k = MIN_HORIZON + _floor(
+        k = MIN_HORIZON + uniform_integers(
             horizon, np.minimum(self.max_horizon, last - rows) - MIN_HORIZON + 1
         )
-        i = 1 + _floor(between, k - 1)
+        i = 1 + uniform_integers(between, k - 1)
         goals = np.select(
             [
                 which < self.goal_shares[0],
                 which < self.goal_shares[0] + self.goal_shares[1],
             ],
             [rows, self._later(later, rows, last)],
-            _floor(anywhere, np.int64(table.rows)),
+            table.pick_starts(anywhere, successors=0)[0],
         )
         returns_k, alive_k = window_returns(
             table.returns, table.solved, rows, k, discount=self.discount
@@ -241,9 +255,13 @@ class HorizonSampler:
     ) -> npt.NDArray[np.int64]:
         """A later row of the same episode, by the configured rule."""
         if self.goal_rule == "uniform":
-            return rows + 1 + _floor(uniform, last - rows)
+            return rows + 1 + uniform_integers(uniform, last - rows)
         if self.goal_rule == "horizon":
-            return rows + 1 + _floor(uniform, np.minimum(self.max_horizon, last - rows))
+            return (
+                rows
+                + 1
+                + uniform_integers(uniform, np.minimum(self.max_horizon, last - rows))
+            )
         # Inverse distribution function of the geometric distribution on {1, 2, ...}.
         steps = 1 + np.floor(np.log1p(-uniform) / np.log(self.discount))
         geometric: npt.NDArray[np.int64] = rows + steps.astype(np.int64)
@@ -251,7 +269,7 @@ class HorizonSampler:
 
 
 def step_generator(
-    table: RowTable, sampler: HorizonSampler, *, seed: int, step: int
+    table: RowTable, sampler: Sampler, *, seed: int, step: int
 ) -> np.random.Generator:
     """The generator of one step of one seed: a pure function of its arguments.
 
@@ -277,7 +295,7 @@ def _stream_key(fingerprint: str, sampler: str, seed: int) -> npt.NDArray[np.uin
     return np.frombuffer(digest[:16], np.uint64)
 
 
-def _floor(
+def uniform_integers(
     uniform: npt.NDArray[np.float64], count: npt.NDArray[np.int64] | np.int64
 ) -> npt.NDArray[np.int64]:
     """Uniform integers in [0, count) from uniform numbers in [0, 1)."""

@@ -12,6 +12,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.store.errors import DataFormatError
 from pipeline.store.reader import Store
 from pipeline.store.returns import solved_counts
 
@@ -92,6 +93,39 @@ class RowTable:
     @cached_property
     def _ends(self) -> dict[int, npt.NDArray[np.int64]]:
         return {}
+
+
+def acting_range(
+    store: Store, field: str, column: int, *, split: str = "train"
+) -> tuple[float, float]:
+    """Smallest and largest value of a per-task field over rows that act.
+
+    Read a part at a time: the data may exceed memory.
+
+    Args:
+        store: A committed store.
+        field: Such as ``"rewards"``.
+        column: Of the task.
+        split: ``"train"`` or ``"val"``.
+
+    Returns:
+        Minimum and maximum, the last rows of episodes left out.
+    """
+    lows, highs = [], []
+    for part in store.manifest.parts_of(split):
+        values = np.empty(part.rows, store.manifest.fields[field].dtype)
+        store.read_into(part, {field: values}, first=0, column=column)
+        acting = np.ones(part.rows, bool)
+        acting[np.cumsum(store.episode_lengths(part)) - 1] = False
+        if acting.any():
+            lows.append(float(values[acting].min()))
+            highs.append(float(values[acting].max()))
+    if not lows:
+        raise DataFormatError(
+            f"{store.root}: no episode of split {split!r} has a transition; there is "
+            "nothing to train on"
+        )
+    return min(lows), max(highs)
 
 
 def load_table(

@@ -1,0 +1,218 @@
+"""Stores larger than memory: the schedule, the limit, and the same batches always."""
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.store.errors import DataFormatError
+from pipeline.store.reader import Store
+from tests.references import window
+from tests.stores import write_store
+from trainer.data.feed import BatchSource, FeedConfig, make_feed, open_rows
+from trainer.data.resident import ResidentRows, Schedule, cut_blocks
+from trainer.data.sampler import HorizonSampler
+from trainer.data.table import RowTable, load_table
+
+SAMPLER = HorizonSampler(max_horizon=6, discount=0.99)
+PARTS = ([20] * 10, [30] * 8, [10, 50, 40, 20])
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return Store(str(write_store(tmp_path_factory.mktemp("data") / "store", PARTS)))
+
+
+def open_resident(store: Store, *, blocks: int = 5, span: int = 4) -> ResidentRows:
+    row_bytes = store.row_bytes("returns/0.99")
+    return ResidentRows(
+        store,
+        task=2,
+        discount=0.99,
+        limit_bytes=blocks * 60 * row_bytes,
+        block_rows=60,
+        batch_size=8,
+        reuse=0.5,
+        span=span,
+        seed=0,
+    )
+
+
+@settings(deadline=None)
+@given(blocks=st.integers(1, 12), resident=st.integers(1, 12), seed=st.integers(0, 9))
+def test_every_epoch_holds_each_block_once_and_no_window_one_twice(
+    blocks: int, resident: int, seed: int
+) -> None:
+    resident = min(resident, blocks)
+    schedule = Schedule(blocks, resident, swap_every=3, seed=seed)
+    stream = [schedule.block(place) for place in range(5 * blocks)]
+    for epoch in range(5):
+        assert sorted(stream[epoch * blocks : (epoch + 1) * blocks]) == list(
+            range(blocks)
+        )
+    for first in range(4 * blocks):
+        assert len({*stream[first : first + resident]}) == resident
+    assert schedule.window(0) == schedule.window(2) == range(resident)
+    assert schedule.window(3) == range(1, 1 + resident)
+
+
+def test_order_changes_from_epoch_to_epoch_and_seed_to_seed() -> None:
+    streams = [
+        [Schedule(20, 5, 1, seed).block(20 * epoch + i) for i in range(20)]
+        for seed in (0, 1)
+        for epoch in (0, 1)
+    ]
+    assert len({tuple(stream) for stream in streams}) == 4
+
+
+def test_blocks_are_whole_episodes_of_every_part(store: Store) -> None:
+    blocks = cut_blocks(store, split="train", block_rows=60)
+    assert sum(block.rows for block in blocks) == store.rows()
+    assert max(block.rows for block in blocks) <= 60
+    assert [block.lengths for block in blocks[:2]] == [(20, 20, 20)] * 2
+    rebuilt = [length for block in blocks for length in block.lengths]
+    assert rebuilt == [length for part in PARTS for length in part]
+
+
+def test_resident_rows_are_the_stores_rows(store: Store) -> None:
+    whole = load_table(store, task=2, discount=0.99)
+    by_content = {row.tobytes(): i for i, row in enumerate(whole.observations)}
+    assert len(by_content) == whole.rows
+    rows = open_resident(store)
+    seen = set()
+    for step in range(0, 200, rows.schedule.swap_every):
+        with rows.at(step) as table:
+            for start, length in zip(
+                table.episode_starts, table.episode_lengths, strict=True
+            ):
+                first = by_content[table.observations[start].tobytes()]
+                here, there = slice(start, start + length), slice(first, first + length)
+                for name in ("observations", "actions", "rewards", "masks", "returns"):
+                    np.testing.assert_array_equal(
+                        getattr(table, name)[here], getattr(whole, name)[there]
+                    )
+                np.testing.assert_array_equal(
+                    np.diff(table.solved[here]), np.diff(whole.solved[there])
+                )
+                seen.add(first)
+    assert len(seen) == len(whole.episode_starts)
+    rows.close()
+
+
+def feed(rows: RowTable | ResidentRows, **options: int) -> list:
+    source = BatchSource(
+        rows, SAMPLER, seeds=(0, 1), batch_size=8, steps=120, gather=True
+    )
+    return list(make_feed(source, FeedConfig(**options), updates_per_call=2))
+
+
+def test_threads_and_prefetch_change_nothing(store: Store) -> None:
+    plain = feed(open_resident(store), threads=1, prefetch_calls=1)
+    assert open_resident(store).schedule.swap_every == 4  # Many changes in 120 steps.
+    assert len(plain) == 60
+    for options in ({"threads": 4, "prefetch_calls": 16}, {"threads": 2}):
+        other = feed(open_resident(store), **options)
+        for one, two in zip(plain, other, strict=True):
+            for a, b in zip(one, two, strict=True):
+                np.testing.assert_array_equal(a, b)
+
+
+def test_batches_are_windows_of_the_data(store: Store) -> None:
+    whole = load_table(store, task=2, discount=0.99)
+    by_content = {row.tobytes(): i for i, row in enumerate(whole.observations)}
+    starts = set()
+    for batch in feed(open_resident(store)):
+        for b in range(8):
+            t = by_content[batch.observations[0, 0, b].tobytes()]
+            k = int(batch.horizons[0, 0, b])
+            np.testing.assert_array_equal(
+                batch.states_k[0, 0, b], whole.observations[t + k]
+            )
+            total, _ = window(whole.rewards, whole.masks, t, k, 0.99)
+            assert batch.returns_k[0, 0, b] == pytest.approx(float(total), abs=1e-5)
+            starts.add(t)
+    assert len(starts) > 150  # Of the whole store, not of a part of it.
+
+
+def test_going_back_reads_again_what_has_left(store: Store) -> None:
+    rows = open_resident(store)
+    with rows.at(0) as table:
+        before = table.observations[table.episode_starts].copy()
+    with rows.at(400):
+        pass
+    with rows.at(0) as table:
+        np.testing.assert_array_equal(table.observations[table.episode_starts], before)
+    rows.close()
+
+
+def test_many_threads_at_many_steps_do_not_wait_for_each_other_for_ever(
+    store: Store,
+) -> None:
+    rows = open_resident(store)
+    failures: list[BaseException] = []
+
+    def work(first: int) -> None:
+        try:
+            for step in range(first, first + 60, 7):
+                with rows.at(step) as table:
+                    assert np.isfinite(table.observations[table.episode_starts]).all()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(50 * n,)) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+        assert not thread.is_alive()
+    assert not failures
+    rows.close()
+
+
+def test_the_limit_decides_and_is_kept(store: Store) -> None:
+    options = {
+        "task": 2,
+        "discount": 0.99,
+        "batch_size": 8,
+        "updates_per_call": 2,
+        "seed": 0,
+    }
+    size = store.rows() * store.row_bytes("returns/0.99")
+    whole = open_rows(store, FeedConfig(memory_limit_bytes=size), **options)
+    assert isinstance(whole, RowTable)
+    limit = size * 3 // 4
+    part = open_rows(
+        store,
+        FeedConfig(
+            memory_limit_bytes=limit, block_rows=60, prefetch_calls=1, threads=1
+        ),
+        **options,
+    )
+    assert isinstance(part, ResidentRows)
+    assert part.nbytes <= limit
+    assert part.fingerprint != whole.fingerprint
+    with pytest.raises(ValueError, match=r"memory_limit_bytes: expected at least .*60"):
+        open_rows(store, FeedConfig(memory_limit_bytes=5000, block_rows=60), **options)
+    with pytest.raises(ValueError, match=r"12 steps are prepared.*every 4.*reuse"):
+        open_rows(
+            store,
+            FeedConfig(memory_limit_bytes=limit, block_rows=60, reuse=0.5),
+            **options,
+        )
+    with pytest.raises(ValueError, match="above feed.memory_limit_bytes"):
+        BatchSource(part, SAMPLER, seeds=(0,), batch_size=8, steps=10, gather=False)
+
+
+def test_lost_bytes_are_named(tmp_path: Path) -> None:
+    root = write_store(tmp_path / "store", PARTS)
+    rows = open_resident(Store(str(root)))
+    for shard in (root / "parts/00001/observations/c").rglob("*"):
+        if shard.is_file():
+            shard.unlink()
+    with pytest.raises(DataFormatError, match=r"parts/00001/observations.*verify"):
+        for step in range(0, 400, 4):
+            with rows.at(step):
+                pass

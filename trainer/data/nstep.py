@@ -1,0 +1,194 @@
+"""Windows of a fixed number of steps: one-step rows, n-step returns, action chunks.
+
+Two rules for what happens at an episode's end and after success. ``"exact"`` is the
+strict reading; ``"published"`` is what the code of the n-step and chunked baselines
+does, to reproduce their numbers with.
+
+Dimensions: B batch, n steps, S observation, A action.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.store.errors import DataFormatError
+from trainer.data.table import RowTable
+
+Array = Any  # NumPy on the host, jax.Array on a device.
+WindowRule = Literal["exact", "published"]
+
+
+class NStepIndex(NamedTuple):
+    """Row numbers and scalars of a batch of windows.
+
+    Attributes:
+        rows: ``i32[B]``, first row ``t``.
+        rows_n: ``i32[B]``, the row bootstrapped from.
+        rows_actions: ``i32[B, n]``, rows of the chunk's actions, the last one
+            repeated where the episode has ended.
+        returns_n: ``f32[B]``, discounted sum of the window's rewards.
+        bootstraps: ``f32[B]``, factor of the value at ``rows_n``: ``discount`` to the
+            number of steps, or 0 after success.
+        steps: ``f32[B]``, rewards summed.
+        valid: ``f32[B]``, 0 where the window must not train a critic.
+        valid_actions: ``f32[B, n]``, 0 where the chunk's action leads nowhere.
+    """
+
+    rows: Array
+    rows_n: Array
+    rows_actions: Array
+    returns_n: Array
+    bootstraps: Array
+    steps: Array
+    valid: Array
+    valid_actions: Array
+
+
+class NStepBatch(NamedTuple):
+    """A batch of windows as an agent sees it.
+
+    A critic's target is ``returns_n + bootstraps * value(states_n)``, for one step as
+    for many, weighted by ``valid``.
+
+    Attributes:
+        observations: ``f32[B, S]``, ``s_t``.
+        actions: ``f32[B, A]``, ``a_t``.
+        chunks: ``f32[B, n, A]``, ``a_t, ..., a_{t+n-1}``.
+        states_n: ``f32[B, S]``, the state bootstrapped from.
+        returns_n: ``f32[B]``.
+        bootstraps: ``f32[B]``.
+        steps: ``f32[B]``.
+        valid: ``f32[B]``.
+        valid_actions: ``f32[B, n]``.
+    """
+
+    observations: Array
+    actions: Array
+    chunks: Array
+    states_n: Array
+    returns_n: Array
+    bootstraps: Array
+    steps: Array
+    valid: Array
+    valid_actions: Array
+
+
+@dataclass(frozen=True)
+class NStepSampler:
+    """Draws windows of n steps, starting at any row that acts, each equally likely.
+
+    Attributes:
+        steps: n, at least 1. With 1 both rules are the plain one-step row.
+        discount: Of rewards.
+        rule: ``"exact"`` stops at the first solved row, whose reward is the last one
+            counted, and shortens windows at an episode's end, bootstrapping from its
+            last state. ``"published"`` drops windows that cross an end (``valid`` 0)
+            and goes on adding rewards after success, though it bootstraps no more;
+            the last ``n - 1`` transitions of the data start no window.
+
+    References:
+        Li, Zhou & Levine (2025), Reinforcement Learning with Action Chunking, for
+        ``"published"``; Sutton & Barto (2018), eq. 7.1, for ``"exact"``.
+    """
+
+    steps: int
+    discount: float
+    rule: WindowRule = "exact"
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise ValueError(f"agent.n_step: expected at least 1, got {self.steps}")
+
+    def check(self, table: RowTable) -> None:
+        """Refuses a table without a single transition.
+
+        Args:
+            table: Rows of one task.
+
+        Raises:
+            DataFormatError: If no row acts, or under the published rule no window is
+                whole.
+        """
+        longest = int(table.episode_lengths.max(initial=0))
+        needed = 1 + (self.steps if self.rule == "published" else 1)
+        if longest < needed:
+            raise DataFormatError(
+                f"windows need {needed} rows of one episode, and the longest of "
+                f"{len(table.episode_lengths)} has {longest}; set a smaller "
+                "agent.n_step, or check the data"
+            )
+
+    def draw(
+        self, table: RowTable, rng: np.random.Generator, batch_size: int
+    ) -> NStepIndex:
+        """Draws one batch.
+
+        Args:
+            table: Rows of one task.
+            rng: The step's own generator.
+            batch_size: B.
+
+        Returns:
+            Row numbers and scalars.
+        """
+        uniform = rng.random(batch_size)
+        if self.rule == "published":
+            # Flat transitions, but for the last n - 1: only the data's own end, not
+            # each episode's, shortens where a window may start.
+            total = int((table.episode_lengths - 1).clip(min=0).sum())
+            uniform = uniform * ((total - self.steps + 1) / total)
+        rows, last = table.pick_starts(uniform, successors=1)
+        window = rows[:, None] + np.arange(self.steps)
+        inside = window < last[:, None]  # The last row's action leads nowhere.
+        window = np.minimum(window, last[:, None] - 1)
+        masks = np.where(inside, table.masks[window], 1.0)
+        alive = np.cumprod(masks, axis=1)
+        counted = inside if self.rule == "published" else inside & _before(alive)
+        discounts = self.discount ** np.arange(self.steps)
+        returns = (table.rewards[window] * discounts * counted).sum(axis=1)
+        length = inside.sum(axis=1)
+        whole = length == self.steps
+        valid = whole if self.rule == "published" else np.ones_like(whole)
+        return NStepIndex(
+            rows=rows.astype(np.int32),
+            rows_n=(rows + length).astype(np.int32),
+            rows_actions=window.astype(np.int32),
+            returns_n=returns.astype(np.float32),
+            bootstraps=(alive[:, -1] * self.discount**length).astype(np.float32),
+            steps=counted.sum(axis=1).astype(np.float32),
+            valid=valid.astype(np.float32),
+            valid_actions=inside.astype(np.float32),
+        )
+
+    def gather(
+        self, observations: Array, actions: Array, index: NStepIndex
+    ) -> NStepBatch:
+        """Looks up the states and actions of a batch.
+
+        Args:
+            observations: ``[N, S]``, NumPy or on a device.
+            actions: ``[N, A]``, the same kind of array.
+            index: What ``draw`` returned, any leading axes.
+
+        Returns:
+            The batch, of the same kind of array.
+        """
+        return NStepBatch(
+            observations=observations.take(index.rows, axis=0),
+            actions=actions.take(index.rows, axis=0),
+            chunks=actions.take(index.rows_actions, axis=0),
+            states_n=observations.take(index.rows_n, axis=0),
+            returns_n=index.returns_n,
+            bootstraps=index.bootstraps,
+            steps=index.steps,
+            valid=index.valid,
+            valid_actions=index.valid_actions,
+        )
+
+
+def _before(alive: npt.NDArray[np.generic]) -> npt.NDArray[np.bool_]:
+    """Steps up to and including the first solved one: ``bool[B, n]``."""
+    first = np.ones((len(alive), 1), bool)
+    return np.concatenate([first, alive[:, :-1] != 0], axis=1)
