@@ -202,7 +202,7 @@ def test_the_limit_decides_and_is_kept(store: Store) -> None:
             FeedConfig(memory_limit_bytes=limit, block_rows=60, reuse=0.5),
             **options,
         )
-    with pytest.raises(ValueError, match="above feed.memory_limit_bytes"):
+    with pytest.raises(ValueError, match=r"above feed\.memory_limit_bytes"):
         BatchSource(part, SAMPLER, seeds=(0,), batch_size=8, steps=10, gather=False)
 
 
@@ -212,7 +212,11 @@ def test_lost_bytes_are_named(tmp_path: Path) -> None:
     for shard in (root / "parts/00001/observations/c").rglob("*"):
         if shard.is_file():
             shard.unlink()
-    with pytest.raises(DataFormatError, match=r"parts/00001/observations.*verify"):
+
+    def walk() -> None:
         for step in range(0, 400, 4):
             with rows.at(step):
                 pass
+
+    with pytest.raises(DataFormatError, match=r"parts/00001/observations.*verify"):
+        walk()

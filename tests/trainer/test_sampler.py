@@ -68,6 +68,23 @@ def test_horizons_are_uniform_and_shortened_at_the_end() -> None:
     assert stats.chisquare(np.bincount(i, minlength=6)[1:]).pvalue > 1e-3
 
 
+def test_windows_of_one_step_where_asked_for() -> None:
+    sampler = HorizonSampler(max_horizon=3, discount=0.99, min_horizon=1)
+    table = make_table([4, 2])
+    index = draw(table, sampler, size=20_000)
+    k, i = index.rows_k - index.rows, index.rows_i - index.rows
+    # Starts 0, 1, 2 and 4, with up to 3, 2, 1 and 1 steps.
+    assert set(index.rows) == {0, 1, 2, 4}
+    assert set(k[index.rows == 0]) == {1, 2, 3}
+    assert set(k[index.rows == 4]) == {1}
+    assert (i[k == 1] == 1).all()
+    assert (i[k > 1] < k[k > 1]).all()
+    one = k == 1
+    np.testing.assert_allclose(
+        index.returns_k[one], table.rewards[index.rows[one]], atol=1e-6
+    )
+
+
 def test_goal_shares() -> None:
     table = make_table([1000, 1000])
     index = draw(table, size=50_000)
@@ -117,9 +134,9 @@ def test_first_batch_is_pinned() -> None:
     # A silent change of the stream would spoil every comparison with earlier runs:
     # if this fails on purpose, say so in the changelog under random streams.
     index = draw(make_table([50, 60]), size=6, seed=3, step=5)
-    assert index.rows.tolist() == [1, 6, 96, 55, 61, 64]
-    assert index.rows_k.tolist() == [4, 11, 99, 59, 64, 69]
-    assert index.goals.tolist() == [12, 11, 96, 64, 73, 93]
+    assert index.rows.tolist() == [86, 46, 86, 3, 28, 47]
+    assert index.rows_k.tolist() == [88, 49, 91, 5, 31, 49]
+    assert index.goals.tolist() == [93, 47, 104, 31, 43, 49]
 
 
 def test_gather_looks_up_what_the_index_says() -> None:
@@ -148,6 +165,8 @@ def test_refusals() -> None:
         SAMPLER.check(make_table([5, 4]))
     with pytest.raises(ValueError, match=r"discount 0\.9.*agent's is 0\.99"):
         SAMPLER.check(make_table([50], discount=0.9))
+    with pytest.raises(ValueError, match="expected 1 or 2, got 3"):
+        HorizonSampler(max_horizon=3, discount=0.9, min_horizon=3)
     with pytest.raises(ValueError, match="at least 2"):
         HorizonSampler(max_horizon=1, discount=0.9)
     with pytest.raises(ValueError, match="sum to 1"):

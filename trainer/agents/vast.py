@@ -49,6 +49,7 @@ class VAST:
         return HorizonSampler(
             max_horizon=c.max_horizon,
             discount=c.discount,
+            min_horizon=c.min_horizon,
             goal_shares=(c.goal_current, c.goal_future, c.goal_random),
             goal_rule=c.goal_rule,
         )

@@ -15,6 +15,8 @@ class VASTConfig:
         name: Of the agent.
         discount: Of rewards; the store must hold its return sums.
         max_horizon: K, largest horizon of a stitched segment.
+        min_horizon: Shortest recorded segment: 2 as the paper's appendix B samples
+            (default), or 1 as its eq. 8 is written.
         temperature: β of the stitching policy's weight ``exp(β * advantage)``.
         candidates: N_rej, actions drawn at a step, of which the best by Q acts.
         width: Of every hidden layer.
@@ -41,7 +43,7 @@ class VASTConfig:
             G's estimate, ``"data"`` the recorded one.
         composed_gradient: Whether the composed side of the compositional loss is
             trained too, as the equation is written. Without it nothing trains
-            ``G(., ., 1)``, since windows have at least two steps.
+            ``G(., ., 1)``, unless ``min_horizon`` is 1.
         state_scaling: How networks and flows see states, see
             ``agents.base.observation_scale``.
     """
@@ -51,6 +53,7 @@ class VASTConfig:
     name: Literal["vast"] = "vast"
     discount: float = 0.99
     max_horizon: int = 25
+    min_horizon: int = 2
     temperature: float = 0.05
     candidates: int = 4
     width: int = 512

@@ -40,16 +40,12 @@ class Sampler(Protocol):
 # The fields of a batch that hold states.
 STATE_FIELDS = ("observations", "next_observations", "states_k", "states_i", "goals")
 
-# A window needs an intermediate row, so it has at least two steps.
-MIN_HORIZON = 2
-
 
 class HorizonIndex(NamedTuple):
     """Row numbers and scalars of a batch of windows; ``[B]`` each.
 
     Attributes:
-        rows: ``i32``, first row ``t`` of each window; its episode goes on for two
-            rows at least.
+        rows: ``i32``, first row ``t`` of each window.
         rows_k: ``i32``, its last row ``t + k``.
         rows_i: ``i32``, a row ``t + i`` between them.
         goals: ``i32``, row of the goal state.
@@ -80,8 +76,8 @@ class HorizonBatch(NamedTuple):
         rewards: ``f32[B]``, raw reward of row ``t``.
         masks: ``f32[B]``, 0 where the task is solved at ``s_t``.
         next_observations: ``f32[B, S]``, ``s_{t+1}``.
-        horizons: ``f32[B]``, whole numbers ``k`` in [2, K].
-        intermediates: ``f32[B]``, whole numbers ``i`` in [1, k - 1].
+        horizons: ``f32[B]``, whole numbers ``k`` up to K.
+        intermediates: ``f32[B]``, whole numbers ``i`` in [1, k - 1]; 1 where ``k`` is.
         states_k: ``f32[B, S]``, ``s_{t+k}``.
         states_i: ``f32[B, S]``, ``s_{t+i}``.
         returns_k: ``f32[B]``, discounted return of the window, cut after success.
@@ -109,13 +105,16 @@ class HorizonBatch(NamedTuple):
 class HorizonSampler:
     """Draws windows of random horizon, with an intermediate row and a goal.
 
-    ``t`` is uniform over the rows that have two successors in their episode, ``k``
-    uniform on ``{2..min(K, L - t)}`` where ``L`` is the episode's last row, ``i``
-    uniform on ``{1..k-1}``.
+    ``t`` is uniform over the rows that have ``min_horizon`` successors in their
+    episode, ``k`` uniform on ``{min_horizon..min(K, L - t)}`` where ``L`` is the
+    episode's last row, ``i`` uniform on ``{1..k-1}``.
 
     Attributes:
         max_horizon: K.
         discount: Of the table's return sums.
+        min_horizon: Shortest window: 2, so that there is an intermediate row, or 1.
+            A window of one step has ``i = k = 1``: composing it says that a window
+            of no steps returns nothing.
         goal_shares: Probabilities of a goal being the current state, a later state
             of the episode, or any state of the data; they sum to 1.
         goal_rule: Which later state: ``"uniform"`` over rows ``t+1..L``;
@@ -130,14 +129,18 @@ class HorizonSampler:
 
     max_horizon: int
     discount: float
+    min_horizon: int = 2
     goal_shares: tuple[float, float, float] = (0.1, 0.8, 0.1)
     goal_rule: GoalRule = "uniform"
 
     def __post_init__(self) -> None:
-        if self.max_horizon < MIN_HORIZON:
+        if self.min_horizon not in (1, 2):
             raise ValueError(
-                f"agent.max_horizon: expected at least {MIN_HORIZON} (a window needs "
-                f"an intermediate row), got {self.max_horizon}"
+                f"agent.min_horizon: expected 1 or 2, got {self.min_horizon}"
+            )
+        if self.max_horizon < 2:
+            raise ValueError(
+                f"agent.max_horizon: expected at least 2, got {self.max_horizon}"
             )
         if abs(sum(self.goal_shares) - 1) > 1e-6 or min(self.goal_shares) < 0:
             raise ValueError(
@@ -161,10 +164,10 @@ class HorizonSampler:
                 f"agent's is {self.discount}; load the table with the agent's"
             )
         longest = int(table.episode_lengths.max(initial=0))
-        if longest <= MIN_HORIZON:
+        if longest <= self.min_horizon:
             raise DataFormatError(
-                f"every window needs {MIN_HORIZON + 1} rows of one episode, and the "
-                f"longest of {len(table.episode_lengths)} episodes has {longest}; "
+                f"every window needs {self.min_horizon + 1} rows of one episode, and "
+                f"the longest of {len(table.episode_lengths)} episodes has {longest}; "
                 "this data set cannot be trained on with horizons"
             )
         if longest <= self.max_horizon:
@@ -188,11 +191,11 @@ class HorizonSampler:
         """
         # One call for every random number of the batch: the stream has one shape.
         start, horizon, between, which, later, anywhere = rng.random((6, batch_size))
-        rows, last = table.pick_starts(start, successors=MIN_HORIZON)
-        k = MIN_HORIZON + uniform_integers(
-            horizon, np.minimum(self.max_horizon, last - rows) - MIN_HORIZON + 1
+        rows, last = table.pick_starts(start, successors=self.min_horizon)
+        k = self.min_horizon + uniform_integers(
+            horizon, np.minimum(self.max_horizon, last - rows) - self.min_horizon + 1
         )
-        i = 1 + uniform_integers(between, k - 1)
+        i = 1 + uniform_integers(between, np.maximum(k - 1, 1))
         goals = np.select(
             [
                 which < self.goal_shares[0],
