@@ -1,0 +1,1 @@
+"""A 4x4 grid on which fixed horizons fail and stitched ones do not."""

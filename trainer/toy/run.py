@@ -1,0 +1,137 @@
+"""The 4x4 grid from end to end: solved by table and by network, drawn, written down."""
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+
+from trainer.toy import grid, neural, picture
+from trainer.toy.picture import ValueMap
+from trainer.toy.tabular import (
+    FiniteData,
+    Float64,
+    backup,
+    fixed_horizon,
+    fixed_point,
+    one_step,
+    stitching,
+)
+
+HORIZON = 3
+
+
+@dataclass(frozen=True)
+class ToyResult:
+    """What became of the grid.
+
+    Attributes:
+        maps: Value maps in the order of the picture.
+        error: Largest distance of the networks' V from the optimum, along the
+            spliced path.
+        seconds: Training time of the networks.
+    """
+
+    maps: tuple[ValueMap, ...]
+    error: float
+    seconds: float
+
+
+def run_toy(out: Path, *, seed: int = 0, console: Console) -> ToyResult:
+    """Solves the grid every way, and writes ``toy.png`` and ``toy.json``.
+
+    Args:
+        out: Folder; made if it does not exist.
+        seed: Of the networks.
+        console: For progress and findings.
+
+    Returns:
+        Value maps, error and time.
+    """
+    data = grid.recorded(neural.DISCOUNT)
+    optimum = fixed_point(one_step(data), data.state_count)
+    started = time.perf_counter()
+    total = sum(updates for updates, _ in neural.PHASES)
+    with Progress(console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("train on the grid", total=total)
+        (found,) = neural.train_networks(
+            (seed,), progress=lambda updates: bar.advance(task, updates)
+        )
+    seconds = time.perf_counter() - started
+    error = max(
+        abs(found.values[cell] - optimum[grid.state_index(cell)])
+        for cell in grid.SPLICED_PATH
+    )
+    stitched = stitching(data, max_horizon=neural.CONFIG.max_horizon)
+    maps = (
+        _tabular_map(data, "3-step backups", chunked=False),
+        _tabular_map(data, "3-step chunks", chunked=True),
+        ValueMap(
+            "Stitching, by table",
+            "the optimum: both paths spliced",
+            _by_cell(fixed_point(stitched, data.state_count)),
+            grid.rollout(lambda cell: _greedy(data, optimum, cell, 1, False)),
+        ),
+        ValueMap(
+            "VAST, networks",
+            f"largest error on the path {error:.2f}",
+            found.values,
+            found.path,
+        ),
+    )
+    out.mkdir(parents=True, exist_ok=True)
+    picture.draw(maps, out / "toy.png")
+    result = ToyResult(maps, error, seconds)
+    (out / "toy.json").write_text(json.dumps(_plain(result, seed), indent=1) + "\n")
+    for one in maps:
+        wins = "the spliced path" if one.path == grid.SPLICED_PATH else "another path"
+        total_reward = grid.path_return(one.path, neural.DISCOUNT)
+        console.print(
+            f"{one.title:20} V(1, 0) {one.values[1, 0]:+.2f}, follows {wins}, "
+            f"return {total_reward:.2f}"
+        )
+    console.print(
+        f"networks: V within {error:.2f} of the optimum along the path, after "
+        f"{seconds:.0f} s; drawn in {out / 'toy.png'}"
+    )
+    return result
+
+
+def _tabular_map(data: FiniteData, title: str, *, chunked: bool) -> ValueMap:
+    operator = fixed_horizon(data, steps=HORIZON, chunked=chunked)
+    fixed = fixed_point(operator, data.state_count)
+    return ValueMap(
+        title,
+        "the first move goes wrong, (1, 0) looks bad",
+        _by_cell(fixed),
+        grid.rollout(lambda cell: _greedy(data, fixed, cell, HORIZON, chunked)),
+    )
+
+
+def _greedy(
+    data: FiniteData, values: Float64, cell: grid.Cell, steps: int, chunked: bool
+) -> tuple[int, ...]:
+    pairs = backup(data, values, steps=steps, chunked=chunked)
+    return pairs.best(grid.state_index(cell))
+
+
+def _by_cell(values: Float64) -> dict[grid.Cell, float]:
+    return {cell: float(values[grid.state_index(cell)]) for cell in grid.VISITED}
+
+
+def _plain(result: ToyResult, seed: int) -> dict[str, object]:
+    return {
+        "seed": seed,
+        "seconds": round(result.seconds, 1),
+        "error": result.error,
+        "maps": [
+            {
+                "title": one.title,
+                "path": one.path,
+                "values": [[*cell, value] for cell, value in one.values.items()],
+            }
+            for one in result.maps
+        ],
+    }
