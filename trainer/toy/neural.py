@@ -6,6 +6,8 @@ options, and why:
 - windows of one step (``min_horizon = 1``): both paths reach the cell where they meet
   in two moves, with different rewards, and G can only tell the mean of the two;
 - at most three steps: over four, the two ways on from there look alike as well;
+- a smaller weight of the compositional loss: where the two paths cannot be told apart,
+  it draws the first step's G, which is exact, towards the mean of both;
 - a temperature that tells good windows from bad (rewards here are 1 to 2 apart, not
   fractions of a return of 100) and yet not so high that states whose value is still
   too high lose all weight, and with it their way down;
@@ -37,7 +39,8 @@ CONFIG = VASTConfig(
     max_horizon=3,
     min_horizon=1,
     temperature=4.0,
-    expectile=0.8,
+    expectile=0.78,
+    composition=0.1,
     candidates=16,
     width=64,
     depth=3,
