@@ -1,12 +1,16 @@
 """The pipelines, put together: what runs after what."""
 
+import functools
 from collections.abc import Sequence
 
 import apache_beam as beam
 
+from pipeline.append import AppendPlan, commit_append
 from pipeline.plan import StorePlan
+from pipeline.relabelling import RelabelPlan, commit_labels
+from pipeline.shard import commit_store
 from pipeline.sources.collected import EpisodePlan
-from pipeline.transforms import CollectEpisodes, CommitStore, WriteParts
+from pipeline.transforms import CollectEpisodes, CommitStore, WriteLabels, WriteParts
 
 
 def define_collection(
@@ -42,5 +46,44 @@ def define_sharding(
         root
         | "Parts" >> beam.Create(plan.runs(runs))
         | WriteParts()
-        | CommitStore(plan)
+        | CommitStore(functools.partial(commit_store, plan))
+    )
+
+
+def define_appending(
+    root: beam.Pipeline, plan: AppendPlan, *, runs: int
+) -> beam.PCollection:
+    """Defines the pipeline that writes parts and takes them into a store.
+
+    Args:
+        root: A pipeline, or a test's.
+        plan: The parts.
+        runs: As of `define_sharding`.
+
+    Returns:
+        The store's manifest, one element.
+    """
+    return (
+        root
+        | "Parts" >> beam.Create(plan.added.runs(runs))
+        | WriteParts()
+        | CommitStore(functools.partial(commit_append, plan))
+    )
+
+
+def define_relabelling(root: beam.Pipeline, plan: RelabelPlan) -> beam.PCollection:
+    """Defines the pipeline that writes new labels and moves a store over to them.
+
+    Args:
+        root: A pipeline, or a test's.
+        plan: The labels.
+
+    Returns:
+        The store's manifest, one element.
+    """
+    return (
+        root
+        | "Parts" >> beam.Create(plan.parts)
+        | WriteLabels()
+        | CommitStore(functools.partial(commit_labels, plan))
     )

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.sources.inputs import val_path
 from pipeline.sources.ogbench_npz import TERMINALS
 from pipeline.store import arrays, schema
 from pipeline.store.errors import DataFormatError
@@ -17,8 +18,9 @@ from pipeline.store.reader import Store
 def export_npz(store: Store, path: str) -> list[str]:
     """Writes each split of a store as an npz that OGBench's loader reads.
 
-    Members are not compressed: the noise of floats hardly is. A file appears whole
-    or not at all.
+    Members are not compressed: the noise of floats hardly is. Rewards and masks that
+    came with the data go back with them; others follow from the physics state. A file
+    appears whole or not at all.
 
     Args:
         store: The store.
@@ -42,16 +44,6 @@ def export_npz(store: Store, path: str) -> list[str]:
     return written
 
 
-def val_path(path: str) -> str:
-    """Where OGBench keeps the validation split of a file.
-
-    Example:
-        >>> val_path("cube-single-play.npz")
-        'cube-single-play-val.npz'
-    """
-    return f"{path.removesuffix('.npz')}-val.npz"
-
-
 def _write_split(store: Store, split: str, path: str) -> None:
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     partial = f"{path}.partial"
@@ -60,6 +52,8 @@ def _write_split(store: Store, split: str, path: str) -> None:
         for name in (schema.OBSERVATIONS, schema.ACTIONS, TERMINALS, *schema.PHYSICS)
         if name == TERMINALS or name in store.manifest.fields
     ]
+    if [task.recipe for task in store.manifest.tasks] == ["stored"]:
+        names += [schema.REWARDS, schema.MASKS]
     try:
         with zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as archive:
             for name in names:
@@ -102,4 +96,5 @@ def _blocks(store: Store, split: str, name: str) -> Iterator[npt.NDArray[np.gene
     step = arrays.shard_rows(store.manifest.fields[name])
     for part in store.manifest.parts_of(split):
         for first in range(0, part.rows, step):
-            yield store.read_rows(part, name, first, min(first + step, part.rows))
+            rows = store.read_rows(part, name, first, min(first + step, part.rows))
+            yield rows[:, 0] if name in (schema.REWARDS, schema.MASKS) else rows

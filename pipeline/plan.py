@@ -10,9 +10,10 @@ import importlib.metadata
 import itertools
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from pipeline.store.manifest import FieldSpec, Origin, Task
 
 Split = Literal["train", "val"]
 OnBadEpisode = Literal["refuse", "skip"]
+OnBadFile = Literal["refuse", "skip"]
 
 # Blocks are what a worker holds in memory: whole episodes of about so many rows or
 # bytes, whichever is less.
@@ -99,6 +101,8 @@ class StorePlan:
         max_bad_share: Share of episodes that may be skipped before the run fails.
         versions: Of what the data depend on.
         ignored: Members of the inputs that are not read.
+        warnings: What looks wrong with the inputs.
+        skipped: Files that are left out, by name, and why.
     """
 
     root: str
@@ -108,6 +112,8 @@ class StorePlan:
     max_bad_share: float
     versions: dict[str, str]
     ignored: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    skipped: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def runs(self, count: int) -> list[tuple[PartPlan, ...]]:
         """Groups parts for workers: neighbours of one source are read in one pass.
@@ -166,32 +172,63 @@ class StorePlan:
         return _PROCESS_BYTES + shards + 5 * longest * row_bytes
 
 
+@dataclass(frozen=True)
+class Inputs:
+    """Inputs of a store that were looked at.
+
+    Attributes:
+        found: Split, source and facts of each, in order.
+        skipped: Files that are left out, by name, and why.
+    """
+
+    found: tuple[tuple[Split, Source, Facts], ...]
+    skipped: dict[str, str]
+
+
+def look_at(
+    inputs: Sequence[tuple[Split, Source]], *, on_bad_file: OnBadFile = "refuse"
+) -> Inputs:
+    """Reads what a plan needs of every input.
+
+    Args:
+        inputs: Splits and where they come from, in order.
+        on_bad_file: What to do with a file that is cut short or incomplete.
+
+    Returns:
+        The inputs, and what was left out.
+
+    Raises:
+        DataFormatError: If an input is damaged and not to be skipped, or if none is
+            left to train on.
+    """
+    found, skipped = [], {}
+    for split, source in inputs:
+        try:
+            found.append((split, source, source.describe()))
+        except DataFormatError as error:
+            if on_bad_file == "refuse":
+                raise
+            path = str(getattr(source, "path", source))
+            name = os.path.basename(path)
+            # The manifest names files, never folders of this machine.
+            skipped[name] = str(error).replace(path, name)
+    if not any(split == "train" for split, _, _ in found):
+        raise DataFormatError(
+            f"expected at least one good file to train on, got none of {len(inputs)}: "
+            f"{'; '.join(skipped.values()) or 'all are of the validation split'}"
+        )
+    return Inputs(tuple(found), skipped)
+
+
 def plan_store(
-    root: str,
-    inputs: Sequence[tuple[Split, Source]],
-    *,
-    dataset: str,
-    environment_id: str,
-    tasks: Sequence[Task],
-    discounts: Sequence[float],
-    part_rows: int = PART_ROWS,
-    on_bad_episode: OnBadEpisode = "refuse",
-    max_bad_share: float = 0.01,
-    versions: Mapping[str, str] | None = None,
+    root: str, inputs: Sequence[tuple[Split, Source]], **options: Any
 ) -> StorePlan:
-    """Plans a store: looks at every input, and finds what can be found early.
+    """Looks at every input, then plans a store, as `plan_inputs` does.
 
     Args:
         root: The store to be.
         inputs: Splits and where they come from, in order.
-        dataset: Data-set name, for the manifest.
-        environment_id: Environment that made the data.
-        tasks: Tasks to relabel for.
-        discounts: Each in (0, 1].
-        part_rows: Rows aimed at for each part.
-        on_bad_episode: What workers do with an episode that holds NaN or Inf.
-        max_bad_share: Share of episodes that may be skipped.
-        versions: For the manifest; what is installed here by default.
+        **options: Of `plan_inputs`.
 
     Returns:
         The plan.
@@ -201,17 +238,54 @@ def plan_store(
         DataFormatError: If an input is damaged, lacks the physics state that the
             tasks need, or inputs disagree.
     """
+    return plan_inputs(root, look_at(inputs), **options)
+
+
+def plan_inputs(
+    root: str,
+    inputs: Inputs,
+    *,
+    dataset: str,
+    environment_id: str,
+    tasks: Sequence[Task],
+    discounts: Sequence[float],
+    part_rows: int = PART_ROWS,
+    on_bad_episode: OnBadEpisode = "refuse",
+    max_bad_share: float = 0.01,
+    versions: Mapping[str, str] | None = None,
+    first_part: int = 0,
+) -> StorePlan:
+    """Plans a store, and finds what can be found early.
+
+    Args:
+        root: The store to be.
+        inputs: From `look_at`.
+        dataset: Data-set name, for the manifest.
+        environment_id: Environment that made the data.
+        tasks: Tasks to relabel for.
+        discounts: Each in (0, 1].
+        part_rows: Rows aimed at for each part.
+        on_bad_episode: What workers do with an episode that holds NaN or Inf.
+        max_bad_share: Share of episodes that may be skipped.
+        versions: For the manifest; what is installed here by default.
+        first_part: Number of the first part: those before are there.
+
+    Returns:
+        The plan.
+
+    Raises:
+        ValueError: If an argument is out of range.
+        DataFormatError: If an input lacks the physics state that the tasks need, or
+            inputs disagree.
+    """
     for discount in discounts:
         if not 0.0 < discount <= 1.0:
             raise ValueError(f"expected discounts in (0, 1], got {discount}")
     if not 0.0 <= max_bad_share <= 1.0:
         raise ValueError(f"expected a bad share in [0, 1], got {max_bad_share}")
     parts: list[PartPlan] = []
-    ignored: list[str] = []
-    for split, source in inputs:
-        facts = source.describe()
+    for split, source, facts in inputs.found:
         _check_fields(facts, tasks, parts)
-        ignored += facts.ignored
         for episodes in cut(facts.episodes, part_rows):
             origin = Origin(
                 source=facts.source,
@@ -222,7 +296,7 @@ def plan_store(
             parts.append(
                 PartPlan(
                     root=root,
-                    index=len(parts),
+                    index=first_part + len(parts),
                     split=split,
                     source=source,
                     origin=origin,
@@ -240,7 +314,11 @@ def plan_store(
         parts=tuple(parts),
         max_bad_share=max_bad_share,
         versions=dict(installed_versions() if versions is None else versions),
-        ignored=tuple(sorted(set(ignored))),
+        ignored=tuple(
+            sorted({n for _, _, facts in inputs.found for n in facts.ignored})
+        ),
+        warnings=tuple(w for _, _, facts in inputs.found for w in facts.warnings),
+        skipped=inputs.skipped,
     )
 
 

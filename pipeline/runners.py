@@ -10,6 +10,7 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import (
@@ -57,6 +58,11 @@ def make_options(workers: int, beam_arguments: Sequence[str] = ()) -> PipelineOp
 def is_local(options: PipelineOptions) -> bool:
     """Tells whether a pipeline runs on this machine, with as many workers as asked."""
     return bool(options.view_as(StandardOptions).runner == _LOCAL)
+
+
+def given(options: PipelineOptions) -> dict[str, Any]:
+    """What was asked of Beam, without its defaults."""
+    return dict(sorted(options.get_all_options(drop_default=True).items()))
 
 
 def run(

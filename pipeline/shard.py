@@ -59,37 +59,48 @@ def write_part(plan: PartPlan) -> PartManifest:
 
 
 def _write(plan: PartPlan, blocks: Iterator[Block]) -> PartManifest:
-    # How many rows an array has is settled when it is created, so what is to be
-    # left out is looked for first. Only then is the part read twice.
-    bad = find_bad_episodes(plan) if plan.on_bad_episode == "skip" else {}
-    dropped = {episode for episodes in bad.values() for episode in episodes}
-    lengths = _good_lengths(plan, dropped)
-    fields = plan.stored_fields()
-    rows = int(lengths.sum())
-    part = PartWriter(plan.root, plan.index, fields, rows=rows, tasks=len(plan.tasks))
+    bad: dict[str, list[int]] = {}
+    lengths: list[npt.NDArray[np.int64]] = []
+    part = PartWriter(
+        plan.root,
+        plan.index,
+        plan.stored_fields(),
+        rows=plan.episodes.rows,
+        tasks=len(plan.tasks),
+    )
     summary = Summary()
     for read in blocks:
-        block = read.without(dropped)
-        if not len(block.lengths):
-            continue
+        block = read
         if plan.on_bad_episode == "refuse":
             check_block(plan, block)
+        else:
+            block = _without_bad(block, bad)
+        if not len(block.lengths):
+            continue
         columns = {
             **block.rows,
             **label_episodes(plan.tasks, plan.discounts, block.rows, block.lengths),
         }
         part.append(columns)
         summary.add(columns)
+        lengths.append(block.lengths)
+    if not lengths:
+        raise DataFormatError(
+            f"{plan.origin.name}: all {plan.episodes.episodes} episodes from "
+            f"{plan.episodes.first_episode} on are bad and nothing is left of this "
+            "part; look into the input"
+        )
+    kept = np.concatenate(lengths)
     result = PartManifest(
         index=plan.index,
         split=plan.split,
-        rows=rows,
-        episodes=len(lengths),
+        rows=int(kept.sum()),
+        episodes=len(kept),
         statistics=summary.statistics(),
-        checksums=part.finish(lengths),
+        checksums=part.finish(kept),
         origin=plan.origin,
         plan=plan.digest(),
-        dropped=bad,
+        dropped={reason: tuple(found) for reason, found in sorted(bad.items())},
     )
     part.commit(result)
     return result
@@ -118,23 +129,20 @@ class Summary:
         return {name: each.to_statistics() for name, each in self._moments.items()}
 
 
-def find_bad_episodes(plan: PartPlan) -> dict[str, tuple[int, ...]]:
-    """Reads a part through for episodes that must not be trained on.
-
-    Args:
-        plan: The part.
-
-    Returns:
-        Indices of bad episodes within the input, by reason.
-    """
-    found: dict[str, list[int]] = {}
-    for block in plan.source.read(plan.blocks()):
+def _without_bad(block: Block, bad: dict[str, list[int]]) -> Block:
+    """The block without its bad episodes, which are noted by reason."""
+    try:
+        schema.check_episode(block.rows, where="")
+        return block
+    except BadEpisodeError:
+        dropped = []
         for episode, rows in block.split():
             try:
                 schema.check_episode(rows, where="")
             except BadEpisodeError as error:
-                found.setdefault(error.reason, []).append(episode)
-    return {reason: tuple(episodes) for reason, episodes in sorted(found.items())}
+                bad.setdefault(error.reason, []).append(episode)
+                dropped.append(episode)
+        return block.without(dropped)
 
 
 def check_block(plan: PartPlan, block: Block) -> None:
@@ -178,7 +186,9 @@ def find_committed(plan: StorePlan) -> DatasetManifest | None:
         DataFormatError: If another finished store is there: it is never overwritten.
     """
     there = read_committed(plan.root)
-    if there is None or _plans(there) == [part.digest() for part in plan.parts]:
+    asked = [part.digest() for part in plan.parts]
+    # A store that was appended to still holds what was asked for.
+    if there is None or _plans(there)[: len(asked)] == asked:
         return there
     raise occupied(plan.root, there)
 
@@ -220,7 +230,7 @@ def commit_store(plan: StorePlan, parts: Iterable[PartManifest]) -> DatasetManif
             f"{plan.root}: expected parts 0 to {len(plan.parts) - 1}, got "
             f"{[part.index for part in found]}; repeat the command to write the rest"
         )
-    _check_dropped(plan, found)
+    check_dropped(plan, found)
     value = DatasetManifest(
         dataset=plan.dataset,
         environment_id=plan.environment_id,
@@ -230,6 +240,7 @@ def commit_store(plan: StorePlan, parts: Iterable[PartManifest]) -> DatasetManif
         parts=tuple(found),
         statistics=merge_statistics(found),
         versions=plan.versions,
+        skipped=plan.skipped,
     )
     if find_committed(plan) is None:
         _delete_strays(plan)
@@ -237,6 +248,27 @@ def commit_store(plan: StorePlan, parts: Iterable[PartManifest]) -> DatasetManif
         data = manifest.to_json(value).encode()
         files.commit(plan.root, manifest.DATASET_MANIFEST, data, replacing=absent)
     return value
+
+
+def check_dropped(plan: StorePlan, parts: Sequence[PartManifest]) -> None:
+    """Refuses a run that left out more episodes than it may.
+
+    Args:
+        plan: What the parts were written by.
+        parts: Their manifests.
+
+    Raises:
+        DataFormatError: With how many, and why.
+    """
+    dropped = sum(len(some) for part in parts for some in part.dropped.values())
+    if dropped <= plan.max_bad_share * plan.episodes:
+        return
+    reasons = sorted({reason for part in parts for reason in part.dropped})
+    raise DataFormatError(
+        f"{plan.root}: {dropped} of {plan.episodes} episodes are bad "
+        f"({', '.join(reasons)}), more than the share of {plan.max_bad_share:g} that "
+        "may be left out; look into the input, or raise --max-bad-share"
+    )
 
 
 def merge_statistics(parts: Sequence[PartManifest]) -> dict[str, Statistics]:
@@ -263,36 +295,9 @@ def _plans(there: DatasetManifest) -> list[str]:
     return [part.plan for part in there.parts]
 
 
-def _check_dropped(plan: StorePlan, parts: Sequence[PartManifest]) -> None:
-    dropped = sum(len(some) for part in parts for some in part.dropped.values())
-    if dropped <= plan.max_bad_share * plan.episodes:
-        return
-    reasons = sorted({reason for part in parts for reason in part.dropped})
-    raise DataFormatError(
-        f"{plan.root}: {dropped} of {plan.episodes} episodes are bad "
-        f"({', '.join(reasons)}), more than the share of {plan.max_bad_share:g} that "
-        "may be left out; look into the input, or raise --max-bad-share"
-    )
-
-
 def _delete_strays(plan: StorePlan) -> None:
     """Deletes parts beyond the last one, of an unfinished run with another plan."""
     known = {f"{part.index:05d}" for part in plan.parts}
     folders = {name.split("/")[0] for name in files.list_names(plan.root, "parts")}
     for folder in sorted(folders - known):
         files.delete_folder(plan.root, f"parts/{folder}")
-
-
-def _good_lengths(plan: PartPlan, dropped: set[int]) -> npt.NDArray[np.int64]:
-    first = plan.episodes.first_episode
-    lengths = [
-        length
-        for episode, length in enumerate(plan.episodes.lengths, first)
-        if episode not in dropped
-    ]
-    if not lengths:
-        raise DataFormatError(
-            f"{plan.origin.name}: all {plan.episodes.episodes} episodes from {first} "
-            "on are bad and nothing is left of this part; look into the input"
-        )
-    return np.asarray(lengths, np.int64)

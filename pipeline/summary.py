@@ -77,6 +77,7 @@ def store_facts(store: Store) -> dict[str, Any]:
             for name, each in value.statistics.items()
         },
         "versions": value.versions,
+        "skipped": value.skipped,
     }
 
 
@@ -140,8 +141,7 @@ def print_plan(console: Console, plan: StorePlan) -> None:
         counts[2] += part.episodes.rows
     lines = [
         f"{split}: {rows:,} rows in {episodes:,} episodes, {parts} "
-        f"part{'s' if parts > 1 else ''}, from "
-        f"{next(p.origin.name for p in plan.parts if p.split == split)}"
+        f"part{'s' if parts > 1 else ''}, from {_origins(plan, split)}"
         for split, (parts, episodes, rows) in splits.items()
     ]
     lines.append(
@@ -157,9 +157,17 @@ def print_plan(console: Console, plan: StorePlan) -> None:
         )
     if plan.ignored:
         lines.append(f"not read: {', '.join(plan.ignored)}")
+    lines += [f"left out: {reason}" for reason in plan.skipped.values()]
+    lines += [f"warning: {warning}" for warning in plan.warnings]
     console.print(f"Plan for {plan.root}", style="bold", highlight=False)
     for line in lines:
-        console.print(f"  {line}", highlight=False, soft_wrap=True)
+        console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _origins(plan: StorePlan, split: str) -> str:
+    names = dict.fromkeys(p.origin.name for p in plan.parts if p.split == split)
+    first = next(iter(names))
+    return first if len(names) == 1 else f"{first} and {len(names) - 1} more files"
 
 
 def _splits(facts: dict[str, Any]) -> Table:

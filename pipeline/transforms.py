@@ -3,17 +3,20 @@
 Every element is a frozen value of plain values: what to do, never the data itself.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import apache_beam as beam
 from apache_beam.metrics import Metrics
 
 from pipeline.domains import parse_dataset
-from pipeline.plan import PartPlan, StorePlan
-from pipeline.shard import commit_store, write_parts
+from pipeline.plan import PartPlan
+from pipeline.relabelling import LabelsPlan, write_labels
+from pipeline.shard import write_parts
 from pipeline.sources.collect import EpisodeCollector
 from pipeline.sources.collected import EpisodePlan, stage
 from pipeline.store.manifest import DatasetManifest, PartManifest
+
+Commit = Callable[[Sequence[PartManifest]], DatasetManifest]
 
 COUNTERS = "vast_rl"  # namespace of all our counters
 EPISODES_COLLECTED = "episodes_collected"
@@ -39,20 +42,28 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]
         return plans | beam.Reshuffle() | beam.ParDo(_WritePart())
 
 
+class WriteLabels(beam.PTransform):  # type: ignore[misc]
+    """Writes new labels of parts: ``LabelsPlan`` to ``PartManifest``."""
+
+    def expand(self, plans: beam.PCollection) -> beam.PCollection:
+        """Spreads the parts over all workers, then labels them."""
+        return plans | beam.Reshuffle() | beam.ParDo(_WriteLabels())
+
+
 class CommitStore(beam.PTransform):  # type: ignore[misc]
     """Commits a store once all parts are there: to its ``DatasetManifest``.
 
     Args:
-        plan: What the parts were written by.
+        commit: Commits, given the manifests of all parts. It may be called again.
     """
 
-    def __init__(self, plan: StorePlan) -> None:
+    def __init__(self, commit: Commit) -> None:
         super().__init__()
-        self._plan = plan
+        self._commit = commit
 
     def expand(self, parts: beam.PCollection) -> beam.PCollection:
         """Gathers the parts' manifests, then commits."""
-        return parts | beam.combiners.ToList() | beam.ParDo(_Commit(self._plan))
+        return parts | beam.combiners.ToList() | beam.Map(self._commit)
 
 
 class _CollectEpisode(beam.DoFn):  # type: ignore[misc]
@@ -90,9 +101,13 @@ class _WritePart(beam.DoFn):  # type: ignore[misc]
             yield part
 
 
-class _Commit(beam.DoFn):  # type: ignore[misc]
-    def __init__(self, plan: StorePlan) -> None:
-        self._plan = plan
+class _WriteLabels(beam.DoFn):  # type: ignore[misc]
+    def __init__(self) -> None:
+        self._parts = Metrics.counter(COUNTERS, PARTS_FINISHED)
+        self._rows = Metrics.counter(COUNTERS, ROWS_FINISHED)
 
-    def process(self, parts: Sequence[PartManifest]) -> Iterator[DatasetManifest]:
-        yield commit_store(self._plan, parts)
+    def process(self, plan: LabelsPlan) -> Iterator[PartManifest]:
+        part = write_labels(plan)
+        self._parts.inc()
+        self._rows.inc(part.rows)
+        yield part

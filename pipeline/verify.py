@@ -62,7 +62,7 @@ def verify_store(
 def _check_part(store: Store, part: PartManifest) -> Iterator[str]:
     """Manifest, arrays, checksums and episode table of one part."""
     try:
-        alone = writer.read_part(store.root, part.index)
+        alone = writer.read_part(store.root, part.index, part.labels)
     except DataFormatError as error:
         yield f"part.json: {error}"
     else:
@@ -83,7 +83,8 @@ def _check_part(store: Store, part: PartManifest) -> Iterator[str]:
         tasks = len(store.manifest.tasks)
         shape = arrays.array_shape(field, rows=rows, tasks=tasks)
         try:
-            array = arrays.open_array(store.root, f"{part.folder}/{name}")
+            path = store.manifest.array_folder(part, name)
+            array = arrays.open_array(store.root, path)
             if array.shape != shape or array.dtype.numpy_dtype != field.dtype:
                 yield (
                     f"{name}: expected {field.dtype}{list(shape)}, got "

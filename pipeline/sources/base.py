@@ -28,6 +28,7 @@ class Facts:
         fields: What one row of each field will be, by name.
         lengths: Rows of each episode.
         ignored: Names of what the input holds besides and nothing will read.
+        warnings: What looks wrong and a person should judge, a sentence each.
     """
 
     source: str
@@ -36,6 +37,7 @@ class Facts:
     fields: dict[str, FieldSpec]
     lengths: tuple[int, ...]
     ignored: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def episodes(self) -> EpisodeRange:

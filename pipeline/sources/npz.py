@@ -8,7 +8,6 @@ nothing of what the members mean, and never unpickles.
 import contextlib
 import hashlib
 import math
-import os
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.sources import inputs
 from pipeline.store.errors import DataFormatError
 
 Array = npt.NDArray[Any]
@@ -56,7 +56,7 @@ def read_members(path: str, names: Sequence[str]) -> dict[str, Member]:
     """Reads the headers of some members.
 
     Args:
-        path: The archive.
+        path: The archive, local or ``gs://``.
         names: Members wanted; those that are missing are left out.
 
     Returns:
@@ -128,13 +128,15 @@ def stream(
         DataFormatError: If bytes are damaged or missing.
     """
     with contextlib.ExitStack() as stack:
-        archive = stack.enter_context(_open(path))
-        pool = stack.enter_context(ThreadPoolExecutor(_THREADS))
+        # An archive each: members read through one handle would have to take turns,
+        # and over a network throw away what the other had read ahead.
         readers = {
-            name: _Reader(archive, member, path) for name, member in members.items()
+            name: _Reader(stack.enter_context(_open(path)), member, path)
+            for name, member in members.items()
         }
         for reader in readers.values():
             stack.callback(reader.close)
+        pool = stack.enter_context(ThreadPoolExecutor(_THREADS))
         # The widest first, or it would be left to one thread at the end.
         order = sorted(readers, key=lambda name: -members[name].row_bytes)
 
@@ -198,19 +200,19 @@ class _Reader:
             )
 
 
-def _open(path: str) -> zipfile.ZipFile:
-    if not os.path.exists(path):
-        raise FileNotFoundError(
-            f"{path}: expected an npz file, found nothing; check the path"
-        )
-    try:
-        return zipfile.ZipFile(path)
-    except (zipfile.BadZipFile, EOFError) as error:
-        raise DataFormatError(
-            f"{path}: expected a whole npz archive, got {os.path.getsize(path):,} "
-            f"bytes without its directory ({error}). It was cut short or is no npz; "
-            "compare its size with the original and fetch it again"
-        ) from error
+@contextlib.contextmanager
+def _open(path: str) -> Iterator[zipfile.ZipFile]:
+    with inputs.open_file(path) as file:
+        try:
+            archive = zipfile.ZipFile(file)
+        except (zipfile.BadZipFile, EOFError) as error:
+            raise DataFormatError(
+                f"{path}: expected a whole npz archive, got {inputs.size(path):,} "
+                f"bytes without its directory ({error}). It was cut short or is no "
+                "npz; compare its size with the original and fetch it again"
+            ) from error
+        with archive:
+            yield archive
 
 
 def _read_header(

@@ -57,7 +57,7 @@ class OgbenchNpz:
             npz.read_array(self.path, TERMINALS), where=f"{self.path}: {TERMINALS}"
         )
         sample = {
-            name: np.empty((0, *member.shape[1:]), _stored_dtype(name, member.dtype))
+            name: np.empty((0, *member.shape[1:]), stored_dtype(name, member.dtype))
             for name, member in members.items()
             if name != TERMINALS
         }
@@ -95,7 +95,7 @@ class OgbenchNpz:
             yield Block.of(
                 episodes,
                 {
-                    name: values.astype(_stored_dtype(name, values.dtype), copy=False)
+                    name: values.astype(stored_dtype(name, values.dtype), copy=False)
                     for name, values in rows.items()
                 },
             )
@@ -112,7 +112,7 @@ class OgbenchNpz:
         return members
 
 
-def _stored_dtype(name: str, dtype: np.dtype[Any]) -> npt.DTypeLike:
-    """The dtype that OGBench's loader gives a member."""
+def stored_dtype(name: str, dtype: np.dtype[Any]) -> npt.DTypeLike:
+    """The dtype that OGBench's loader gives a member, and that a store keeps it in."""
     native = dtype.newbyteorder("=")
     return np.float32 if name in _CAST and native not in _KEPT else native

@@ -49,6 +49,7 @@ def kvstore_spec(root: str, path: str = "") -> dict[str, Any]:
     """
     folder = "/".join(part.strip("/") for part in (path,) if part)
     if root.startswith("gs://"):
+        _follow_emulator()
         bucket, _, prefix = root.removeprefix("gs://").partition("/")
         key = "/".join(part for part in (prefix.strip("/"), folder) if part)
         return {"driver": "gcs", "bucket": bucket, "path": f"{key}/" if key else ""}
@@ -59,6 +60,18 @@ def kvstore_spec(root: str, path: str = "") -> dict[str, Any]:
         )
     local = os.path.join(os.path.abspath(os.path.expanduser(root)), folder)
     return {"driver": "file", "path": local.rstrip("/") + "/"}
+
+
+def _follow_emulator() -> None:
+    """Points TensorStore at the emulator that Google's own clients are pointed at.
+
+    It sends its credentials to whatever it is pointed at, so it is given none.
+    """
+    emulator = os.environ.get("STORAGE_EMULATOR_HOST")
+    if emulator:
+        url = emulator if "://" in emulator else f"http://{emulator}"
+        os.environ.setdefault("TENSORSTORE_GCS_HTTP_URL", url)
+        os.environ.setdefault("GOOGLE_AUTH_TOKEN_FOR_TESTING", "emulator")
 
 
 def open_folder(root: str, path: str = "") -> ts.KvStore:
@@ -107,6 +120,11 @@ def commit(root: str, name: str, data: bytes, *, replacing: Content) -> None:
         f"{os.path.join(root, name)}: another run has committed this file meanwhile; "
         "nothing was overwritten. Look at what it wrote, or choose another folder"
     )
+
+
+def delete(root: str, name: str) -> None:
+    """Deletes one small file; one that does not exist is no error."""
+    open_folder(root).write(name, None).result()
 
 
 def list_names(root: str, path: str = "") -> list[str]:

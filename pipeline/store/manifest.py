@@ -131,6 +131,8 @@ class PartManifest:
         plan: ``sha256:...`` of what was asked for: input, episodes, fields, tasks
             and discounts. A part of the same plan need not be written again.
         dropped: Episodes left out, by reason, as indices within the input.
+        labels: Folder of the per-task arrays within the part, empty if they lie
+            beside the others: relabelling writes new ones and leaves the old.
     """
 
     __pydantic_config__ = _STRICT
@@ -144,11 +146,17 @@ class PartManifest:
     origin: Origin
     plan: str = ""
     dropped: dict[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    labels: str = ""
 
     @property
     def folder(self) -> str:
         """Folder of the part, relative to the store."""
         return part_folder(self.index)
+
+    @property
+    def labels_folder(self) -> str:
+        """Folder of its per-task arrays and of its manifest, relative to the store."""
+        return f"{self.folder}/{self.labels}" if self.labels else self.folder
 
 
 @dataclass(frozen=True)
@@ -165,6 +173,7 @@ class DatasetManifest:
         parts: In order; the logical arrays are their concatenation.
         statistics: Merged over parts of the ``train`` split.
         versions: Of ogbench, mujoco, numpy and this project.
+        skipped: Input files that were left out, by name, and why.
         format_version: Of the layout.
     """
 
@@ -178,16 +187,26 @@ class DatasetManifest:
     parts: tuple[PartManifest, ...]
     statistics: dict[str, Statistics]
     versions: dict[str, str]
+    skipped: dict[str, str] = dataclasses.field(default_factory=dict)
     format_version: int = FORMAT_VERSION
 
     def fingerprint(self) -> str:
         """Digest of everything training can depend on, 64 hexadecimal digits.
 
-        Versions are left out: equal arrays are equal data whoever wrote them.
+        Versions, places and what is not there are left out: equal arrays are equal
+        data whoever wrote them, and wherever.
         """
         value = dataclasses.asdict(self)
-        del value["versions"]
+        del value["versions"], value["skipped"]
+        for part in value["parts"]:
+            del part["labels"]
         return hashlib.sha256(_canonical(value).encode()).hexdigest()
+
+    def array_folder(self, part: PartManifest, field: str) -> str:
+        """Folder of one array of a part, relative to the store."""
+        spec = self.fields.get(field)
+        per_task = spec is not None and spec.per == "row_and_task"
+        return f"{part.labels_folder if per_task else part.folder}/{field}"
 
     def parts_of(self, split: str) -> tuple[PartManifest, ...]:
         """Parts of one split, in order."""

@@ -21,38 +21,35 @@ Array = npt.NDArray[Any]
 EPISODE_FIELD = FieldSpec("int64", (), unit="rows")
 
 
-class PartWriter:
-    """Appends rows to the arrays of one part.
+class ColumnsWriter:
+    """Appends rows to arrays of one folder.
 
     Holds at most two shards of each field: one being filled, one being written.
 
     Args:
         root: The store.
-        index: Number of the part.
-        fields: Every per-row array, by name.
-        rows: Rows the part will have.
+        folder: Folder of the arrays within it; what is there is deleted.
+        fields: Every array, by name.
+        rows: Most rows that will come.
         tasks: Tasks of the store.
     """
 
     def __init__(
         self,
         root: str,
-        index: int,
+        folder: str,
         fields: Mapping[str, FieldSpec],
         *,
         rows: int,
         tasks: int,
     ) -> None:
-        self.folder = manifest.part_folder(index)
+        self.folder = folder
         self._root = root
-        self._rows = rows
         # Whatever an earlier, unfinished attempt left would otherwise be mixed in.
-        files.delete_folder(root, self.folder)
+        files.delete_folder(root, folder)
         self._columns = {
             name: _Column(
-                arrays.create(
-                    root, f"{self.folder}/{name}", field, rows=rows, tasks=tasks
-                ),
+                arrays.create(root, f"{folder}/{name}", field, rows=rows, tasks=tasks),
                 arrays.shard_rows(field),
             )
             for name, field in fields.items()
@@ -82,48 +79,91 @@ class PartWriter:
         for name, values in block.items():
             self._columns[name].append(values, f"{self.folder}/{name}")
 
-    def finish(self, lengths: npt.NDArray[np.int64]) -> dict[str, str]:
-        """Writes what is left and the episode table.
+    def finish_columns(self, rows: int) -> dict[str, str]:
+        """Writes what is left.
 
         Args:
-            lengths: ``i64[E]``, rows of each episode, in order.
+            rows: Rows that have come; arrays announced longer are cut to it.
 
         Returns:
             Checksums by field name, for the part's manifest.
 
         Raises:
-            DataFormatError: If fewer or more rows came than were announced.
+            DataFormatError: If fewer or more rows came.
         """
-        starts = np.cumsum(lengths) - lengths
-        for name, values in (("episode_starts", starts), ("episode_lengths", lengths)):
-            column = _Column(
-                arrays.create(
-                    self._root,
-                    f"{self.folder}/{name}",
-                    EPISODE_FIELD,
-                    rows=len(lengths),
-                    tasks=0,
-                ),
-                arrays.shard_rows(EPISODE_FIELD),
-            )
-            column.append(values.astype(np.int64, copy=False), name)
-            self._columns[name] = column
-        checksums = {name: column.finish() for name, column in self._columns.items()}
+        checksums = {n: column.finish(rows) for n, column in self._columns.items()}
         for name, column in self._columns.items():
-            expected = len(lengths) if name.startswith("episode_") else self._rows
-            if column.rows != expected:
-                raise _miscounted(f"{self.folder}/{name}", expected, column.rows)
+            if column.rows != rows:
+                raise _miscounted(f"{self.folder}/{name}", rows, column.rows)
         return checksums
 
     def commit(self, part: PartManifest) -> None:
-        """Writes ``part.json``: from now on the part is there."""
+        """Writes ``part.json``: from now on these arrays are there."""
         name = f"{self.folder}/{manifest.PART_MANIFEST}"
         files.write(self._root, name, manifest.to_json(part).encode())
 
 
-def read_part(root: str, index: int) -> PartManifest | None:
-    """Reads the manifest of a finished part, or None where it is not finished."""
-    name = f"{manifest.part_folder(index)}/{manifest.PART_MANIFEST}"
+class PartWriter(ColumnsWriter):
+    """Appends rows to the arrays of one part.
+
+    Args:
+        root: The store.
+        index: Number of the part.
+        fields: Every per-row array, by name.
+        rows: Rows the part will have, at most.
+        tasks: Tasks of the store.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        index: int,
+        fields: Mapping[str, FieldSpec],
+        *,
+        rows: int,
+        tasks: int,
+    ) -> None:
+        folder = manifest.part_folder(index)
+        super().__init__(root, folder, fields, rows=rows, tasks=tasks)
+
+    def finish(self, lengths: npt.NDArray[np.int64]) -> dict[str, str]:
+        """Writes what is left and the episode table.
+
+        Args:
+            lengths: ``i64[E]``, rows of each episode, in order. Episodes that were
+                announced and left out make the arrays shorter.
+
+        Returns:
+            Checksums by field name, for the part's manifest.
+
+        Raises:
+            DataFormatError: If fewer or more rows came than these episodes have.
+        """
+        checksums = self.finish_columns(int(lengths.sum()))
+        starts = np.cumsum(lengths) - lengths
+        for name, values in (("episode_starts", starts), ("episode_lengths", lengths)):
+            rows = len(lengths)
+            path = f"{self.folder}/{name}"
+            array = arrays.create(self._root, path, EPISODE_FIELD, rows=rows, tasks=0)
+            column = _Column(array, arrays.shard_rows(EPISODE_FIELD))
+            column.append(values.astype(np.int64, copy=False), path)
+            checksums[name] = column.finish(rows)
+        return checksums
+
+
+def read_part(root: str, index: int, labels: str = "") -> PartManifest | None:
+    """Reads the manifest of a finished part, or None where it is not finished.
+
+    Args:
+        root: The store.
+        index: Number of the part.
+        labels: Folder of its per-task arrays, if they were written later.
+
+    Returns:
+        Its manifest.
+    """
+    folder = f"{manifest.part_folder(index)}/{labels}".rstrip("/")
+    name = f"{folder}/{manifest.PART_MANIFEST}"
     content = files.read(root, name)
     if content.data is None:
         return None
@@ -169,9 +209,12 @@ class _Column:
                 self._buffer = self._empty()
             values = values[taken:]
 
-    def finish(self) -> str:
+    def finish(self, rows: int) -> str:
         self._flush(self.rows % self._shard_rows)
         self._wait()
+        if rows < self._array.shape[0]:
+            shape = (rows, *self._array.shape[1:])
+            self._array.resize(exclusive_max=shape).result()
         return f"sha256:{self._digest.hexdigest()}"
 
     def _empty(self) -> Array:

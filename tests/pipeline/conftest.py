@@ -1,12 +1,13 @@
 """Small inputs of cube-single's shape, made without a simulator."""
 
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from pipeline import plan
+from pipeline import plan, relabel
 from pipeline.sources.ogbench_npz import OgbenchNpz
 from pipeline.store.manifest import Task
 
@@ -14,6 +15,14 @@ from pipeline.store.manifest import Task
 OBSERVATIONS, ACTIONS, QPOS, QVEL = 28, 5, 21, 20
 CUBE = slice(14, 17)
 GOALS = ((0.425, 0.1, 0.02), (0.35, 0.0, 0.02), (0.425, -0.1, 0.02))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _tasks_read_once():
+    """Reading tasks starts the simulator; for one domain once is enough."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(relabel, "read_tasks", functools.cache(relabel.read_tasks))
+        yield
 
 
 @pytest.fixture(scope="session")

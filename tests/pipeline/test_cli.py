@@ -1,4 +1,3 @@
-import functools
 import json
 import os
 import signal
@@ -12,7 +11,7 @@ import ogbench.utils
 import pytest
 
 import pipeline
-from pipeline import relabel, runners
+from pipeline import runners
 from pipeline.cli import main
 
 LENGTHS = (5, 5, 7, 4, 1, 6)
@@ -35,14 +34,6 @@ def succeed(*arguments, cwd):
     done = command(*arguments, cwd=cwd)
     assert (done.returncode, done.stderr) == (0, ""), done
     return done.stdout
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _tasks_read_once():
-    """Reading tasks starts the simulator; for one domain once is enough."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(relabel, "read_tasks", functools.cache(relabel.read_tasks))
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -182,13 +173,13 @@ def test_b1_bad_episodes_from_the_command_line(make_npz, make_rows, tmp_path, ca
     assert "1 bad episodes left out" in capsys.readouterr().out
     assert main(["inspect", str(tmp_path / "store")]) == 0
     assert "1 nonfinite" in capsys.readouterr().out
+    assert main(["verify", str(tmp_path / "store"), "--deep"]) == 0
 
 
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
         (["shard", "no*.npz", "--dataset", "cube-single-play"], ["no*.npz", "found"]),
-        (["shard", "x.npz", "--dataset", "cube-sngle-play"], ["cube-single-play"]),
         (
             ["shard", "x.npz", "--dataset", "cube-single-play", "--workers", "0"],
             ["at least 1 worker"],
@@ -212,6 +203,12 @@ def test_what_cannot_be_meant_is_one_line(arguments, parts, tmp_path, capsys):
     assert main([*arguments, "--out", str(tmp_path / "store")]) == 2
     assert_one_line(capsys, *parts)
     assert not (tmp_path / "store").exists()
+
+
+def test_a_name_that_ogbench_does_not_know_is_one_line(make_npz, tmp_path, capsys):
+    arguments = ["shard", make_npz(LENGTHS), "--dataset", "cube-sngle-play"]
+    assert main([*arguments, "--out", str(tmp_path / "store")]) == 2
+    assert_one_line(capsys, "cube-sngle-play", "nearest known: cube-single-play")
 
 
 def test_bad_files_are_one_line(make_npz, tmp_path, capsys):
@@ -267,6 +264,19 @@ def test_inspect_shows_everything(make_npz, tmp_path, capsys):
         "mujoco",
     ):
         assert text in out
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_inspect_draws_the_histograms(make_npz, tmp_path, capsys):
+    assert shard(make_npz(LENGTHS), tmp_path, "--discounts", 0.9, 0.99) == 0
+    capsys.readouterr()
+    picture = tmp_path / "labels.png"
+    command = ["inspect", str(tmp_path / "store"), "--json", "--plot"]
+    assert main([*command, str(picture)]) == 0
+    json.loads(capsys.readouterr().out)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert main([*command, "labels.pdf"]) == 2
+    assert_one_line(capsys, "ending in .png", "labels.pdf")
 
 
 def test_what_follows_two_dashes_is_beam_s(make_npz, tmp_path, capsys, monkeypatch):

@@ -208,7 +208,7 @@ def simulator_state(environment):
 
 @quiet
 @pytest.mark.parametrize("dataset", FAST)
-def test_a_reward_is_that_of_the_state_before_the_step(dataset):
+def test_n6_a_reward_is_that_of_the_state_before_the_step(dataset):
     seen = set()
     for task in (tasks_of(dataset)[1], tasks_of(dataset)[4]):
         environment = single_task_environment(dataset, task.task)
@@ -232,7 +232,7 @@ def test_a_reward_is_that_of_the_state_before_the_step(dataset):
     assert len(seen) >= 2
 
 
-def test_an_environment_that_judges_after_the_step_is_one_row_ahead():
+def test_n6_an_environment_that_judges_after_the_step_is_one_row_ahead():
     task = tasks_of("pointmaze-medium-navigate")[0]
     goal = np.array(task.goal["xy"])
     rewards = {}

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from ogbench.relabel_utils import relabel_dataset
+from ogbench.utils import load_dataset
 
 from pipeline import shard
 from pipeline.domains import parse_dataset
@@ -15,7 +16,8 @@ from pipeline.plan import plan_store
 from pipeline.relabel import make_environment, read_tasks
 from pipeline.shard import commit_store, write_part, write_parts
 from pipeline.sources.base import Block, Facts
-from pipeline.store import schema, writer
+from pipeline.sources.ogbench_npz import OgbenchNpz
+from pipeline.store import arrays, schema, writer
 from pipeline.store.errors import BadEpisodeError, DataFormatError
 from pipeline.store.manifest import Task
 from pipeline.store.reader import Store
@@ -367,3 +369,124 @@ def make_plan_of(source, tasks, tmp_path):
         discounts=(0.9,),
         versions={},
     )
+
+
+def test_skipping_reads_the_input_once(make_npz, make_plan, make_rows, monkeypatch):
+    rows = poison(make_rows(LENGTHS), observations=np.inf)
+    options = {"on_bad_episode": "skip", "max_bad_share": 0.2, "part_rows": 6}
+    plan = make_plan(make_npz(LENGTHS, **rows), **options)
+    assert len(plan.parts) > 3
+    reads, real = [], OgbenchNpz.read
+
+    def read(self, ranges):
+        reads.append(ranges)
+        return real(self, ranges)
+
+    monkeypatch.setattr(OgbenchNpz, "read", read)
+    (whole,) = plan.runs(1)
+    parts = list(write_parts(whole[:2] + whole[3:]))
+    assert len(reads) == 1
+    assert sum(part.rows for part in parts) > 0
+    assert all(part.rows == sum_of(plan.root, part.index) for part in parts)
+
+
+def sum_of(root, index):
+    """Rows that the arrays of a part really have."""
+    lengths = arrays.open_array(root, f"parts/{index:05d}/episode_lengths").read()
+    shape = arrays.open_array(root, f"parts/{index:05d}/observations").shape
+    assert shape[0] == lengths.result().sum()
+    return shape[0]
+
+
+@pytest.mark.parametrize("compact", [True, False])
+def test_f1_transitions_are_those_of_ogbench(make_npz, make_plan, make_rows, compact):
+    path = make_npz((5, 5))
+    plan = make_plan(path)
+    write(plan)
+    store = Store(plan.root)
+    observations, actions = store.read("observations"), store.read("actions")
+    inner = np.setdiff1d(np.arange(10), [4, 9])
+    expected = load_dataset(path, compact_dataset=compact)
+    valid = np.arange(len(expected["observations"]))
+    if compact:
+        valid = np.flatnonzero(expected["valids"])
+        after = expected["observations"][valid + 1]
+    else:
+        after = expected["next_observations"]
+    assert len(valid) == len(inner) == 8
+    np.testing.assert_array_equal(observations[inner], expected["observations"][valid])
+    np.testing.assert_array_equal(observations[inner + 1], after)
+    np.testing.assert_array_equal(actions[inner], expected["actions"][valid])
+
+
+def test_f1_the_last_row_s_action_and_reward_lead_nowhere(
+    make_npz, make_plan, make_rows
+):
+    rows = make_rows((5, 5))
+    rows["qpos"][[4, 9], 14:17] = (0.425, 0.1, 0.02)  # solves task 1 there
+    plan = make_plan(make_npz((5, 5), **rows))
+    write(plan)
+    sums = Store(plan.root).read("returns/0.99", column=0)
+    assert sums[[4, 9]].tolist() == [0.0, 0.0]
+    rows["qpos"][[4, 9], 14:17] = 5.0
+    other = make_plan(make_npz((5, 5), name="other.npz", **rows), out="other")
+    write(other)
+    np.testing.assert_array_equal(
+        Store(other.root).read("returns/0.99", column=0), sums
+    )
+
+
+def test_f3_terminals_in_a_row_hold_no_transition(make_npz, make_plan):
+    plan = make_plan(make_npz((4, 1, 1, 5)))
+    assert plan.single_row_episodes == 2
+    write(plan)
+    store = Store(plan.root)
+    assert store.episodes().starts.tolist() == [0, 4, 5, 6]
+    assert store.read("returns/0.9")[[4, 5]].tolist() == [[0.0] * 3] * 2
+
+
+LARGE = """
+import re, sys
+from pathlib import Path
+from pipeline.plan import plan_store
+from pipeline.shard import write_parts
+from pipeline.sources.own_npz import OwnNpz
+from pipeline.store.manifest import Task
+
+task = Task(1, "own", "pictures-v0", "stored")
+plan = plan_store(sys.argv[2], [("train", OwnNpz(sys.argv[1]))], dataset="pictures",
+                  environment_id="pictures-v0", tasks=[task], discounts=(0.9,))
+list(write_parts(plan.parts))
+print(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+"""
+
+
+@pytest.mark.slow
+def test_f6_memory_does_not_grow_with_the_images(tmp_path):
+    peaks = []
+    for episodes in (100, 400):
+        n = 100 * episodes
+        terminals = np.arange(1, n + 1) % 100 == 0
+        np.savez(
+            tmp_path / "images.npz",
+            observations=np.random.default_rng(0).integers(
+                0, 256, (n, 64, 64, 3), np.uint8
+            ),
+            actions=np.zeros(n, np.int32),
+            rewards=np.zeros(n),
+            masks=np.ones(n, bool),
+            terminals=terminals,
+        )
+        done = subprocess.run(
+            [
+                *(sys.executable, "-c", LARGE),
+                *(str(tmp_path / "images.npz"), str(tmp_path / f"store{episodes}")),
+            ],
+            check=True,
+            capture_output=True,
+            env={**os.environ, "PYTHONPATH": str(Path(shard.__file__).parents[1])},
+        )
+        peaks.append(int(done.stdout) << 10)
+    # As much as a process takes that has loaded all this, and a few blocks.
+    assert peaks[1] < 450e6 < 400 * 100 * 64 * 64 * 3
+    assert peaks[1] < 1.2 * peaks[0]

@@ -1,0 +1,149 @@
+"""Adding parts to a store that is there. Knows nothing of Beam.
+
+New parts are written beside the old ones, where no reader looks, and the manifest
+takes them in in one atomic step.
+"""
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.plan import Inputs, StorePlan, plan_inputs
+from pipeline.shard import check_dropped, merge_statistics
+from pipeline.store import files, manifest
+from pipeline.store.errors import DataFormatError
+from pipeline.store.files import Content
+from pipeline.store.manifest import DatasetManifest, PartManifest
+from pipeline.store.reader import Store
+
+# Of two at once, each would write into the other's parts.
+_CLAIM = "append.json"
+
+
+@dataclass(frozen=True)
+class AppendPlan:
+    """Parts to be added.
+
+    Attributes:
+        there: The store's manifest as it was read; the commit is conditional on it.
+        added: The new parts.
+    """
+
+    there: Content
+    added: StorePlan
+
+
+def plan_append(root: str, inputs: Inputs, **options: Any) -> AppendPlan | None:
+    """Plans what a store is to hold besides.
+
+    Args:
+        root: The store.
+        inputs: From `look_at`; what the store holds already is left out.
+        **options: Of `plan_inputs`: ``part_rows``, ``on_bad_episode`` and
+            ``max_bad_share``.
+
+    Returns:
+        The plan; None if the store holds it all.
+
+    Raises:
+        DataFormatError: If the store cannot be read, or the input is of another kind.
+        ValueError: If an option is out of range.
+    """
+    there = files.read(root, manifest.DATASET_MANIFEST)
+    value = Store(root).manifest
+    held = {(part.split, part.origin.digest) for part in value.parts}
+    found = tuple(
+        (split, source, facts)
+        for split, source, facts in inputs.found
+        if (split, facts.digest) not in held
+    )
+    if not found:
+        return None
+    added = plan_inputs(
+        root,
+        dataclasses.replace(inputs, found=found),
+        dataset=value.dataset,
+        environment_id=value.environment_id,
+        tasks=value.tasks,
+        discounts=value.discounts,
+        versions=value.versions,
+        first_part=len(value.parts),
+        **options,
+    )
+    for part in added.parts:
+        fields = part.stored_fields()
+        if fields != value.fields:
+            raise DataFormatError(
+                f"{part.origin.name}: expected the fields of the store {root}, "
+                f"{_summary(value.fields)}, got {_summary(fields)}; one store holds "
+                "data of one kind"
+            )
+    return AppendPlan(there, added)
+
+
+def claim(plan: AppendPlan) -> None:
+    """Says in the store which parts are being added, so that nobody adds others.
+
+    Args:
+        plan: About to be written.
+
+    Raises:
+        DataFormatError: If another append has begun and not ended.
+    """
+    asked = json.dumps([part.digest() for part in plan.added.parts]).encode()
+    there = files.read(plan.added.root, _CLAIM)
+    held = {part.plan for part in Store(plan.added.root).manifest.parts}
+    # One whose parts have been taken in was only not cleared away.
+    if there.data is None or set(json.loads(there.data)) <= held:
+        files.commit(plan.added.root, _CLAIM, asked, replacing=there)
+    elif there.data != asked:
+        raise DataFormatError(
+            f"{plan.added.root}/{_CLAIM}: another append has begun here and not "
+            "ended; repeat that one, or delete the file if it is given up"
+        )
+
+
+def commit_append(plan: AppendPlan, parts: Sequence[PartManifest]) -> DatasetManifest:
+    """Takes new parts into a store.
+
+    Args:
+        plan: What the parts were written by.
+        parts: Their manifests, in any order.
+
+    Returns:
+        The store's new manifest.
+
+    Raises:
+        DataFormatError: If parts are missing, too many episodes were left out, or
+            somebody else has changed the store since it was planned.
+    """
+    root = plan.added.root
+    found = sorted(parts, key=lambda part: part.index)
+    if [part.index for part in found] != [part.index for part in plan.added.parts]:
+        raise DataFormatError(
+            f"{root}: expected {len(plan.added.parts)} new parts, got "
+            f"{[part.index for part in found]}; repeat the command to write the rest"
+        )
+    check_dropped(plan.added, found)
+    where = os.path.join(root, manifest.DATASET_MANIFEST)
+    old = manifest.dataset_from_json(plan.there.data or b"", where=where)
+    together = (*old.parts, *found)
+    value = dataclasses.replace(
+        old,
+        parts=together,
+        statistics=merge_statistics(together),
+        skipped=old.skipped | plan.added.skipped,
+    )
+    data = manifest.to_json(value).encode()
+    files.commit(root, manifest.DATASET_MANIFEST, data, replacing=plan.there)
+    files.delete(root, _CLAIM)
+    return value
+
+
+def _summary(fields: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{name} {field.dtype}{list(field.shape)}" for name, field in fields.items()
+    )

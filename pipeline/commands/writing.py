@@ -1,0 +1,135 @@
+"""Planning a store, running the pipeline that writes it, and saying how it went.
+
+Beam and the simulator are imported where they are needed: each takes seconds.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rich.console import Console
+
+from pipeline import export, progress, shard, summary
+from pipeline.commands.arguments import usage_errors
+from pipeline.domains import Domain
+from pipeline.plan import Inputs, StorePlan, plan_inputs
+from pipeline.store.reader import Store
+
+# Starting worker processes takes as long as writing so many rows.
+_ROWS_WORTH_A_PROCESS = 1_000_000
+
+
+def plan_relabelled(
+    domain: Domain, out: str, inputs: Inputs, **options: Any
+) -> StorePlan:
+    """Plans a store with the five tasks of a domain.
+
+    Args:
+        domain: The data set.
+        out: The store.
+        inputs: From `look_at`.
+        **options: Of `plan_inputs`.
+
+    Returns:
+        The plan.
+
+    Raises:
+        UsageError: If an option is out of range.
+        DataFormatError: If the inputs do not fit.
+    """
+    from pipeline.relabel import read_tasks
+
+    with usage_errors():
+        return plan_inputs(
+            out,
+            inputs,
+            dataset=domain.dataset,
+            environment_id=domain.environment_id,
+            tasks=read_tasks(domain),
+            **options,
+        )
+
+
+def write_store(
+    console: Console, plan: StorePlan, workers: int, beam_arguments: Sequence[str]
+) -> None:
+    """Writes a planned store, unless it is there.
+
+    Args:
+        console: Where to say so.
+        plan: The store.
+        workers: Processes on this machine.
+        beam_arguments: Beam's own.
+    """
+    from pipeline import build
+
+    summary.print_plan(console, plan)
+    if shard.find_committed(plan) is not None:
+        console.print(f"{plan.root}: already finished, nothing to do", soft_wrap=True)
+        return
+    run_parts(
+        console,
+        plan,
+        workers,
+        beam_arguments,
+        lambda root, runs: build.define_sharding(root, plan, runs=runs),
+    )
+
+
+def run_parts(
+    console: Console,
+    plan: StorePlan,
+    workers: int,
+    beam_arguments: Sequence[str],
+    define: Callable[[Any, int], object],
+) -> None:
+    """Runs a pipeline that writes parts and commits them.
+
+    Args:
+        console: Where to say how it goes.
+        plan: The parts.
+        workers: Processes on this machine.
+        beam_arguments: Beam's own.
+        define: Puts the pipeline together, given its root and into how many runs to
+            group the parts.
+    """
+    from pipeline import runners
+
+    def measure() -> tuple[int, str]:
+        rows, parts = progress.rows_written(plan)
+        return rows, f"{parts} of {len(plan.parts)} parts"
+
+    # A part has one writer, and a small store is written before processes start. One
+    # file is read from its beginning, so a second process on it does much of the
+    # first one's work again; and the threads of one keep about two cores busy.
+    files = [sum(part.episodes.rows for part in run) for run in plan.runs(1)]
+    sources = round(plan.rows / max(files))
+    useful = min(
+        max(sources, workers // 2),
+        workers,
+        len(plan.parts),
+        1 + plan.rows // _ROWS_WORTH_A_PROCESS,
+    )
+    options = runners.make_options(useful, beam_arguments)
+    runs = useful if runners.is_local(options) else len(plan.parts)
+    clock = progress.Rate(measure()[0])
+    with progress.shown(console, "write", plan.rows, measure):
+        runners.run(lambda root: define(root, runs), options)
+    numbers = {part.index for part in plan.parts}
+    parts = [p for p in Store(plan.root).manifest.parts if p.index in numbers]
+    dropped = sum(len(e) for part in parts for e in part.dropped.values())
+    rows = sum(part.rows for part in parts)
+    console.print(
+        f"{plan.root}: finished, {rows:,} rows in {len(parts)} parts, "
+        f"{clock.of(rows):,.0f} rows/s"
+        + (f", {dropped} bad episodes left out" if dropped else ""),
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def export_store(console: Console, store: str, npz: str) -> None:
+    """Writes a store back as OGBench's npz, and says so."""
+    with usage_errors():
+        paths = export.export_npz(Store(store), npz)
+    for path in paths:
+        console.print(f"{path}: written", highlight=False, soft_wrap=True)

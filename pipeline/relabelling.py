@@ -1,0 +1,215 @@
+"""Adding tasks and discounts to a store that is there.
+
+Observations, actions and physics state stay where they are; the per-task arrays are
+written anew, into a folder of their own in each part, and the manifest moves over to
+them in one atomic step. Readers see the old labels or the new ones, never a mixture.
+Knows nothing of Beam.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.episodes import EpisodeRange, cut
+from pipeline.labels import label_episodes
+from pipeline.plan import BLOCK_ROWS
+from pipeline.shard import Summary, merge_statistics
+from pipeline.store import files, manifest, schema
+from pipeline.store.errors import DataFormatError
+from pipeline.store.files import Content
+from pipeline.store.manifest import DatasetManifest, FieldSpec, PartManifest, Task
+from pipeline.store.reader import Store
+from pipeline.store.writer import ColumnsWriter, read_part
+
+# What rewards and masks are made from.
+_PHYSICS = ("qpos", "button_states")
+
+
+@dataclass(frozen=True)
+class LabelsPlan:
+    """New labels of one part: what travels to a worker.
+
+    Attributes:
+        root: The store.
+        part: The part as it is.
+        tasks: Columns to be.
+        discounts: Of the return sums to be.
+        labels: Folder of the new arrays within the part.
+    """
+
+    root: str
+    part: PartManifest
+    tasks: tuple[Task, ...]
+    discounts: tuple[float, ...]
+    labels: str
+
+
+@dataclass(frozen=True)
+class RelabelPlan:
+    """New labels of a whole store.
+
+    Attributes:
+        root: The store.
+        there: Its manifest as it was read; the commit is conditional on it.
+        parts: In order.
+    """
+
+    root: str
+    there: Content
+    parts: tuple[LabelsPlan, ...]
+
+    @property
+    def rows(self) -> int:
+        """Rows of all parts."""
+        return sum(each.part.rows for each in self.parts)
+
+
+def plan_relabelling(
+    root: str, *, tasks: Sequence[Task] = (), discounts: Sequence[float] = ()
+) -> RelabelPlan | None:
+    """Plans what a store is to hold besides.
+
+    Args:
+        root: The store.
+        tasks: To add, or hold already.
+        discounts: To add, or hold already; each in (0, 1].
+
+    Returns:
+        The plan; None if the store holds it all.
+
+    Raises:
+        ValueError: If a discount is out of range.
+        DataFormatError: If the store cannot be read, or its rewards came with the
+            data and no task can be added.
+    """
+    for discount in discounts:
+        if not 0.0 < discount <= 1.0:
+            raise ValueError(f"expected discounts in (0, 1], got {discount}")
+    there = files.read(root, manifest.DATASET_MANIFEST)
+    value = Store(root).manifest
+    added = {task.task: task for task in tasks} | {t.task: t for t in value.tasks}
+    if len(added) > len(value.tasks) and any(t.recipe == "stored" for t in value.tasks):
+        raise DataFormatError(
+            f"{root}: expected a store with tasks that are relabelled from physics "
+            "state, got one whose rewards came with the data; leave --tasks out"
+        )
+    wanted = tuple(added[number] for number in sorted(added))
+    sums = tuple(sorted({*value.discounts, *map(float, discounts)}))
+    if (wanted, sums) == (value.tasks, value.discounts):
+        return None
+    asked = json.dumps([[dataclasses.asdict(t) for t in wanted], sums], sort_keys=True)
+    labels = f"labels-{hashlib.sha256(asked.encode()).hexdigest()[:16]}"
+    parts = (LabelsPlan(root, part, wanted, sums, labels) for part in value.parts)
+    return RelabelPlan(root, there, tuple(parts))
+
+
+def write_labels(plan: LabelsPlan) -> PartManifest:
+    """Writes the new per-task arrays of one part; those that are there stay.
+
+    Args:
+        plan: Which part, and what it is to hold.
+
+    Returns:
+        The part's manifest as it will be.
+
+    Raises:
+        DataFormatError: If arrays of the part cannot be read.
+    """
+    done = read_part(plan.root, plan.part.index, plan.labels)
+    if done is not None and done.plan == plan.part.plan:
+        return done
+    store = Store(plan.root)
+    fields = schema.task_fields(plan.discounts)
+    renewed = dataclasses.replace(plan.part, labels=plan.labels)
+    writer = ColumnsWriter(
+        plan.root,
+        renewed.labels_folder,
+        fields,
+        rows=plan.part.rows,
+        tasks=len(plan.tasks),
+    )
+    lengths = store.read_rows(plan.part, "episode_lengths", 0, plan.part.episodes)
+    summary = Summary()
+    for block in cut(EpisodeRange(0, 0, tuple(lengths.tolist())), BLOCK_ROWS):
+        columns = label_episodes(
+            plan.tasks,
+            plan.discounts,
+            _inputs(store, plan, block),
+            np.asarray(block.lengths, np.int64),
+        )
+        writer.append(columns)
+        summary.add(columns)
+    result = dataclasses.replace(
+        renewed,
+        statistics=_kept(plan.part.statistics) | summary.statistics(),
+        checksums=_kept(plan.part.checksums) | writer.finish_columns(plan.part.rows),
+    )
+    writer.commit(result)
+    return result
+
+
+def commit_labels(plan: RelabelPlan, parts: Sequence[PartManifest]) -> DatasetManifest:
+    """Moves a store over to its new labels.
+
+    Args:
+        plan: What the labels were written by.
+        parts: Manifests of all parts, in any order.
+
+    Returns:
+        The store's new manifest.
+
+    Raises:
+        DataFormatError: If parts are missing, or somebody else has changed the store
+            since it was planned; the old labels are then still there.
+    """
+    found = tuple(sorted(parts, key=lambda part: part.index))
+    if [p.index for p in found] != [each.part.index for each in plan.parts]:
+        raise DataFormatError(
+            f"{plan.root}: expected labels of {len(plan.parts)} parts, got those of "
+            f"{[part.index for part in found]}; repeat the command"
+        )
+    where = os.path.join(plan.root, manifest.DATASET_MANIFEST)
+    old = manifest.dataset_from_json(plan.there.data or b"", where=where)
+    of_rows = {n: field for n, field in old.fields.items() if field.per == "row"}
+    fields: dict[str, FieldSpec] = of_rows | schema.task_fields(plan.parts[0].discounts)
+    value = dataclasses.replace(
+        old,
+        fields=fields,
+        tasks=plan.parts[0].tasks,
+        discounts=plan.parts[0].discounts,
+        parts=found,
+        statistics=merge_statistics(found),
+    )
+    data = manifest.to_json(value).encode()
+    files.commit(plan.root, manifest.DATASET_MANIFEST, data, replacing=plan.there)
+    return value
+
+
+def _inputs(
+    store: Store, plan: LabelsPlan, block: EpisodeRange
+) -> dict[str, npt.NDArray[Any]]:
+    """What the labels of a block are made from."""
+    names = [name for name in _PHYSICS if name in store.manifest.fields]
+    stored = plan.tasks[0].recipe == "stored"
+    if stored:
+        names = [schema.REWARDS, schema.MASKS]
+    first, last = block.first_row, block.first_row + block.rows
+    rows = {name: store.read_rows(plan.part, name, first, last) for name in names}
+    return {name: v[:, 0] for name, v in rows.items()} if stored else rows
+
+
+def _kept(named: Mapping[str, Any]) -> dict[str, Any]:
+    """What belongs to the arrays that stay."""
+    return {
+        name: value
+        for name, value in named.items()
+        if name not in (schema.REWARDS, schema.MASKS)
+        and not name.startswith("returns/")
+    }

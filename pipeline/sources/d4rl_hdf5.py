@@ -1,0 +1,145 @@
+"""D4RL's files: one HDF5, rows of transitions, terminals and timeouts apart.
+
+``terminals`` is the end of the task (mask 0: no bootstrap), ``timeouts`` is where an
+episode was cut off, which is no end of anything.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.episodes import EpisodeRange
+from pipeline.sources import boundaries, hdf5, inputs, transitions
+from pipeline.sources.base import Block, Facts
+from pipeline.sources.ogbench_npz import stored_dtype
+from pipeline.sources.transitions import (
+    NEXT_OBSERVATIONS,
+    TERMINALS,
+    TIMEOUTS,
+    TransitionTable,
+)
+from pipeline.store import schema
+from pipeline.store.errors import DataFormatError
+
+_REQUIRED = (schema.OBSERVATIONS, schema.ACTIONS, schema.REWARDS, TERMINALS)
+_OPTIONAL = (TIMEOUTS, NEXT_OBSERVATIONS)
+
+
+@dataclass(frozen=True)
+class D4rlHdf5:
+    """An HDF5 file of D4RL's layout, as a source with rewards of its own.
+
+    Attributes:
+        path: The file, local or ``gs://``.
+    """
+
+    path: str
+
+    def describe(self) -> Facts:
+        """Reads the ends of episodes, and looks through the observations for others.
+
+        Returns:
+            Facts of the file; boundaries that seem to be missing are warnings.
+
+        Raises:
+            FileNotFoundError: If there is no such file.
+            DataFormatError: If it is cut short, or lacks what the layout has.
+        """
+        with hdf5.opened(self.path) as file:
+            members = self._members(file)
+            rows = {name: len(member) for name, member in members.items()}
+            if len(set(rows.values())) > 1:
+                raise DataFormatError(
+                    f"{self.path}: expected one row of each data set per step, got "
+                    f"rows {rows}; the file is inconsistent, make or fetch it again"
+                )
+            table = self._table(members)
+
+            def read(
+                first: int, last: int
+            ) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
+                after = members.get(NEXT_OBSERVATIONS)
+                return (
+                    hdf5.read(members[schema.OBSERVATIONS], first, last, self.path),
+                    None if after is None else hdf5.read(after, first, last, self.path),
+                )
+
+            suspects = boundaries.find_suspects(read, table, where=self.name)
+            sample = {
+                schema.OBSERVATIONS: _empty(schema.OBSERVATIONS, members),
+                schema.ACTIONS: _empty(schema.ACTIONS, members),
+                schema.REWARDS: np.empty(0, members[schema.REWARDS].dtype),
+                schema.MASKS: np.empty(0, np.bool_),
+            }
+            ignored = tuple(sorted(set(file) - set(members)))
+        return Facts(
+            source="d4rl_hdf5",
+            name=self.name,
+            digest=inputs.digest(self.path),
+            fields=schema.input_fields(sample),
+            lengths=table.lengths,
+            ignored=ignored,
+            warnings=(*table.warnings, *suspects),
+        )
+
+    def read(self, ranges: Sequence[EpisodeRange]) -> Iterator[Block]:
+        """Streams episodes, one block for each range.
+
+        Args:
+            ranges: In order, without overlap.
+
+        Yields:
+            The blocks, with ``rewards`` and ``masks``.
+
+        Raises:
+            DataFormatError: If bytes are damaged.
+        """
+        with hdf5.opened(self.path) as file:
+            members = self._members(file)
+            table = self._table(members)
+            for episodes in ranges:
+                first, count = table.file_rows(episodes)
+                given = {
+                    name: _flat(
+                        name, hdf5.read(member, first, first + count, self.path)
+                    )
+                    for name, member in members.items()
+                }
+                yield Block.of(episodes, transitions.to_rows(table, episodes, given))
+
+    @property
+    def name(self) -> str:
+        """File name."""
+        return os.path.basename(self.path)
+
+    def _members(self, file: Any) -> dict[str, Any]:
+        names = [*_REQUIRED, *(name for name in _OPTIONAL if name in file)]
+        return {name: hdf5.dataset(file, name, self.path) for name in names}
+
+    def _table(self, members: dict[str, Any]) -> TransitionTable:
+        timeouts = members.get(TIMEOUTS)
+        return transitions.find_episodes(
+            hdf5.read(members[TERMINALS], 0, len(members[TERMINALS]), self.path),
+            None
+            if timeouts is None
+            else hdf5.read(timeouts, 0, len(timeouts), self.path),
+            has_next=NEXT_OBSERVATIONS in members,
+            where=self.name,
+        )
+
+
+def _empty(name: str, members: dict[str, Any]) -> npt.NDArray[Any]:
+    member = members[name]
+    return np.empty((0, *member.shape[1:]), stored_dtype(name, member.dtype))
+
+
+def _flat(name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Values as they are stored: per-step numbers without a second axis."""
+    if name in (schema.REWARDS, TERMINALS, TIMEOUTS):
+        return values.reshape(len(values))
+    kind = schema.OBSERVATIONS if name == NEXT_OBSERVATIONS else name
+    return values.astype(stored_dtype(kind, values.dtype), copy=False)

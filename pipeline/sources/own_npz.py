@@ -1,0 +1,178 @@
+"""A plain npz with rewards of its own: one task, whose labels came with the data.
+
+Two layouts, told apart by what there is. With ``masks``, rows are as OGBench's: an
+episode of T transitions has T+1 of them, ``terminals`` marks its last row, and masks
+are 0 where the task is solved. With ``timeouts``, rows are transitions as D4RL's.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.episodes import EpisodeRange, episode_lengths
+from pipeline.sources import boundaries, npz, transitions
+from pipeline.sources.base import Block, Facts
+from pipeline.sources.ogbench_npz import stored_dtype
+from pipeline.sources.transitions import (
+    NEXT_OBSERVATIONS,
+    TERMINALS,
+    TIMEOUTS,
+    TransitionTable,
+)
+from pipeline.store import schema
+from pipeline.store.errors import DataFormatError
+
+_REQUIRED = (schema.OBSERVATIONS, schema.ACTIONS, schema.REWARDS, TERMINALS)
+_OPTIONAL = (schema.MASKS, TIMEOUTS, NEXT_OBSERVATIONS)
+_PER_STEP = (schema.REWARDS, schema.MASKS, TERMINALS, TIMEOUTS)
+
+
+@dataclass(frozen=True)
+class OwnNpz:
+    """An npz with rewards of its own, as a source.
+
+    Attributes:
+        path: The file, local or ``gs://``.
+    """
+
+    path: str
+
+    def describe(self) -> Facts:
+        """Reads the headers and the ends of episodes.
+
+        Returns:
+            Facts of the file.
+
+        Raises:
+            FileNotFoundError: If there is no such file.
+            DataFormatError: If it is cut short, lacks a member, or does not say
+                where episodes end and where not to bootstrap.
+        """
+        members = self._members()
+        rows = {name: member.shape[0] for name, member in members.items()}
+        if len(set(rows.values())) > 1:
+            raise DataFormatError(
+                f"{self.path}: expected one row of each member per step, got rows "
+                f"{rows}; the file is inconsistent, make or fetch it again"
+            )
+        warnings: tuple[str, ...] = ()
+        table = self._table(members)
+        if table is None:
+            ends = npz.read_array(self.path, TERMINALS)
+            lengths = tuple(
+                episode_lengths(ends, where=f"{self.path}: {TERMINALS}").tolist()
+            )
+        else:
+            lengths = table.lengths
+            suspects = self._suspects(members, table)
+            warnings = (*table.warnings, *suspects)
+        fields = {
+            name: _sample(name, members[name])
+            for name in (schema.OBSERVATIONS, schema.ACTIONS, schema.REWARDS)
+        }
+        masks = members.get(schema.MASKS)
+        fields[schema.MASKS] = np.empty(0, np.bool_ if masks is None else masks.dtype)
+        return Facts(
+            source="own_npz",
+            name=os.path.basename(self.path),
+            digest=npz.digest(self.path),
+            fields=schema.input_fields(fields),
+            lengths=lengths,
+            ignored=tuple(n for n in npz.member_names(self.path) if n not in members),
+            warnings=warnings,
+        )
+
+    def read(self, ranges: Sequence[EpisodeRange]) -> Iterator[Block]:
+        """Streams episodes, one block for each range.
+
+        Args:
+            ranges: In order, without overlap.
+
+        Yields:
+            The blocks, with ``rewards`` and ``masks``.
+
+        Raises:
+            DataFormatError: If bytes are damaged.
+        """
+        members = self._members()
+        table = self._table(members)
+        slices = [
+            (episodes.first_row, episodes.rows)
+            if table is None
+            else table.file_rows(episodes)
+            for episodes in ranges
+        ]
+        for episodes, given in zip(
+            ranges, npz.stream(self.path, members, slices), strict=True
+        ):
+            rows = {name: _stored(name, values) for name, values in given.items()}
+            if table is None:
+                del rows[TERMINALS]
+            else:
+                rows = transitions.to_rows(table, episodes, rows)
+            yield Block.of(episodes, rows)
+
+    def _members(self) -> dict[str, npz.Member]:
+        members = npz.read_members(self.path, [*_REQUIRED, *_OPTIONAL])
+        missing = [name for name in _REQUIRED if name not in members]
+        if missing:
+            raise DataFormatError(
+                f"{self.path}: expected the members {', '.join(_REQUIRED)}, got "
+                f"{', '.join(npz.member_names(self.path)) or 'none'}; add "
+                f"{', '.join(missing)}"
+            )
+        if schema.MASKS in members:
+            # The next row says it all.
+            members.pop(TIMEOUTS, None)
+            members.pop(NEXT_OBSERVATIONS, None)
+        elif TIMEOUTS not in members:
+            raise DataFormatError(
+                f"{self.path}: expected masks or timeouts beside rewards and "
+                "terminals, got neither, and a terminal could be the end of the task "
+                "or a time limit; add masks (0 where the task is solved, terminals at "
+                "the last of T+1 rows) or timeouts (rows are transitions)"
+            )
+        return members
+
+    def _table(self, members: dict[str, npz.Member]) -> TransitionTable | None:
+        """Episodes of a file of transitions; None if its rows are OGBench's."""
+        if TIMEOUTS not in members:
+            return None
+        return transitions.find_episodes(
+            npz.read_array(self.path, TERMINALS),
+            npz.read_array(self.path, TIMEOUTS),
+            has_next=NEXT_OBSERVATIONS in members,
+            where=os.path.basename(self.path),
+        )
+
+    def _suspects(
+        self, members: dict[str, npz.Member], table: TransitionTable
+    ) -> list[str]:
+        """Reads the observations through for boundaries that are not marked."""
+        names = [n for n in (schema.OBSERVATIONS, NEXT_OBSERVATIONS) if n in members]
+        states = {name: members[name] for name in names}
+
+        def read(
+            first: int, last: int
+        ) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
+            (block,) = npz.stream(self.path, states, [(first, last - first)])
+            return block[schema.OBSERVATIONS], block.get(NEXT_OBSERVATIONS)
+
+        return boundaries.find_suspects(read, table, where=os.path.basename(self.path))
+
+
+def _sample(name: str, member: npz.Member) -> npt.NDArray[Any]:
+    rows = np.empty((0, *member.shape[1:]), member.dtype)
+    return _stored(name, rows)
+
+
+def _stored(name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Values as they are stored: per-step numbers without a second axis."""
+    if name in _PER_STEP:
+        return values[:, 0] if values.shape[1:] == (1,) else values
+    kind = schema.OBSERVATIONS if name == NEXT_OBSERVATIONS else name
+    return values.astype(stored_dtype(kind, values.dtype), copy=False)

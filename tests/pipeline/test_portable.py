@@ -1,0 +1,112 @@
+"""The portable protocol: Beam's own job service, workers beside it or in a pool."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pipeline import build, runners
+from pipeline.shard import commit_store, write_part
+from pipeline.store.errors import DataFormatError
+
+LENGTHS = (5, 5, 7, 4, 1, 6)
+ROOT = Path(runners.__file__).parents[1]
+_PATH = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+
+
+@contextlib.contextmanager
+def server(module, port_option, log):
+    """A server of Beam's, once it can be reached; its address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with open(log, "w") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, f"{port_option}={port}"],
+            stdout=file,
+            stderr=file,
+            cwd=ROOT,
+            # A pool starts its workers as `python`, whichever comes first.
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PATH": _PATH},
+        )
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            with contextlib.suppress(OSError):
+                socket.create_connection(("localhost", port), 1).close()
+                break
+            assert process.poll() is None, Path(log).read_text()
+            assert time.monotonic() < deadline, Path(log).read_text()
+            time.sleep(0.05)
+        yield f"localhost:{port}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def job_endpoint(tmp_path_factory):
+    module = "apache_beam.runners.portability.local_job_service_main"
+    log = tmp_path_factory.mktemp("jobs") / "log"
+    with server(module, "--port", log) as address:
+        yield address
+
+
+@pytest.fixture
+def pool_endpoint(tmp_path):
+    module = "apache_beam.runners.worker.worker_pool_main"
+    with server(module, "--service_port", tmp_path / "pool.log") as address:
+        yield address
+
+
+def run(plan, job_endpoint, *environment):
+    options = runners.make_options(
+        1,
+        ["--runner=PortableRunner", f"--job_endpoint={job_endpoint}", *environment],
+    )
+    return runners.run(lambda root: build.define_sharding(root, plan, runs=2), options)
+
+
+def check(make_npz, make_plan, read_tree, job_endpoint, *environment):
+    path = make_npz(LENGTHS)
+    plan, pure = make_plan(path, out="portable"), make_plan(path, out="pure")
+    counters = run(plan, job_endpoint, *environment)
+    commit_store(pure, [write_part(part) for part in pure.parts])
+    assert read_tree(plan.root) == read_tree(pure.root)
+    assert counters["rows_finished"] == sum(LENGTHS)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_workers_beside_the_launcher_write_the_same_bytes(
+    make_npz, make_plan, read_tree, job_endpoint
+):
+    environment = "--environment_type=LOOPBACK"
+    check(make_npz, make_plan, read_tree, job_endpoint, environment)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_workers_of_a_pool_write_the_same_bytes(
+    make_npz, make_plan, read_tree, job_endpoint, pool_endpoint
+):
+    environment = [
+        "--environment_type=EXTERNAL",
+        f"--environment_config={pool_endpoint}",
+    ]
+    check(make_npz, make_plan, read_tree, job_endpoint, *environment)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_worker_s_error_comes_back_in_one_line(
+    make_npz, make_plan, make_rows, job_endpoint
+):
+    rows = make_rows(LENGTHS)
+    rows["observations"][0, 0] = float("nan")
+    plan = make_plan(make_npz(LENGTHS, **rows))
+    with pytest.raises(DataFormatError, match=r"episode 0, row 0: observations\[0\]"):
+        run(plan, job_endpoint, "--environment_type=LOOPBACK")
