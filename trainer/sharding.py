@@ -3,6 +3,7 @@
 Axes: ``seed``, runs trained side by side; ``data``, rows of a batch.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax
@@ -27,13 +28,20 @@ class MeshConfig:
     data: int = -1
 
 
-def make_mesh(config: MeshConfig, *, seeds: int, batch_size: int) -> Mesh:
-    """Arranges all devices.
+def make_mesh(
+    config: MeshConfig,
+    *,
+    seeds: int,
+    batch_size: int,
+    devices: Sequence[jax.Device] | None = None,
+) -> Mesh:
+    """Arranges devices.
 
     Args:
         config: Sizes of the axes, one of them -1 for what is left.
         seeds: Runs trained side by side.
         batch_size: B of each.
+        devices: Which; all there are by default.
 
     Returns:
         A mesh with axes ``seed`` and ``data``.
@@ -42,7 +50,7 @@ def make_mesh(config: MeshConfig, *, seeds: int, batch_size: int) -> Mesh:
         ValueError: If the sizes do not multiply to the number of devices, or seeds
             or batch cannot be split evenly.
     """
-    devices = jax.devices()
+    devices = jax.devices() if devices is None else devices
     sizes = [config.seed, config.data]
     if sizes.count(-1) == 1:
         known = -sizes[0] * sizes[1]

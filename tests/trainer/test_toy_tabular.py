@@ -74,6 +74,13 @@ def test_stitching_finds_the_optimum_for_every_largest_horizon(
     assert value(stitched, (1, 0)) > 2.9
 
 
+def test_without_windows_of_one_step_stitching_misses_it_too() -> None:
+    # A splice right after a state needs a window that ends there.
+    operator = stitching(DATA, max_horizon=6, min_horizon=2)
+    values = fixed_point(operator, DATA.state_count)
+    assert value(values, (1, 0)) < 0
+
+
 @settings(deadline=None, max_examples=50)
 @given(
     seed=st.integers(0, 10_000),

@@ -471,9 +471,11 @@ class VAST:
         self, params: Params, states: jax.Array, ends: jax.Array, horizons: jax.Array
     ) -> jax.Array:
         share = horizons[:, None] / self.config.max_horizon
-        return networks.apply_scalar(
+        gained = networks.apply_scalar(
             self._scalar, params["segment"], states, ends, share
         )
+        # What is left of a window of one step after its first: nothing.
+        return jnp.where(horizons > 0, gained, 0.0)
 
     def _scaled(self, states: jax.Array) -> jax.Array:
         if self.config.state_scaling == "none":

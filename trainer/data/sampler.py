@@ -113,8 +113,7 @@ class HorizonSampler:
         max_horizon: K.
         discount: Of the table's return sums.
         min_horizon: Shortest window: 2, so that there is an intermediate row, or 1.
-            A window of one step has ``i = k = 1``: composing it says that a window
-            of no steps returns nothing.
+            A window of one step has ``i = k = 1``, and composes with one of none.
         goal_shares: Probabilities of a goal being the current state, a later state
             of the episode, or any state of the data; they sum to 1.
         goal_rule: Which later state: ``"uniform"`` over rows ``t+1..L``;

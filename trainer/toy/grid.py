@@ -5,15 +5,15 @@ y
 3    .    p    p   +1        start (0, 0), goal (3, 3); a move goes right or up.
 2    .   -2    .    s        Rewards are those of the cell reached; letters are 0.
 1    s    b   +2    s        p: only the penalised path comes here, s: only the
-0    .   +1    .    .        safe one, b: both.
+0    .   +2    .    .        safe one, b: both.
      0    1    2    3   x
 ```
 
-The penalised path takes the +1 at (1, 0) and then the -2; the safe path takes the +2
-and never sees that +1. They meet at (1, 1), and the best path is spliced there: the
-first's two moves, then the second's four. A window of three steps that starts before
-the +1 holds the -2 as well, so whatever backs up three recorded steps at once turns
-away from the best first move.
+The penalised path takes the +2 at (1, 0) and then the -2; the safe path takes the +2
+at (2, 1) and never sees the other. They meet at (1, 1), and the best path is spliced
+there: the first's two moves, then the second's four. The window of three recorded
+steps from the start through (1, 0) holds the -2 as well, so whatever backs up three
+steps at once turns away from the best first move.
 
 After figure 1 of *Horizon Adaptive Offline Policy Learning via Value Stitching*,
 section 3: a grid of ours with the same properties.

@@ -91,8 +91,12 @@ def train_networks(
     """
     table = grid.table(DISCOUNT, recordings=RECORDINGS, noise=NOISE)
     facts = grid.facts(table)
+    # Too small to spread.
     mesh = sharding.make_mesh(
-        sharding.MeshConfig(seed=1, data=-1), seeds=len(seeds), batch_size=BATCH_SIZE
+        sharding.MeshConfig(),
+        seeds=len(seeds),
+        batch_size=BATCH_SIZE,
+        devices=jax.devices()[:1],
     )
     rows = (table.observations, table.actions)
     state, step = init_state(VAST(CONFIG, facts), mesh, seeds), 0
