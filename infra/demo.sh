@@ -41,5 +41,5 @@ What to look at:
   $out/report/report.html   learning curves, G's falling error, success beside the paper
   $out/toy/toy.png          value maps of the 4x4 grid
   $out/run/metrics.jsonl    every figure of training
-A run this short seldom solves the task: see README.md for what longer ones reach.
+A run this short seldom solves the task; the paper's are 250 times as long.
 END

@@ -244,9 +244,22 @@ def _evaluate(args: Evaluate, overrides: list[str], console: Console) -> int:
 
 def _report(args: Report, overrides: list[str], console: Console) -> int:
     from trainer.evaluation.report import write_report
+    from trainer.run import METRICS_FILE, read_lines
 
     written = write_report(list(args.runs), args.out)
     console.print("wrote " + ", ".join(str(path) for path in written))
+    for folder in args.runs:
+        errors = [
+            (line["step"], line["segment_error"])
+            for line in read_lines(folder / METRICS_FILE)
+            if "segment_error" in line
+        ]
+        if errors:
+            (first, before), (last, after) = errors[0], errors[-1]
+            console.print(
+                f"{folder}: G is off the stored window returns by {before:.2f} at "
+                f"update {first:,} and by {after:.2f} at update {last:,}"
+            )
     return 0
 
 
