@@ -6,13 +6,15 @@ options, and why:
 - windows of one step (``min_horizon = 1``): both paths reach the cell where they meet
   in two moves, with different rewards, and G can only tell the mean of the two;
 - at most three steps: over four, the two ways on from there look alike as well;
-- a smaller weight of the compositional loss: where the two paths cannot be told apart,
-  it draws the first step's G, which is exact, towards the mean of both;
+- no gradient through the composed side: where the two paths cannot be told apart, it
+  would draw the first step's G, which is exact, towards the mean of both;
+- an expectile near the mean: the stitching policy's weights do the maximising, and a
+  high one would pick the luckiest of its imprecise sub-goals;
 - a temperature that tells good windows from bad (rewards here are 1 to 2 apart, not
   fractions of a return of 100) and yet not so high that states whose value is still
   too high lose all weight, and with it their way down;
-- each path recorded many times, at positions a tenth of a cell off: a flow's sub-goals
-  are never exact, and values must be right beside a cell, not only on it.
+- each path recorded many times, at positions a little off: a flow's sub-goals are never
+  exact, and values must be right beside a cell, not only on it.
 """
 
 import dataclasses
@@ -39,8 +41,8 @@ CONFIG = VASTConfig(
     max_horizon=3,
     min_horizon=1,
     temperature=4.0,
-    expectile=0.78,
-    composition=0.1,
+    expectile=0.65,
+    composed_gradient=False,
     candidates=16,
     width=64,
     depth=3,
@@ -55,7 +57,7 @@ CONFIG = VASTConfig(
 # Updates at each learning rate: the second settles what the first keeps moving.
 PHASES = ((2_000, 1e-3), (1_500, 1e-4))
 BATCH_SIZE = 128
-RECORDINGS, NOISE = 64, 0.1
+RECORDINGS, NOISE = 64, 0.03
 _UPDATES_PER_CALL = 250
 _VOTES = 64
 
