@@ -1,0 +1,42 @@
+"""``report``: curves and tables of runs."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+
+@dataclass(frozen=True)
+class Report:
+    """Draw learning curves and a table beside the paper's numbers.
+
+    Attributes:
+        runs: Folders of runs.
+        out: Folder for report.html, PNG and CSV files.
+    """
+
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    out: Path
+
+    def execute(self, console: Console) -> int:
+        """Runs the command; its exit code is returned."""
+        from trainer.evaluation.report import write_report
+        from trainer.run import METRICS_FILE, read_lines
+
+        written = write_report(list(self.runs), self.out)
+        console.print("wrote " + ", ".join(str(path) for path in written))
+        for folder in self.runs:
+            errors = [
+                (line["step"], line["segment_error"])
+                for line in read_lines(folder / METRICS_FILE)
+                if "segment_error" in line
+            ]
+            if errors:
+                (first, before), (last, after) = errors[0], errors[-1]
+                console.print(
+                    f"{folder}: G is off the stored window returns by {before:.2f} at "
+                    f"update {first:,} and by {after:.2f} at update {last:,}"
+                )
+        return 0

@@ -1,0 +1,75 @@
+"""``train``: updates, from the start or from where an earlier one stopped."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train one task of a store; repeat the command to go on after a stop.
+
+    Any field of the configuration can be overridden, such as
+    ``--agent.width 128 --trainer.steps 8000``; ``describe CONFIG`` lists them.
+
+    Attributes:
+        config: Configuration file, such as configs/cube-single-play.toml.
+        store: Trajectory store, a local path or gs://bucket/path.
+        task: Task number, 1 to 5.
+        out: Folder of the run.
+    """
+
+    config: Annotated[Path, tyro.conf.Positional]
+    store: str
+    task: int
+    out: Path
+
+    def execute(self, overrides: list[str], console: Console) -> int:
+        """Runs the command; its exit code is returned."""
+        from pipeline.store.reader import Store
+        from trainer import config as configuration
+        from trainer import loop
+        from trainer.data.feed import open_rows
+        from trainer.run import describe_run
+
+        config = configuration.load(self.config, task=self.task)
+        if overrides:
+            config = tyro.cli(
+                tyro.conf.AvoidSubcommands[configuration.Config],
+                default=config,
+                args=overrides,
+                prog="python -m trainer train CONFIG",
+            )
+        store = Store(self.store)
+        with Progress(
+            *Progress.get_default_columns(),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            console=console,
+            transient=True,
+        ) as bar:
+            reading = bar.add_task("read store", total=None)
+            rows = open_rows(
+                store,
+                config.feed,
+                task=self.task,
+                discount=config.agent.discount,
+                batch_size=config.trainer.batch_size,
+                updates_per_call=config.trainer.updates_per_call,
+                seed=config.trainer.seed,
+                progress=lambda size: bar.advance(reading, size),
+            )
+        run = describe_run(config, store, self.task, fingerprint=rows.fingerprint)
+        loop.check_folder(self.out)
+        console.print(
+            f"{run.dataset} task {self.task} ({run.task.name}): {store.rows():,} rows, "
+            f"rewards {run.facts.reward_min:g} to "
+            f"{run.facts.reward_max:g}, best return {run.facts.return_max:.2f}"
+        )
+        step = loop.train(run, rows, self.out, console=console)
+        console.print(f"trained to step {step}; the run is in {self.out}")
+        return 0
