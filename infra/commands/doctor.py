@@ -1,0 +1,47 @@
+"""``doctor``: whether a folder on Cloud Storage can be used, before money is spent."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+from infra import bucket, names
+
+_NOT_USABLE = 2
+
+
+@dataclass(frozen=True)
+class Doctor:
+    """Checks name, clock, credentials, permissions and region of a folder in a bucket.
+
+    Attributes:
+        path: gs://bucket/path.
+        region: Where the job will run.
+        read_only: Only read; nothing is written.
+    """
+
+    path: Annotated[
+        str, tyro.conf.Positional, tyro.conf.arg(metavar="gs://BUCKET/PATH")
+    ]
+    region: str | None = None
+    read_only: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+
+    def run(self, console: Console, arguments: list[str]) -> int:
+        """Prints a line for each thing that was looked at."""
+        if self.region is not None:
+            names.check_region(self.region)
+        sound = True
+        for finding in bucket.examine(
+            self.path, region=self.region, write=not self.read_only
+        ):
+            sound = sound and finding.ok
+            console.print(
+                f"{'ok    ' if finding.ok else 'FAILED'} {finding.what:12} "
+                f"{finding.detail}",
+                style=None if finding.ok else "red",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
+            )
+        return 0 if sound else _NOT_USABLE

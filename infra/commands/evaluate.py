@@ -1,0 +1,121 @@
+"""``launch evaluate``: rollouts on CPUs, here, on GKE or on any cloud by SkyPilot."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import tyro
+from rich.console import Console
+
+from infra import jobset, names, skypilot
+from infra.errors import LaunchError
+from infra.submission import Submission, launch, python, to_yaml, version
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Rolls out a run's checkpoints; what follows -- goes to `trainer evaluate`.
+
+    Attributes:
+        target: Where: gke is a Job on CPUs.
+        run_folder: Folder of the run.
+        episodes: Episodes of each checkpoint and training seed.
+        cpus: Cores, an environment process each.
+        memory_gb: Of the machine.
+        image: Of the pod, from infra/containers/trainer-cuda.Dockerfile.
+        name: Of the job; the run's and -evaluate if not given.
+        region: Of the cluster and the bucket; for sky such as gcp/europe-west4.
+        namespace: Kubernetes namespace.
+        account: Kubernetes service account.
+        dry_run: Print what would be submitted, and stop.
+    """
+
+    target: Literal["local", "gke", "sky"]
+    run_folder: Annotated[str, tyro.conf.arg(name="run")]
+    episodes: int = 50
+    cpus: int = 8
+    memory_gb: int = 16
+    image: str | None = None
+    name: str | None = None
+    region: str | None = None
+    namespace: str = "default"
+    account: str = "vast-trainer"
+    dry_run: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+
+    def run(self, console: Console, arguments: list[str]) -> int:
+        """Starts it, or prints what would be started."""
+        return launch(self.submission(arguments), console, dry_run=self.dry_run)
+
+    def submission(self, arguments: list[str]) -> Submission:
+        """Puts it together.
+
+        Args:
+            arguments: More of `trainer evaluate`'s own.
+
+        Returns:
+            What is submitted.
+
+        Raises:
+            LaunchError: If it cannot succeed.
+        """
+        if min(self.episodes, self.cpus, self.memory_gb) < 1:
+            raise LaunchError(
+                "--episodes, --cpus and --memory-gb: expected at least 1 of each"
+            )
+        options = (
+            "--episodes",
+            str(self.episodes),
+            "--workers",
+            str(self.cpus),
+            *arguments,
+        )
+        takes = (
+            f"1 machine of {self.cpus} cores and {self.memory_gb} GB, no accelerator",
+            "hours not known: no rate of evaluation was measured",
+        )
+        if self.target == "local":
+            jobset.check_local_folder(self.run_folder)
+            return Submission(
+                command=python("trainer", "evaluate", self.run_folder, *options),
+                document=None,
+                takes=takes,
+            )
+        run = jobset.parse_run_folder(self.run_folder)
+        name = self.name or f"{run.name}-evaluate"
+        if self.target == "sky":
+            task = skypilot.SkyTask(
+                name=names.check_job_name(name, longest=63),
+                region=self.region,
+                run=run,
+                command=("python", "-m", "trainer", "evaluate", run.path, *options),
+            )
+            return Submission(
+                command=("sky", "jobs", "launch", "--yes", "{}"),
+                document=to_yaml(
+                    [
+                        skypilot.evaluation_task(
+                            task, cpus=self.cpus, memory_gb=self.memory_gb
+                        )
+                    ]
+                ),
+                takes=takes,
+                writes=(self.run_folder,),
+                region=skypilot.google_region(self.region),
+            )
+        evaluation = jobset.Evaluation(
+            name=name,
+            namespace=self.namespace,
+            account=self.account,
+            image=names.check_image(self.image, version=version()),
+            region=names.check_region(self.region),
+            arguments=(run.path, *options),
+            run=run,
+            cpus=self.cpus,
+            memory=f"{self.memory_gb}Gi",
+        )
+        return Submission(
+            command=("kubectl", "apply", "--filename", "-"),
+            document=to_yaml(jobset.evaluation_documents(evaluation)),
+            takes=takes,
+            writes=(self.run_folder,),
+            region=self.region,
+        )

@@ -1,0 +1,170 @@
+"""``scale``: tables of what data and training of a given size would take."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from infra import scale
+from infra.errors import LaunchError
+from infra.machines import ACCELERATORS, Accelerator
+from infra.measured import MEASURED
+from infra.units import duration, size
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Prints what data and training of a given size would take, by your own numbers.
+
+    Attributes:
+        transitions: Rows to collect and shard.
+        workers: Machines that do.
+        cores: Cores of each.
+        widths: Of the hidden layers.
+        chips: That train together.
+        accelerator: What they are.
+        batch_size: B, of all chips together.
+        observation_dim: S.
+        action_dim: A.
+        updates_per_s: Rate that input and link traffic are given for.
+    """
+
+    transitions: tuple[int, ...] = (100_000_000, 1_000_000_000)
+    workers: tuple[int, ...] = (20, 100, 500)
+    cores: int = 2
+    widths: tuple[int, ...] = (512, 1024, 2048, 4096, 8192)
+    chips: tuple[int, ...] = (8, 32, 128, 256)
+    accelerator: str = "v5e"
+    batch_size: int = 1024
+    observation_dim: int = 46
+    action_dim: int = 5
+    updates_per_s: float = 100.0
+
+    def run(self, console: Console, arguments: list[str]) -> int:
+        """Prints both tables."""
+        accelerator = ACCELERATORS.get(self.accelerator)
+        if accelerator is None:
+            raise LaunchError(
+                f"--accelerator: expected one of {', '.join(ACCELERATORS)}, got "
+                f"{self.accelerator!r}"
+            )
+        numbers = (*self.transitions, *self.workers, *self.widths, *self.chips)
+        if min(*numbers, self.cores, self.batch_size) < 1 or self.updates_per_s <= 0:
+            raise LaunchError("expected numbers above 0 only")
+        self._print_data(console)
+        self._print_training(console, accelerator)
+        return 0
+
+    def _print_data(self, console: Console) -> None:
+        header = (
+            "transitions",
+            "workers",
+            "npz",
+            "store",
+            "collect",
+            "core hours",
+            "shard",
+            "core hours",
+            "busy",
+            "written",
+        )
+        rows = []
+        for transitions in self.transitions:
+            for workers in self.workers:
+                row = scale.data_scale(
+                    MEASURED, transitions=transitions, workers=workers, cores=self.cores
+                )
+                rows.append(
+                    (
+                        f"{transitions:,}",
+                        f"{workers:,}",
+                        size(row.npz_bytes),
+                        size(row.store_bytes),
+                        duration(row.collect_h),
+                        f"{row.collect_core_h:,.0f}",
+                        duration(row.shard_h),
+                        f"{row.shard_core_h:,.1f}",
+                        f"{row.busy_workers:,}",
+                        f"{size(row.write_bytes_per_s)}/s",
+                    )
+                )
+        console.print(
+            f"Data: {MEASURED.collect_rows_per_s:,.0f} rows/s a core collected, "
+            f"{MEASURED.shard_rows_per_s:,.0f} rows/s on {MEASURED.shard_cores} cores "
+            f"sharded; workers of {self.cores} cores, their start not counted",
+            highlight=False,
+            soft_wrap=True,
+        )
+        console.print(
+            _markdown(header, rows), markup=False, highlight=False, soft_wrap=True
+        )
+
+    def _print_training(self, console: Console, accelerator: Accelerator) -> None:
+        header = (
+            "width",
+            "parameters",
+            "Gflop",
+            "chips",
+            "whole",
+            "split",
+            "sent, whole",
+            "sent, split",
+            "least",
+            "bound by",
+            "input",
+        )
+        rows = []
+        for width in self.widths:
+            shape = scale.Shape(
+                width=width,
+                batch_size=self.batch_size,
+                observation_dim=self.observation_dim,
+                action_dim=self.action_dim,
+            )
+            for chips in self.chips:
+                row = scale.train_scale(shape, accelerator, chips=chips)
+                over = row.whole_bytes > accelerator.memory_bytes
+                rows.append(
+                    (
+                        f"{width:,}",
+                        f"{scale.parameters(shape) / 1e6:,.1f}M",
+                        f"{scale.update_flops(shape) / 1e9:,.0f}",
+                        f"{chips:,}",
+                        size(row.whole_bytes) + (" !" if over else ""),
+                        size(row.split_bytes),
+                        size(row.all_reduce_bytes),
+                        size(row.split_link_bytes),
+                        f"{row.least_s * 1e3:,.3f} ms",
+                        "links" if row.link_bound else "arithmetic",
+                        f"{size(row.input_bytes * self.updates_per_s)}/s",
+                    )
+                )
+        console.print(
+            f"Training: one seed of VAST, B = {self.batch_size:,}, S = "
+            f"{self.observation_dim}, A = {self.action_dim}, on {accelerator.name} "
+            f"({size(accelerator.memory_bytes)}, "
+            f"{accelerator.peak_flops / 1e12:,.0f} Tflop/s); input at "
+            f"{self.updates_per_s:g} updates/s; ! is more than a chip has",
+            highlight=False,
+            soft_wrap=True,
+        )
+        console.print(
+            _markdown(header, rows), markup=False, highlight=False, soft_wrap=True
+        )
+
+
+def _markdown(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    """A table that a README can hold as it is printed, whatever the terminal's width.
+
+    Example:
+        >>> print(_markdown(("a", "bc"), [("100", "2")]))
+        |   a | bc |
+        |----:|---:|
+        | 100 |  2 |
+    """
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    lines = [
+        "| " + " | ".join(map(str.rjust, row, widths)) + " |" for row in (header, *rows)
+    ]
+    lines.insert(1, "|" + "|".join("-" * (width + 1) + ":" for width in widths) + "|")
+    return "\n".join(lines)

@@ -1,0 +1,261 @@
+"""``launch train``: here, on GPUs or TPUs of GKE, or on any cloud by SkyPilot."""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+from rich.console import Console
+
+from infra import jobset, names, scale, skypilot
+from infra.errors import LaunchError
+from infra.machines import Slice, find_accelerator, make_slice
+from infra.measured import MEASURED, find_update_rate
+from infra.submission import Submission, launch, python, to_yaml, version
+from infra.units import duration
+
+if TYPE_CHECKING:
+    from trainer.config import Config
+
+# What GKE leaves a pod when it takes a spot node away, unless the node pool is set to
+# give more (up to 120 s); see its page "Spot VMs".
+_SPOT_GRACE_S = 15
+
+
+@dataclass(frozen=True)
+class Train:
+    """Trains one task of a store; what follows -- overrides the configuration.
+
+    Attributes:
+        config: Configuration file, such as configs/cube-single-play.toml.
+        target: Where: gke is GPUs on GKE, tpu a slice of TPUs there.
+        store: Trajectory store.
+        task: Task number, 1 to 5.
+        out: Folder of the run.
+        accelerator: Kind of chips: a100-80gb, h100, h200; v5e, v5p, v6e.
+        chips: How many.
+        image: Of the pods, from infra/containers/trainer-cuda.Dockerfile or
+            trainer-tpu.Dockerfile.
+        name: Of the job; the last part of out if not given.
+        region: Of the cluster and the bucket; for sky such as gcp/europe-west4.
+        namespace: Kubernetes namespace.
+        account: Kubernetes service account.
+        spot: On machines that can be taken away.
+        max_restarts: Restarts that are not an answer to exit code 75.
+        grace_s: Seconds given to save when told to stop.
+        updates_per_s: Measured on such chips, for the hours; the repository's own
+            figure if it has one.
+        dry_run: Print what would be submitted, and stop.
+    """
+
+    config: Annotated[Path, tyro.conf.Positional]
+    target: Literal["local", "gke", "tpu", "sky"]
+    store: str
+    task: int
+    out: str
+    accelerator: str | None = None
+    chips: int | None = None
+    image: str | None = None
+    name: str | None = None
+    region: str | None = None
+    namespace: str = "default"
+    account: str = "vast-trainer"
+    spot: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    max_restarts: int = 10
+    grace_s: int = 120
+    updates_per_s: float | None = None
+    dry_run: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+
+    def run(self, console: Console, arguments: list[str]) -> int:
+        """Starts it, or prints what would be started."""
+        return launch(self.submission(arguments), console, dry_run=self.dry_run)
+
+    def submission(self, arguments: list[str]) -> Submission:
+        """Puts it together.
+
+        Args:
+            arguments: Overrides of the configuration.
+
+        Returns:
+            What is submitted.
+
+        Raises:
+            LaunchError: If it cannot succeed.
+            ValueError: If the configuration is wrong.
+        """
+        config = _resolved(self.config, self.task, arguments)
+        if self.updates_per_s is not None and self.updates_per_s <= 0:
+            raise LaunchError("--updates-per-s: expected a rate above 0")
+        options = ("--store", self.store, "--task", str(self.task), "--out")
+        if self.target == "local":
+            jobset.check_local_folder(self.out)
+            given = (str(self.config), *options, self.out, *arguments)
+            return Submission(
+                command=python("trainer", "train", *given),
+                document=None,
+                takes=("this machine", self._hours(config, None)),
+                reads=(self.store,) if "://" in self.store else (),
+            )
+        chips = self._chips()
+        self._check_mesh(config, chips)
+        names.parse_bucket_path(self.store)
+        run = jobset.parse_run_folder(self.out)
+        trained = (*options, run.path, *arguments)
+        takes = self._takes(config, chips)
+        if self.target == "sky":
+            command = ("python", "-m", "trainer", "train", skypilot.CONFIG, *trained)
+            task = skypilot.training_task(
+                skypilot.SkyTask(
+                    name=names.check_job_name(self.name or run.name, longest=63),
+                    region=self.region,
+                    run=run,
+                    command=command,
+                ),
+                chips,
+                config=str(self.config),
+                spot=self.spot,
+                max_restarts=self.max_restarts,
+            )
+            return Submission(
+                command=("sky", "jobs", "launch", "--yes", "{}"),
+                document=to_yaml([task]),
+                takes=takes,
+                reads=(self.store,),
+                writes=(self.out,),
+                region=skypilot.google_region(self.region),
+            )
+        training = jobset.Training(
+            name=self.name or run.name,
+            namespace=self.namespace,
+            account=self.account,
+            image=names.check_image(self.image, version=version()),
+            region=names.check_region(self.region),
+            config=self.config.read_text(),
+            arguments=trained,
+            run=run,
+            chips=chips,
+            spot=self.spot,
+            max_restarts=self.max_restarts,
+            grace_s=self.grace_s,
+        )
+        return Submission(
+            command=("kubectl", "apply", "--filename", "-"),
+            document=to_yaml(jobset.training_documents(training)),
+            takes=takes,
+            reads=(self.store,),
+            writes=(self.out,),
+            region=self.region,
+        )
+
+    def _chips(self) -> Slice:
+        if self.accelerator is None or self.chips is None:
+            raise LaunchError(
+                f"--accelerator and --chips: expected with --target {self.target}"
+            )
+        kind: Literal["gpu", "tpu"] = "tpu" if self.target == "tpu" else "gpu"
+        return make_slice(find_accelerator(self.accelerator, kind), self.chips)
+
+    def _check_mesh(self, config: "Config", chips: Slice) -> None:
+        """Refuses what the trainer would refuse once all machines were up."""
+        sizes = dataclasses.asdict(config.mesh)
+        free = [axis for axis, size in sizes.items() if size == -1]
+        if len(free) == 1:
+            sizes[free[0]] = max(1, -(chips.chips // math.prod(sizes.values())))
+        if min(sizes.values()) < 1 or math.prod(sizes.values()) != chips.chips:
+            raise LaunchError(
+                f"mesh: expected its axes to multiply to the {chips.chips} chips, got "
+                + ", ".join(f"{axis}={size}" for axis, size in sizes.items())
+            )
+        for name, total, shards in (
+            ("trainer.seeds", config.trainer.seeds, sizes["seed"]),
+            (
+                "trainer.batch_size",
+                config.trainer.batch_size,
+                sizes["data"] * sizes["fsdp"],
+            ),
+        ):
+            if total % shards:
+                raise LaunchError(
+                    f"{name} is {total}, which {shards} chips cannot share evenly; "
+                    "choose a multiple, or other sizes of the mesh's axes"
+                )
+
+    def _takes(self, config: "Config", chips: Slice) -> tuple[str, ...]:
+        spot = " that can be taken away" if self.spot else ""
+        machine = (
+            f"machine of {chips.chips_per_host}, on any cloud,"
+            if self.target == "sky"
+            else chips.machine_type
+        )
+        lines = [
+            f"{chips.hosts} x {machine}{spot}: {chips.chips} "
+            f"{chips.accelerator.name} chips"
+            + (f", topology {chips.topology}" if chips.topology else ""),
+            self._hours(config, chips),
+        ]
+        if self.spot and self.target != "sky":
+            lines.append(
+                f"a spot node gives {_SPOT_GRACE_S} s to save, whatever --grace-s "
+                "says, unless its node pool is set to give more; save often "
+                "(trainer.checkpoint_every)"
+            )
+        return tuple(lines)
+
+    def _hours(self, config: "Config", chips: Slice | None) -> str:
+        """Hours by a rate that was measured; by none, the least they could be."""
+        trainer = config.trainer
+        rate, source = self.updates_per_s, "--updates-per-s"
+        if rate is None:
+            found = find_update_rate(
+                MEASURED,
+                platform=chips.accelerator.name if chips else "cpu",
+                chips=chips.chips if chips else None,
+                width=config.agent.width,
+                batch_size=trainer.batch_size,
+                seeds=trainer.seeds,
+            )
+            if found is not None:
+                rate, source = found.updates_per_s, found.source
+        if rate is not None:
+            hours = trainer.steps / rate / 3600
+            used = f", {hours * chips.chips:,.1f} chip hours" if chips else ""
+            return (
+                f"{duration(hours)}{used} for {trainer.steps:,} updates at {rate:g} "
+                f"updates/s ({source})"
+            )
+        unknown = (
+            f"hours not known: no measured rate at width {config.agent.width}, batch "
+            f"{trainer.batch_size}, {trainer.seeds} seed(s); give --updates-per-s, "
+            "updates_per_s of metrics.jsonl after a minute there"
+        )
+        if chips is None or config.agent.name != "vast":
+            return unknown
+        shape = scale.Shape(
+            width=config.agent.width,
+            depth=config.agent.depth,
+            batch_size=trainer.batch_size,
+            flow_steps=config.agent.flow_steps,
+        )
+        # Seeds may lie on chips of their own, so links need not bound anything.
+        least_s = trainer.seeds * scale.arithmetic_s(
+            shape, chips.accelerator, chips=chips.chips
+        )
+        least = duration(trainer.steps * least_s / 3600)
+        return f"{unknown}; at the very least {least}, by arithmetic alone"
+
+
+def _resolved(path: Path, task: int, overrides: list[str]) -> "Config":
+    """The configuration as the job will see it, wrong overrides refused here."""
+    from trainer import config as configuration
+
+    config = configuration.load(path, task=task)
+    if not overrides:
+        return config
+    return tyro.cli(
+        tyro.conf.AvoidSubcommands[configuration.Config],
+        default=config,
+        args=overrides,
+        prog="python -m infra launch train ... --",
+    )

@@ -1,0 +1,26 @@
+# What a Beam worker runs: the pipeline and its pinned dependencies, no JAX.
+#
+#   docker build --file infra/containers/pipeline.Dockerfile --build-arg VERSION=0.1.0 \
+#     --tag REGISTRY/vast-rl-pipeline:0.1.0 .
+#   docker push REGISTRY/vast-rl-pipeline:0.1.0
+#
+# `python -m infra launch pipeline --target dataflow` takes it; the tag is the package's
+# version, which is what the launcher compares with its own.
+FROM apache/beam_python3.11_sdk:2.77.0
+
+ARG VERSION
+LABEL org.opencontainers.image.version=${VERSION}
+
+WORKDIR /opt/vast-rl
+COPY pyproject.toml README.md LICENSE ./
+COPY infra/constraints.txt infra/constraints.txt
+COPY pipeline pipeline
+RUN pip install --no-cache-dir --constraint infra/constraints.txt '.[pipeline,cloud]' \
+  && pip check \
+  && python -c "import importlib.metadata as m; assert m.version('vast-rl') == '${VERSION}'" \
+  && useradd --uid 10001 --create-home worker
+
+# MuJoCo draws nothing here; relabelling and collecting need no display.
+ENV MUJOCO_GL=disabled
+USER 10001
+ENTRYPOINT ["/opt/apache/beam/boot"]

@@ -1,0 +1,29 @@
+# What a trainer on TPUs runs: trainer, evaluation, JAX and its libraries, no Beam.
+#
+#   docker build --file infra/containers/trainer-tpu.Dockerfile \
+#     --build-arg VERSION=0.1.0 --tag REGISTRY/vast-rl-trainer-tpu:0.1.0 .
+#   docker push REGISTRY/vast-rl-trainer-tpu:0.1.0
+#
+# The TPU's library comes with the wheels.
+FROM python:3.11.14-slim-bookworm
+
+ARG VERSION
+LABEL org.opencontainers.image.version=${VERSION}
+
+WORKDIR /opt/vast-rl
+COPY pyproject.toml README.md LICENSE ./
+COPY infra/constraints.txt infra/containers/accelerators.txt infra/
+COPY pipeline pipeline
+COPY trainer trainer
+COPY configs configs
+RUN pip install --no-cache-dir --constraint infra/constraints.txt \
+    --constraint infra/accelerators.txt \
+    '.[trainer,eval,report]' gcsfs google-cloud-storage 'jax[tpu]' \
+  && pip check \
+  && python -c "import importlib.metadata as m; assert m.version('vast-rl') == '${VERSION}'" \
+  && useradd --uid 10001 --create-home trainer
+
+# Rollouts need no display. Logs appear as they are written.
+ENV MUJOCO_GL=disabled PYTHONUNBUFFERED=1
+USER 10001
+ENTRYPOINT ["python", "-m", "trainer"]

@@ -1,0 +1,397 @@
+"""Manifests for Kubernetes: a JobSet that trains on GPUs or a TPU slice, and a Job.
+
+A pod is one process of the run. Its number is its completion index, and pod 0, found
+by the name the headless service gives it, is the coordinator. What a pod's end means:
+
+- 0: done. 2 or 3 (wrong input, a loss that is not finite): the set fails at once, as
+  no restart can help.
+- 75: it was told to stop and has saved. All processes stop at the same step, so each
+  pod is replaced and the run goes on; that counts against nothing.
+- A pod that a node's end took along is replaced without counting, too. Its peers lose
+  it and fail: then, and on any other exit code, the Job fails and the set is started
+  again, up to ``max_restarts`` times, from the last checkpoint.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from infra.errors import LaunchError
+from infra.machines import Slice
+from infra.names import BucketPath, check_job_name, parse_bucket_path
+
+Document = dict[str, Any]
+
+# Where Cloud TPU's own tools expect a coordinator, so firewalls let it through.
+COORDINATOR_PORT = 8476
+# infra/containers/*.Dockerfile.
+USER = 10001
+CONFIG_FOLDER = "/etc/vast-rl"
+CONFIG_FILE = "run.toml"
+RUNS_FOLDER = "/mnt/runs"
+# Exit codes of trainer/cli.py.
+SAVED, HOPELESS = 75, (2, 3)
+_JOB = "trainer"
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Where a run is written: a folder of a bucket, mounted into the pod.
+
+    Metrics are appended to and checkpoints renamed, which Cloud Storage FUSE turns
+    into its own requests; with a hierarchical namespace renaming a folder is one.
+
+    Attributes:
+        parent: What is mounted.
+        name: The run's folder in it.
+    """
+
+    parent: BucketPath
+    name: str
+
+    @property
+    def path(self) -> str:
+        """Where the pod sees the run."""
+        return f"{RUNS_FOLDER}/{self.name}"
+
+
+def parse_run_folder(out: str) -> RunFolder:
+    """Takes the folder of a run apart.
+
+    Args:
+        out: ``gs://bucket/path``.
+
+    Returns:
+        What to mount, and the folder in it.
+
+    Raises:
+        LaunchError: If it cannot be used.
+    """
+    path = parse_bucket_path(out)
+    parent, _, name = path.folder.rpartition("/")
+    if not parent:
+        raise LaunchError(
+            f"expected the run's folder as gs://bucket/FOLDER/RUN, got {out}; the "
+            "job gets to see no more of the bucket than that folder"
+        )
+    return RunFolder(BucketPath(path.bucket, parent), name)
+
+
+def check_local_folder(out: str) -> None:
+    """Refuses a run's folder that is not on this machine, where it is run here."""
+    if "://" in out:
+        raise LaunchError(
+            f"{out}: the trainer writes into a folder of the machine it runs on; give "
+            "one here, or mount the bucket"
+        )
+
+
+@dataclass(frozen=True)
+class Training:
+    """What a training JobSet is made from.
+
+    Attributes:
+        name: Of the set.
+        namespace: Kubernetes namespace.
+        account: Kubernetes service account, bound to one of Google's.
+        image: With trainer and JAX for the chips.
+        region: Of the cluster.
+        config: Text of the configuration file; it travels with the job.
+        arguments: Of ``python -m trainer train CONFIG``.
+        run: Where to.
+        chips: That train.
+        spot: Whether on nodes that can be taken away.
+        max_restarts: Restarts of the set that count.
+        grace_s: Seconds from SIGTERM to SIGKILL.
+    """
+
+    name: str
+    namespace: str
+    account: str
+    image: str
+    region: str
+    config: str
+    arguments: tuple[str, ...]
+    run: RunFolder
+    chips: Slice
+    spot: bool
+    max_restarts: int
+    grace_s: int
+
+
+def check_set_name(name: str, hosts: int) -> str:
+    """Checks a JobSet's name: those of its pods must be host names."""
+    appended = f"-{_JOB}-0-{hosts - 1}-xxxxx"
+    return check_job_name(name, longest=63 - len(appended))
+
+
+def training_documents(training: Training) -> list[Document]:
+    """Makes a training job.
+
+    Args:
+        training: From what.
+
+    Returns:
+        A ConfigMap with the configuration, and the JobSet.
+
+    Raises:
+        LaunchError: If its name is too long for its pods.
+    """
+    name = check_set_name(training.name, training.chips.hosts)
+    metadata = {"name": name, "namespace": training.namespace, "labels": _labels(name)}
+    annotations = {}
+    if training.chips.topology is not None and training.chips.hosts > 1:
+        # All pods on one slice, which GKE keeps as one node pool.
+        annotations = {
+            "alpha.jobset.sigs.k8s.io/exclusive-topology": (
+                "cloud.google.com/gke-nodepool"
+            )
+        }
+    config_map = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {**metadata, "name": f"{name}-config"},
+        "data": {CONFIG_FILE: training.config},
+    }
+    job_set = {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {
+            **metadata,
+            **({"annotations": annotations} if annotations else {}),
+        },
+        "spec": {
+            "network": {"enableDNSHostnames": True, "subdomain": name},
+            "failurePolicy": {
+                "maxRestarts": training.max_restarts,
+                # Pods of before must be gone: two writers would spoil a checkpoint.
+                "restartStrategy": "BlockingRecreate",
+                "rules": [
+                    {
+                        "name": "noRestartHelps",
+                        "action": "FailJobSet",
+                        "onJobFailureReasons": ["PodFailurePolicy"],
+                    }
+                ],
+            },
+            "replicatedJobs": [
+                {"name": _JOB, "replicas": 1, "template": _training_job(training, name)}
+            ],
+        },
+    }
+    return [config_map, job_set]
+
+
+def _training_job(training: Training, name: str) -> Document:
+    hosts = training.chips.hosts
+    return {
+        "spec": {
+            "completionMode": "Indexed",
+            "completions": hosts,
+            "parallelism": hosts,
+            "backoffLimit": 0,
+            "podReplacementPolicy": "Failed",
+            "podFailurePolicy": {
+                "rules": [
+                    _on_exit("FailJob", HOPELESS),
+                    _on_exit("Ignore", (SAVED,)),
+                    {
+                        "action": "Ignore",
+                        "onPodConditions": [
+                            {"type": "DisruptionTarget", "status": "True"}
+                        ],
+                    },
+                ]
+            },
+            "template": {
+                "metadata": {
+                    "labels": _labels(name),
+                    "annotations": {"gke-gcsfuse/volumes": "true"},
+                },
+                "spec": _training_pod(training, name),
+            },
+        }
+    }
+
+
+def _on_exit(action: str, codes: tuple[int, ...]) -> Document:
+    return {
+        "action": action,
+        "onExitCodes": {
+            "containerName": _JOB,
+            "operator": "In",
+            "values": list(codes),
+        },
+    }
+
+
+def _training_pod(training: Training, name: str) -> Document:
+    chips = training.chips
+    selector = {"topology.kubernetes.io/region": training.region}
+    if chips.topology is not None:
+        resource = "google.com/tpu"
+        selector["cloud.google.com/gke-tpu-accelerator"] = chips.accelerator.selector
+        selector["cloud.google.com/gke-tpu-topology"] = chips.topology
+    else:
+        resource = "nvidia.com/gpu"
+        selector["cloud.google.com/gke-accelerator"] = chips.accelerator.selector
+    volumes, mounts = _run_volume(training.run)
+    volumes.append({"name": "config", "configMap": {"name": f"{name}-config"}})
+    mounts.append({"name": "config", "mountPath": CONFIG_FOLDER, "readOnly": True})
+    if resource == "nvidia.com/gpu":
+        # NCCL's buffers between processes of one machine outgrow the 64 MiB of Docker.
+        volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
+        mounts.append({"name": "shm", "mountPath": "/dev/shm"})
+    limits = {resource: chips.chips_per_host}
+    container = {
+        "name": _JOB,
+        "image": training.image,
+        "command": ["python", "-m", "trainer", "train"],
+        "args": [f"{CONFIG_FOLDER}/{CONFIG_FILE}", *training.arguments],
+        "resources": {"requests": dict(limits), "limits": limits},
+        "securityContext": _UNPRIVILEGED,
+        "volumeMounts": mounts,
+    }
+    if chips.hosts > 1:
+        container["env"] = _processes(name, chips.hosts)
+        container["ports"] = [
+            {"name": "coordinator", "containerPort": COORDINATOR_PORT}
+        ]
+    pod: Document = {
+        "restartPolicy": "Never",
+        "serviceAccountName": training.account,
+        "terminationGracePeriodSeconds": training.grace_s,
+        "nodeSelector": selector,
+        "securityContext": _NOT_ROOT,
+        "containers": [container],
+        "volumes": volumes,
+    }
+    if training.spot:
+        selector["cloud.google.com/gke-spot"] = "true"
+        pod["tolerations"] = [
+            {
+                "key": "cloud.google.com/gke-spot",
+                "operator": "Equal",
+                "value": "true",
+                "effect": "NoSchedule",
+            }
+        ]
+    return pod
+
+
+def _processes(name: str, hosts: int) -> list[Document]:
+    """What `python -m trainer train` reads to find its peers."""
+    index = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+    return [
+        {
+            "name": "VAST_COORDINATOR_ADDRESS",
+            "value": f"{name}-{_JOB}-0-0.{name}:{COORDINATOR_PORT}",
+        },
+        {"name": "VAST_NUM_PROCESSES", "value": str(hosts)},
+        {"name": "VAST_PROCESS_ID", "valueFrom": {"fieldRef": {"fieldPath": index}}},
+    ]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What an evaluation Job is made from; fields as of `Training`.
+
+    Attributes:
+        cpus: Cores, one environment process each.
+        memory: Kubernetes quantity.
+    """
+
+    name: str
+    namespace: str
+    account: str
+    image: str
+    region: str
+    arguments: tuple[str, ...]
+    run: RunFolder
+    cpus: int
+    memory: str
+
+
+def evaluation_documents(evaluation: Evaluation) -> list[Document]:
+    """Makes an evaluation Job: one pod on CPUs, as MuJoCo wants.
+
+    A pod that is lost is replaced: evaluations of a step that is done are not done
+    again.
+    """
+    name = check_job_name(evaluation.name, longest=63 - len("-xxxxx"))
+    volumes, mounts = _run_volume(evaluation.run)
+    quantities = {"cpu": str(evaluation.cpus), "memory": evaluation.memory}
+    container = {
+        "name": "evaluator",
+        "image": evaluation.image,
+        "command": ["python", "-m", "trainer", "evaluate"],
+        "args": list(evaluation.arguments),
+        "env": [{"name": "JAX_PLATFORMS", "value": "cpu"}],
+        "resources": {
+            "requests": quantities,
+            "limits": {"memory": evaluation.memory},
+        },
+        "securityContext": _UNPRIVILEGED,
+        "volumeMounts": mounts,
+    }
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": name,
+            "namespace": evaluation.namespace,
+            "labels": _labels(name),
+        },
+        "spec": {
+            "backoffLimit": 3,
+            "template": {
+                "metadata": {
+                    "labels": _labels(name),
+                    "annotations": {"gke-gcsfuse/volumes": "true"},
+                },
+                "spec": {
+                    "restartPolicy": "Never",
+                    "serviceAccountName": evaluation.account,
+                    "nodeSelector": {
+                        "topology.kubernetes.io/region": evaluation.region
+                    },
+                    "securityContext": _NOT_ROOT,
+                    "containers": [container],
+                    "volumes": volumes,
+                },
+            },
+        },
+    }
+    return [job]
+
+
+_UNPRIVILEGED = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+}
+_NOT_ROOT = {
+    "runAsNonRoot": True,
+    "runAsUser": USER,
+    "runAsGroup": USER,
+    "fsGroup": USER,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+
+
+def _run_volume(run: RunFolder) -> tuple[list[Document], list[Document]]:
+    """The folder of runs, by Google's driver for Cloud Storage FUSE."""
+    options = f"only-dir={run.parent.folder},uid={USER},gid={USER}"
+    volume = {
+        "name": "runs",
+        "csi": {
+            "driver": "gcsfuse.csi.storage.gke.io",
+            "volumeAttributes": {
+                "bucketName": run.parent.bucket,
+                "mountOptions": options,
+            },
+        },
+    }
+    return [volume], [{"name": "runs", "mountPath": RUNS_FOLDER}]
+
+
+def _labels(name: str) -> dict[str, str]:
+    return {"app.kubernetes.io/name": "vast-rl", "app.kubernetes.io/instance": name}

@@ -1,0 +1,119 @@
+#!/usr/bin/env bash
+# A bucket with four folders and two service accounts that may do there what their jobs
+# need, and nothing elsewhere. Repeat it as often as you like.
+#
+#   infra/setup_bucket.sh PROJECT REGION BUCKET [NAMESPACE]
+#
+#   folder   pipeline         trainer
+#   raw/     reads            -
+#   tmp/     reads, writes    -
+#   stores/  reads, writes    reads
+#   runs/    -                reads, writes
+#
+# NAMESPACE is Kubernetes', where the trainer's account is called vast-trainer. No keys
+# are made: Dataflow and GKE attach accounts to workers. REPOSITORY, one of Artifact
+# Registry's in REGION, lets the workers pull their image from it. DRY_RUN=1 prints the
+# commands that would change something instead of running them.
+set -euo pipefail
+
+fail() {
+  printf 'error: %s\n' "$*" >&2
+  exit 2
+}
+
+[[ $# -ge 3 ]] || fail "expected PROJECT REGION BUCKET [NAMESPACE]"
+project=$1
+region=$2
+bucket=$3
+namespace=${4:-default}
+kubernetes_account=vast-trainer
+pipeline=vast-pipeline@$project.iam.gserviceaccount.com
+trainer=vast-trainer@$project.iam.gserviceaccount.com
+
+command -v gcloud >/dev/null || [[ -n ${DRY_RUN:-} ]] ||
+  fail "gcloud is not installed here; see https://cloud.google.com/sdk/docs/install"
+
+# Changes something, or says what it would.
+change() {
+  if [[ -n ${DRY_RUN:-} ]]; then
+    printf '%q ' "$@"
+    printf '\n'
+  else
+    "$@"
+  fi
+}
+
+# Tells whether something is there already; on a dry run nothing is.
+there() {
+  [[ -z ${DRY_RUN:-} ]] && "$@" >/dev/null 2>&1
+}
+
+make_account() {
+  local name=$1 shown=$2
+  there gcloud iam service-accounts describe \
+    "$name@$project.iam.gserviceaccount.com" --project="$project" ||
+    change gcloud iam service-accounts create "$name" --project="$project" \
+      --display-name="$shown"
+}
+
+make_folder() {
+  there gcloud storage managed-folders describe "gs://$bucket/$1/" ||
+    change gcloud storage managed-folders create "gs://$bucket/$1/"
+}
+
+# Adding a binding that is there changes nothing.
+grant_folder() {
+  local folder=$1 account=$2 role=$3
+  change gcloud storage managed-folders add-iam-policy-binding "gs://$bucket/$folder/" \
+    --member="serviceAccount:$account" --role="$role"
+}
+
+make_account vast-pipeline "vast-rl pipeline workers"
+make_account vast-trainer "vast-rl trainers"
+
+# Folders that can be granted one by one need uniform access; folders that can be
+# renamed in one step, as checkpoints are, a hierarchical namespace, which a bucket is
+# given when it is made or never.
+there gcloud storage buckets describe "gs://$bucket" ||
+  change gcloud storage buckets create "gs://$bucket" --project="$project" \
+    --location="$region" --uniform-bucket-level-access \
+    --enable-hierarchical-namespace --public-access-prevention
+
+for folder in raw tmp stores runs; do make_folder "$folder"; done
+
+grant_folder raw "$pipeline" roles/storage.objectViewer
+grant_folder tmp "$pipeline" roles/storage.objectUser
+grant_folder stores "$pipeline" roles/storage.objectUser
+grant_folder stores "$trainer" roles/storage.objectViewer
+grant_folder runs "$trainer" roles/storage.objectUser
+
+# To see where the bucket is, and nothing in it.
+for account in "$pipeline" "$trainer"; do
+  change gcloud storage buckets add-iam-policy-binding "gs://$bucket" \
+    --member="serviceAccount:$account" --role=roles/storage.bucketViewer
+done
+
+# Dataflow asks this of a worker's account, and of no smaller thing than the project.
+change gcloud projects add-iam-policy-binding "$project" \
+  --member="serviceAccount:$pipeline" --role=roles/dataflow.worker --condition=None
+
+if [[ -n ${REPOSITORY:-} ]]; then
+  change gcloud artifacts repositories add-iam-policy-binding "$REPOSITORY" \
+    --project="$project" --location="$region" \
+    --member="serviceAccount:$pipeline" --role=roles/artifactregistry.reader
+fi
+
+# The pods of one Kubernetes account act as the trainer; no key leaves Google.
+pool=$project.svc.id.goog
+change gcloud iam service-accounts add-iam-policy-binding "$trainer" \
+  --project="$project" --role=roles/iam.workloadIdentityUser \
+  --member="serviceAccount:${pool}[$namespace/$kubernetes_account]"
+
+cat <<END
+# In the cluster, once:
+kubectl create serviceaccount $kubernetes_account --namespace $namespace
+kubectl annotate serviceaccount $kubernetes_account --namespace $namespace \\
+  iam.gke.io/gcp-service-account=$trainer
+# Before a job:
+python -m infra doctor gs://$bucket/runs --region $region
+END

@@ -1,0 +1,77 @@
+"""Launches that several tests look at."""
+
+from typing import Any
+
+import yaml
+
+from infra.cli import Launch, main, parse
+from infra.submission import Submission, version
+
+VERSION = version()
+REGISTRY = "europe-docker.pkg.dev/my-project/vast"
+
+TRAIN = (
+    "launch train tests/infra/run.toml --task 1 --dry-run "
+    "--store gs://vast-data/stores/cube-single-play "
+    "--out gs://vast-data/runs/cube-single-1"
+)
+GPU = (
+    f"{TRAIN} --target gke --accelerator h100 --region europe-west4 "
+    f"--image {REGISTRY}/vast-rl-trainer-cuda:{VERSION}"
+)
+TPU = (
+    f"{TRAIN} --target tpu --accelerator v6e --region europe-west4 "
+    f"--image {REGISTRY}/vast-rl-trainer-tpu:{VERSION}"
+)
+SKY = f"{TRAIN} --target sky --accelerator h100"
+EVALUATE = "launch evaluate --dry-run --run gs://vast-data/runs/cube-single-1"
+EVALUATE_GKE = (
+    f"{EVALUATE} --target gke --region europe-west4 "
+    f"--image {REGISTRY}/vast-rl-trainer-cuda:{VERSION}"
+)
+PIPELINE = (
+    "launch pipeline --dataset cube-triple-play --dry-run "
+    "--out gs://vast-data/stores/cube-triple-play"
+)
+SHARD = f"{PIPELINE} --input gs://vast-data/raw"
+DATAFLOW = (
+    "--target dataflow --project my-project --region europe-west4 "
+    f"--image {REGISTRY}/vast-rl-pipeline:{VERSION} "
+    "--service-account vast-pipeline@my-project.iam.gserviceaccount.com"
+)
+FLINK = "--target flink --job-endpoint flink:8099 --worker-pool workers:50000"
+
+
+def printed(capsys: Any, command: str) -> tuple[str, str]:
+    """Runs a command that succeeds; what it printed to output and error."""
+    capsys.readouterr()
+    code = main(command.split())
+    output, error = capsys.readouterr()
+    assert code == 0, error
+    return output, error
+
+
+def refused(capsys: Any, command: str) -> str:
+    """Runs a command that is refused; the one line that says so."""
+    capsys.readouterr()
+    code = main(command.split())
+    output, error = capsys.readouterr()
+    assert code == 2, output
+    assert output == ""
+    lines = [line for line in error.splitlines() if not line.startswith("#")]
+    assert len(lines) == 1
+    return lines[0].removeprefix("error: ")
+
+
+def submission(command: str) -> Submission:
+    """What a launch would submit."""
+    parsed, arguments = parse(command.split())
+    assert isinstance(parsed, Launch)
+    return parsed.stage.submission(arguments)
+
+
+def documents(command: str) -> list[Any]:
+    """YAML documents that a launch would submit."""
+    document = submission(command).document
+    assert document is not None
+    return list(yaml.safe_load_all(document))
