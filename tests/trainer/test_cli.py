@@ -134,6 +134,6 @@ def test_unknown_commands_and_arguments(
 def test_describe_prints_what_a_task_resolves_to(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["describe", "configs/demo.toml", "--task", "3"]) == 0
+    assert main(["describe", "configs/demo.toml", "--task", "3", "--json"]) == 0
     described = json.loads(capsys.readouterr().out)
-    assert described["agent"]["width"] == 64
+    assert described["config"]["agent"]["width"] == 64

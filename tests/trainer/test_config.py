@@ -79,7 +79,11 @@ def test_task_and_file_must_exist(tmp_path: Path) -> None:
 
 
 def test_every_shipped_configuration_loads_for_every_task() -> None:
-    paths = sorted(Path("configs").rglob("*.toml"))
+    paths = [
+        path
+        for path in sorted(Path("configs").rglob("*.toml"))
+        if path.parent.name != "baselines"
+    ]
     assert paths
     for path in paths:
         for task in config.TASKS:

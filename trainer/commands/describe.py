@@ -3,28 +3,151 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from rich.console import Console
+from rich.table import Table
+
+from trainer import datasets
+
+if TYPE_CHECKING:
+    from trainer.describe import Cost, Description
 
 
 @dataclass(frozen=True)
 class Describe:
-    """Print a configuration as resolved for a task.
+    """Print a configuration as resolved for a task, its networks and what they cost.
 
     Attributes:
         config: Configuration file.
         task: Task number, 1 to 5.
+        observation_dim: Components of an observation, for data of your own; known for
+            published data sets.
+        action_dim: Components of an action, likewise.
+        json: Print one JSON object instead of tables.
     """
 
     config: Annotated[Path, tyro.conf.Positional]
     task: int = 1
+    observation_dim: int | None = None
+    action_dim: int | None = None
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
 
     def execute(self, console: Console) -> int:
         """Runs the command; its exit code is returned."""
         from trainer import config as configuration
+        from trainer.describe import describe
 
         config = configuration.load(self.config, task=self.task)
-        Console().print_json(json.dumps(configuration.encode(config)))
+        observation_dim, action_dim = self._dims(config.dataset)
+        description = describe(
+            config, observation_dim=observation_dim, action_dim=action_dim
+        )
+        out = Console()
+        if self.json:
+            out.print_json(json.dumps(description.to_json()))
+            return 0
+        out.print(_settings(configuration.encode(config), task=self.task))
+        out.print(_data_line(description))
+        out.print(_networks(description))
+        out.print(_parameters_line(description))
+        if description.cost is None:
+            out.print(f"operations of {config.agent.name} are not counted")
+        else:
+            out.print(_cost_line(description.cost, seeds=config.trainer.seeds))
+            out.print(_bounds(description.cost))
         return 0
+
+    def _dims(self, dataset: str) -> tuple[int, int]:
+        """S and A, as given or else as published."""
+        S, A = self.observation_dim, self.action_dim
+        if S is None or A is None:
+            try:
+                facts = datasets.find(dataset)
+            except ValueError as error:
+                raise ValueError(
+                    f"{error}; for data of your own give --observation-dim and "
+                    "--action-dim"
+                ) from error
+            S = facts.observation_dim if S is None else S
+            A = facts.action_dim if A is None else A
+        return S, A
+
+
+def _settings(encoded: dict[str, object], *, task: int) -> Table:
+    """One line for each table of the configuration."""
+    table = Table("table", "settings", title=f"configuration, task {task}")
+    for name, value in encoded.items():
+        if isinstance(value, dict):
+            settings = (f"{key} = {one}" for key, one in value.items())
+            table.add_row(name, ", ".join(settings))
+        else:
+            table.add_row(name, str(value))
+    return table
+
+
+def _data_line(description: "Description") -> str:
+    S, A = description.observation_dim, description.action_dim
+    shape = f"observations of {S}, actions of {A}"
+    facts = datasets.DATASETS.get(description.config.dataset)
+    if facts is None or (facts.observation_dim, facts.action_dim) != (S, A):
+        return f"data: {shape}"
+    trainer = description.config.trainer
+    return (
+        f"data as published: {facts.transitions:,} transitions in {facts.episodes:,} "
+        f"episodes of {facts.episode_length:,}, {shape}; "
+        f"{facts.rows * (S + A) * 4 / 2**20:,.0f} MiB; each transition starts "
+        f"{trainer.steps * trainer.batch_size / facts.transitions:,.0f} windows"
+    )
+
+
+def _networks(description: "Description") -> Table:
+    table = Table("network", "input", "hidden", "output", "copies", "parameters each")
+    for network in description.networks:
+        widths = network.chain
+        name = network.name + (" (target)" if network.role == "target" else "")
+        table.add_row(
+            name,
+            "—" if widths is None else f"{widths[0]}",
+            "—" if widths is None else " ".join(map(str, widths[1:-1])),
+            "—" if widths is None else f"{widths[-1]}",
+            f"{network.copies}",
+            f"{network.parameters // network.copies:,}",
+        )
+    return table
+
+
+def _parameters_line(description: "Description") -> str:
+    return (
+        f"{description.parameters('optimised'):,} parameters optimised and "
+        f"{description.parameters('target'):,} of targets, "
+        f"{description.parameters() / 1e6:.2f} M in all; with the optimiser's state "
+        f"{description.state_bytes / 2**20:,.0f} MiB a seed"
+    )
+
+
+def _cost_line(cost: "Cost", *, seeds: int) -> str:
+    device = cost.device
+    peaks = ", ".join(
+        f"{peak / 1e12:,.0f} TFLOP/s in {name}" for name, peak in device.peaks.items()
+    )
+    return (
+        f"{cost.flops_per_update / 1e9:,.1f} GFLOP an update of {seeds} seed(s), dense "
+        "layers only. Hours that a million updates take at least on one "
+        f"{device.name}: compute at {peaks}; memory at {device.bandwidth / 1e12:.2f} "
+        "TB/s, the state read and written once an update "
+        f"({device.source}). Bounds, no forecast:"
+    )
+
+
+def _bounds(cost: "Cost") -> Table:
+    table = Table("products in", "compute, h", "memory, h", "rules")
+    for bound in cost.bounds:
+        table.add_row(
+            bound.precision,
+            f"{bound.compute_hours:.3f}",
+            f"{bound.memory_hours:.3f}",
+            bound.rules,
+        )
+    return table

@@ -1,0 +1,111 @@
+"""Every task of the paper starts: its configuration, data of its shape, its simulator.
+
+Twenty updates of narrow networks on made-up rows, then an episode cut short, through
+the commands people run. That the networks learn is for other tests.
+"""
+
+import dataclasses
+import functools
+from pathlib import Path
+
+import pytest
+
+from pipeline import relabel
+from pipeline.domains import parse_dataset
+from pipeline.store import files, manifest
+from pipeline.store.manifest import Task
+from pipeline.store.reader import Store
+from tests.stores import write_store
+from trainer import cli, config, datasets
+from trainer.evaluation.records import read_evaluations
+from trainer.evaluation.tables import paper_datasets
+from trainer.run import METRICS_FILE, read_lines, read_run
+
+STEPS = 20
+EPISODE_LIMIT = 60
+SMALL = {"width": 8, "depth": 1, "flow_steps": 2}
+
+
+@pytest.fixture(scope="module", params=paper_datasets())
+def store(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A store of one domain, its tasks as read from its environment."""
+    dataset = request.param
+    domain, facts = parse_dataset(dataset), datasets.find(dataset)
+    root = write_store(
+        tmp_path_factory.mktemp("data") / dataset,
+        # Longer than the largest horizon of any configuration.
+        ((80, 80), (80,)),
+        dataset=dataset,
+        discounts=(configuration(dataset, 1).agent.discount,),
+        S=facts.observation_dim,
+        A=facts.action_dim,
+    )
+    label(root, domain.environment_id, relabel.read_tasks(domain))
+    return root
+
+
+def label(root: Path, environment_id: str, tasks: tuple[Task, ...]) -> None:
+    """Says in a store's manifest where its tasks are evaluated, in short episodes."""
+    read = files.read(str(root), manifest.DATASET_MANIFEST)
+    assert read is not None
+    before = Store(str(root)).manifest
+    after = dataclasses.replace(
+        before,
+        environment_id=environment_id,
+        tasks=tuple(
+            dataclasses.replace(
+                task,
+                environment_kwargs={
+                    **task.environment_kwargs,
+                    "max_episode_steps": EPISODE_LIMIT,
+                },
+            )
+            for task in tasks
+        ),
+    )
+    text = manifest.to_json(after).encode()
+    files.commit(str(root), manifest.DATASET_MANIFEST, text, replacing=read)
+
+
+@functools.cache
+def configuration(dataset: str, task: int) -> config.Config:
+    return config.load(Path("configs") / f"{dataset}.toml", task=task)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", config.TASKS)
+def test_trains_and_acts(store: Path, task: int, tmp_path: Path) -> None:
+    dataset, out = store.name, tmp_path / "run"
+    train = ["train", f"configs/{dataset}.toml", "--store", store, "--task", task]
+    overrides = {f"agent.{name}": value for name, value in SMALL.items()} | {
+        "trainer.steps": STEPS,
+        "trainer.batch_size": 16,
+        "trainer.updates_per_call": 10,
+        "trainer.log_every": 10,
+        "trainer.checkpoint_every": STEPS,
+    }
+    given = [part for name, value in overrides.items() for part in (f"--{name}", value)]
+    assert run(*train, "--out", out, *given) == 0
+    assert run("evaluate", out, "--episodes", 1, *ONE_ENVIRONMENT) == 0
+
+    trained = read_run(out)
+    agent = configuration(dataset, task).agent
+    assert trained.config.agent == dataclasses.replace(agent, **SMALL)
+    # Equal facts of all five tasks: one compiled program serves them.
+    assert (trained.facts.reward_min, trained.facts.return_max) == (-1, 0)
+    assert [line["step"] for line in read_lines(out / METRICS_FILE)] == [10, STEPS]
+    (evaluation,) = read_evaluations(out)
+    assert (evaluation.step, evaluation.task) == (STEPS, task)
+    expected = parse_dataset(dataset).task_environment(task)
+    assert evaluation.environment_id == expected.environment_id
+    assert evaluation.success_timing == evaluation.store_success_timing
+    assert 1 <= evaluation.lengths[0] <= EPISODE_LIMIT
+
+
+ONE_ENVIRONMENT = ("--environments", 1, "--workers", 1)
+
+
+def run(*arguments: object) -> int:
+    return cli.main([str(argument) for argument in arguments])

@@ -1,0 +1,233 @@
+"""What a configuration comes to, before there are data or devices.
+
+Networks are read off the shapes of an agent's state, whatever the agent; nothing is
+drawn or compiled.
+"""
+
+import dataclasses
+import math
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+
+from trainer import flops
+from trainer.agents import make_agent
+from trainer.agents.base import AgentState, DataFacts
+from trainer.config import Config, encode
+
+UPDATES = 1_000_000
+
+
+@dataclass(frozen=True)
+class Network:
+    """One network of an agent.
+
+    Attributes:
+        name: Among the parameters.
+        role: Whether it is optimised, or a slowly moving target.
+        layers: Inputs and outputs of its dense layers, in order.
+        copies: Independent copies, on leading axes of its parameters.
+        parameters: Of all copies.
+    """
+
+    name: str
+    role: Literal["optimised", "target"]
+    layers: tuple[tuple[int, int], ...]
+    copies: int
+    parameters: int
+
+    @property
+    def chain(self) -> tuple[int, ...] | None:
+        """Widths from input to output; None if its layers do not follow one another."""
+        outputs = [layer[1] for layer in self.layers]
+        if not outputs or outputs[:-1] != [layer[0] for layer in self.layers[1:]]:
+            return None
+        return (self.layers[0][0], *outputs)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one update of all seeds costs.
+
+    Attributes:
+        calls: Evaluations of networks by one seed.
+        flops_per_update: Operations of their dense layers, of all seeds.
+        device: That the bounds are for.
+        bounds: Least time of a million updates on one such device.
+    """
+
+    calls: tuple[flops.Call, ...]
+    flops_per_update: int
+    device: flops.Accelerator
+    bounds: tuple[flops.Bound, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "flops_per_update": self.flops_per_update,
+            "calls": [dataclasses.asdict(call) for call in self.calls],
+            "device": dataclasses.asdict(self.device),
+            "hours_per_million_updates": [
+                dataclasses.asdict(bound) | {"hours": bound.hours, "rules": bound.rules}
+                for bound in self.bounds
+            ],
+        }
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a configuration comes to.
+
+    Attributes:
+        config: As resolved for a task.
+        observation_dim: S.
+        action_dim: A.
+        networks: Of the agent; the optimised ones first.
+        state_bytes: Parameters, targets and optimiser state, of one seed.
+        cost: None where the agent's evaluations are not counted.
+    """
+
+    config: Config
+    observation_dim: int
+    action_dim: int
+    networks: tuple[Network, ...]
+    state_bytes: int
+    cost: Cost | None
+
+    def parameters(self, role: str | None = None) -> int:
+        """Parameters of all networks, or of those of one role, of one seed."""
+        return sum(
+            network.parameters
+            for network in self.networks
+            if role in (None, network.role)
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "config": encode(self.config),
+            "observation_dim": self.observation_dim,
+            "action_dim": self.action_dim,
+            "networks": [
+                dataclasses.asdict(network) | {"chain": network.chain}
+                for network in self.networks
+            ],
+            "parameters": {
+                "optimised": self.parameters("optimised"),
+                "target": self.parameters("target"),
+                "total": self.parameters(),
+            },
+            "state_bytes": self.state_bytes,
+            "cost": None if self.cost is None else self.cost.to_json(),
+        }
+
+
+def describe(config: Config, *, observation_dim: int, action_dim: int) -> Description:
+    """Works out what a configuration comes to.
+
+    Args:
+        config: As resolved for a task.
+        observation_dim: S.
+        action_dim: A.
+
+    Returns:
+        The description.
+    """
+    agent = make_agent(config.agent, shape_facts(observation_dim, action_dim))
+    state = jax.eval_shape(agent.init, jax.random.key(0))
+    networks = read_networks(state)
+    state_bytes = sum(
+        leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)
+    )
+    return Description(
+        config=config,
+        observation_dim=observation_dim,
+        action_dim=action_dim,
+        networks=networks,
+        state_bytes=state_bytes,
+        cost=_cost(config, networks, state_bytes),
+    )
+
+
+def shape_facts(observation_dim: int, action_dim: int) -> DataFacts:
+    """Facts of data of a shape, for what depends on nothing but the shape."""
+    return DataFacts(
+        observation_dim=observation_dim,
+        action_dim=action_dim,
+        observation_mean=(0.0,) * observation_dim,
+        observation_std=(1.0,) * observation_dim,
+        reward_min=-1.0,
+        reward_max=0.0,
+        return_max=0.0,
+    )
+
+
+def read_networks(state: AgentState) -> tuple[Network, ...]:
+    """Reads an agent's networks off the shapes of its state.
+
+    Args:
+        state: As ``agent.init`` returns it, or its abstract shapes.
+
+    Returns:
+        The optimised networks by name, then the targets.
+    """
+    roles: tuple[tuple[Literal["optimised", "target"], Any], ...] = (
+        ("optimised", state.params),
+        ("target", state.targets),
+    )
+    return tuple(
+        _network(name, role, tree)
+        for role, trees in roles
+        for name, tree in sorted(trees.items())
+    )
+
+
+def _network(name: str, role: Literal["optimised", "target"], tree: Any) -> Network:
+    leaves = [
+        (jax.tree_util.keystr(path, simple=True, separator="/"), leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    ]
+    kernels = [
+        leaf.shape
+        for path, leaf in sorted(leaves, key=lambda item: _natural(item[0]))
+        if path.rpartition("/")[2] == "kernel"
+    ]
+    return Network(
+        name=name,
+        role=role,
+        layers=tuple((shape[-2], shape[-1]) for shape in kernels),
+        copies=math.prod(kernels[0][:-2]) if kernels else 1,
+        parameters=sum(leaf.size for _, leaf in leaves),
+    )
+
+
+def _natural(path: str) -> list[tuple[str, int]]:
+    """Orders ``hidden_2`` before ``hidden_10``."""
+    parts = re.findall(r"(\D*)(\d*)", path)
+    return [(text, int(number or 0)) for text, number in parts]
+
+
+def _cost(
+    config: Config, networks: tuple[Network, ...], state_bytes: int
+) -> Cost | None:
+    count_calls = flops.CALLS.get(config.agent.name)
+    if count_calls is None:
+        return None
+    calls = count_calls(config.agent, config.trainer.batch_size)
+    shapes = {
+        network.name: (network.layers, network.copies)
+        for network in networks
+        if network.role == "optimised"
+    }
+    seeds = config.trainer.seeds
+    operations = seeds * flops.update_flops(calls, shapes)
+    return Cost(
+        calls=calls,
+        flops_per_update=operations,
+        device=flops.H100,
+        bounds=flops.bounds(
+            operations, seeds * state_bytes, flops.H100, updates=UPDATES
+        ),
+    )
