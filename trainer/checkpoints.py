@@ -1,7 +1,7 @@
 """Checkpoints: Orbax, asynchronous, every step committed in one atomic rename.
 
 Four items a step: ``params`` (enough to act), ``train`` (targets, optimiser, step,
-keys), ``data`` (Grain's iterator) and ``run`` (what run it is of).
+keys), ``data`` (the state of Grain's iterator) and ``run`` (what run it is of).
 """
 
 from pathlib import Path
@@ -18,6 +18,8 @@ from trainer.run import CHECKPOINTS, Run
 from trainer.state import TrainState
 
 _PARAMS, _TRAIN, _DATA, _RUN = "params", "train", "data", "run"
+# Differences listed of another architecture.
+_SHOWN = 12
 
 
 class Checkpoints:
@@ -26,11 +28,17 @@ class Checkpoints:
     Args:
         folder: RUN.
         keep: Latest steps kept; None keeps all.
+        keep_every: Steps that are multiples of it are kept for good.
         writable: Whether this process writes them.
     """
 
     def __init__(
-        self, folder: Path, *, keep: int | None = None, writable: bool = False
+        self,
+        folder: Path,
+        *,
+        keep: int | None = None,
+        keep_every: int | None = None,
+        writable: bool = False,
     ) -> None:
         self.folder = folder / CHECKPOINTS
         if not writable and not self.folder.is_dir():
@@ -42,7 +50,10 @@ class Checkpoints:
             self.folder.absolute(),
             item_names=(_PARAMS, _TRAIN, _DATA, _RUN),
             options=ocp.CheckpointManagerOptions(
-                max_to_keep=keep, create=writable, read_only=not writable
+                max_to_keep=keep,
+                keep_period=keep_every,
+                create=writable,
+                read_only=not writable,
             ),
         )
 
@@ -72,14 +83,26 @@ class Checkpoints:
                 **{
                     _PARAMS: ocp.args.StandardSave(params),
                     _TRAIN: ocp.args.StandardSave(train),
-                    _DATA: grain.checkpoint.CheckpointSave(data),
+                    # Grain would write a file for each process, which another number
+                    # of them could not read; its state is the same in all.
+                    _DATA: ocp.args.JsonSave(
+                        {
+                            "feed": data.get_state(),
+                            "updates_per_call": run.config.trainer.updates_per_call,
+                        }
+                    ),
                     _RUN: ocp.args.JsonSave(run.to_json()),
                 }
             ),
         )
 
     def restore(
-        self, step: int, like: TrainState, data: grain.DatasetIterator
+        self,
+        step: int,
+        like: TrainState,
+        data: grain.DatasetIterator,
+        *,
+        updates_per_call: int,
     ) -> TrainState:
         """Restores a step to go on from.
 
@@ -87,22 +110,74 @@ class Checkpoints:
             step: A committed step.
             like: A state of the same shapes, laid out as wanted.
             data: Iterator to set to the saved place.
+            updates_per_call: M of that iterator, which may be another than it was.
 
         Returns:
             The state.
+
+        Raises:
+            DataFormatError: If the step holds other arrays, or lies between two calls.
         """
         params, train = (jax.tree.map(_abstract, tree) for tree in _split(like))
+        self._check_arrays(step, {_PARAMS: params, _TRAIN: train})
         restored = self._manager.restore(
             step,
             args=ocp.args.Composite(
                 **{
                     _PARAMS: ocp.args.StandardRestore(params),
                     _TRAIN: ocp.args.StandardRestore(train),
-                    _DATA: grain.checkpoint.CheckpointRestore(data),
+                    _DATA: ocp.args.JsonRestore(),
                 }
             ),
         )
+        data.set_state(self._place(step, restored[_DATA], updates_per_call))
         return _join(restored[_PARAMS], restored[_TRAIN])
+
+    def _place(
+        self, step: int, saved: dict[str, Any], updates_per_call: int
+    ) -> dict[str, int]:
+        """Grain's state for calls of another size than those it was saved with."""
+        place = {}
+        for name, calls in saved["feed"].items():
+            place[name], rest = divmod(
+                calls * saved["updates_per_call"], updates_per_call
+            )
+            if rest:
+                raise DataFormatError(
+                    f"{self.folder}/{step}: trainer.updates_per_call is "
+                    f"{updates_per_call}, and step {step} lies within such a call; "
+                    f"expected a divisor of {step}"
+                )
+        return place
+
+    def _check_arrays(self, step: int, wanted: dict[str, Any]) -> None:
+        """Refuses a step whose arrays are of other names or shapes."""
+        differing = []
+        for item, tree in wanted.items():
+            saved = {
+                _name(path): tuple(leaf.shape)
+                for path, leaf in jax.tree_util.tree_leaves_with_path(
+                    self._manager.item_metadata(step)[item].tree
+                )
+            }
+            asked = {
+                _name(path): tuple(leaf.shape)
+                for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+            }
+            differing += [
+                f"  {item}/{name}: {saved.get(name, 'not there')} saved, "
+                f"{asked.get(name, 'not there')} asked for"
+                for name in sorted(saved | asked)
+                if saved.get(name) != asked.get(name)
+            ]
+        if differing:
+            more = len(differing) - _SHOWN
+            raise DataFormatError(
+                f"{self.folder}/{step}: holds another architecture:\n"
+                + "\n".join(differing[:_SHOWN])
+                + (f"\n  and {more} more" if more > 0 else "")
+                + "\nTrain into another folder, or ask for the saved sizes"
+            )
 
     def read_run(self, step: int) -> Run:
         """Reads what run a step is of."""
@@ -160,25 +235,28 @@ class Checkpoints:
                 f"{self.folder}/{step}: was trained on data {saved.fingerprint}, and "
                 f"the store now is {run.fingerprint}; train into another folder"
             )
+        before, now = (dict(_flat(one.config.agent)) for one in (saved, run))
+        if before["agent.name"] != now["agent.name"]:  # Other settings altogether.
+            before, now = ({"agent.name": one["agent.name"]} for one in (before, now))
         differing = [
-            f"{name}: {before!r} before, {now!r} now"
-            for (name, before), now in zip(
-                _flat(saved.config.agent),
-                dict(_flat(run.config.agent)).values(),
-                strict=False,
-            )
-            if before != now
+            f"{name}: {before[name]!r} before, {now[name]!r} now"
+            for name in before
+            if before[name] != now[name]
         ]
-        fixed = ("batch_size", "seed", "seeds", "updates_per_call")
+        fixed = ("batch_size", "microbatches", "seed", "seeds")
         for name in fixed:
-            before, now = (getattr(one.config.trainer, name) for one in (saved, run))
-            if before != now:
-                differing.append(f"trainer.{name}: {before} before, {now} now")
+            was, wanted = (getattr(one.config.trainer, name) for one in (saved, run))
+            if was != wanted:
+                differing.append(f"trainer.{name}: {was} before, {wanted} now")
         if differing:
             raise DataFormatError(
                 f"{self.folder}/{step}: is of another run than the one asked for "
                 f"({'; '.join(differing)}); train into another folder"
             )
+
+
+def _name(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def _flat(config: Any) -> list[tuple[str, Any]]:

@@ -38,6 +38,7 @@ _COMMANDS: dict[str, type[Any]] = {
 # By name: what raises them is imported by the commands that need it.
 _RUNTIME_EXITS = {
     "EvaluationError": EXIT_FAILED,
+    "HostsError": EXIT_FAILED,
     "TrainingDivergedError": EXIT_DIVERGED,
     "PreemptedError": EXIT_PREEMPTED,
 }

@@ -1,4 +1,4 @@
-"""What a run is asked to do: one TOML file, typed, with overrides by task.
+"""What a run is asked to do: one TOML file, typed, with overrides by task and agent.
 
 A default lives in one place, the dataclass that owns it. Nothing here builds
 anything.
@@ -14,11 +14,14 @@ from typing import Any
 
 import pydantic
 
-from trainer.agents import AgentConfig
+from trainer.agents import AGENTS, DEFAULT_AGENT, AgentConfig
+from trainer.agents.vast_config import VASTConfig
 from trainer.data.feed import FeedConfig
 from trainer.sharding import MeshConfig
 
 TASKS = range(1, 6)
+# Folder beside a configuration file, with the settings of the other agents.
+BASELINES = "baselines"
 Json = dict[str, Any]
 
 
@@ -39,6 +42,10 @@ class TrainerConfig:
         log_every: Updates between two records.
         checkpoint_every: Updates between two checkpoints.
         keep_checkpoints: Latest checkpoints kept.
+        keep_every: Updates between two checkpoints that are kept for good, a multiple
+            of ``checkpoint_every``; None for none.
+        microbatches: Parts of a batch whose gradients are averaged one after another,
+            where a whole one's activations do not fit.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
@@ -51,13 +58,33 @@ class TrainerConfig:
     log_every: int = 1_000
     checkpoint_every: int = 100_000
     keep_checkpoints: int = 3
+    keep_every: int | None = None
+    microbatches: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "updates_per_call", "seeds"):
+        for name in (
+            "steps",
+            "batch_size",
+            "updates_per_call",
+            "seeds",
+            "microbatches",
+        ):
             if getattr(self, name) < 1:
                 raise ValueError(
                     f"trainer.{name}: expected at least 1, got {getattr(self, name)}"
                 )
+        if self.batch_size % self.microbatches:
+            raise ValueError(
+                f"trainer.batch_size: expected a multiple of trainer.microbatches "
+                f"({self.microbatches}), got {self.batch_size}"
+            )
+        if self.keep_every is not None and (
+            self.keep_every < 1 or self.keep_every % self.checkpoint_every
+        ):
+            raise ValueError(
+                "trainer.keep_every: expected a multiple of trainer.checkpoint_every "
+                f"({self.checkpoint_every}), got {self.keep_every}"
+            )
         for name in ("steps", "log_every", "checkpoint_every"):
             if getattr(self, name) % self.updates_per_call or getattr(self, name) < 1:
                 raise ValueError(
@@ -81,51 +108,98 @@ class Config:
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
 
     dataset: str
-    agent: AgentConfig = field(default_factory=AgentConfig)
+    agent: AgentConfig = field(default_factory=VASTConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     feed: FeedConfig = field(default_factory=FeedConfig)
     mesh: MeshConfig = field(default_factory=MeshConfig)
 
 
-def load(path: str | Path, *, task: int) -> Config:
-    """Reads a configuration file for one task.
+def load(path: str | Path, *, task: int, agent: str | None = None) -> Config:
+    """Reads a configuration file for one task, and for another agent if one is named.
 
     Args:
         path: TOML file. Its tables are those of ``Config``; a table
             ``[tasks.N.agent]`` overrides ``[agent]`` for task N.
         task: Task number, 1 to 5.
+        agent: Name of an agent. If it is not the file's own, its settings for the
+            file's data set replace the file's ``[agent]``, see ``read_baseline``.
 
     Returns:
         The configuration.
 
     Raises:
-        ConfigError: If the file is missing, no TOML, or names what does not exist.
+        ConfigError: If a file is missing, no TOML, or names what does not exist, or
+            there are no settings of the agent for the data set.
     """
     if task not in TASKS:
         raise ConfigError(f"--task: expected a task from 1 to 5, got {task}")
-    try:
-        raw = tomllib.loads(Path(path).read_text())
-    except FileNotFoundError as error:
+    if agent is not None and agent not in AGENTS:
         raise ConfigError(
-            f"{path}: no such configuration file; see configs/"
-        ) from error
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: not TOML: {error}") from error
-    overrides = raw.pop("tasks", {})
-    unknown = set(overrides) - {str(known) for known in TASKS}
-    if unknown:
-        raise ConfigError(f"{path}: tasks.{min(unknown)}: expected a task from 1 to 5")
+            f"--agent: expected one of {', '.join(AGENTS)}, got {agent!r}"
+        )
+    raw = _read(Path(path), missing="see configs/")
+    if "datasets" in raw:
+        raise ConfigError(
+            f"{path}: holds an agent's settings for many data sets; give the "
+            "configuration of one, and this agent's name as --agent"
+        )
+    overrides = _pop_tasks(raw, where=str(path))
     # Every task's overrides are checked, not only those of the task at hand.
     for override in overrides.values():
         decode(_merged(raw, override), where=str(path))
-    return decode(_merged(raw, overrides.get(str(task), {})), where=str(path))
+    merged = _merged(raw, overrides.get(str(task), {}))
+    config = decode(merged, where=str(path))
+    if agent in (None, config.agent.name):
+        return config
+    file = baseline_file(path, agent)
+    settings = read_baseline(file, dataset=config.dataset, task=task)
+    merged.pop("agent", None)
+    return decode(_merged(merged, settings), where=f"{path} with {file}")
+
+
+def baseline_file(path: str | Path, agent: str) -> Path:
+    """Where an agent's settings are looked for, beside a configuration file."""
+    return Path(path).parent / BASELINES / f"{agent.replace('-', '_')}.toml"
+
+
+def read_baseline(file: Path, *, dataset: str, task: int) -> Json:
+    """Reads an agent's settings for one data set and task.
+
+    Args:
+        file: TOML file. ``[agent]`` and ``[trainer]`` hold for all data sets,
+            ``[datasets.NAME.agent]`` and ``[datasets.NAME.trainer]`` override them for
+            one, and ``[datasets.NAME.tasks.N.agent]`` those for one task.
+        dataset: Data set.
+        task: Task number, 1 to 5.
+
+    Returns:
+        Tables of ``Config``, to replace or override a configuration's own.
+
+    Raises:
+        ConfigError: If the file is missing, no TOML, or has not that data set.
+    """
+    settings = _read(
+        file,
+        missing="an agent's settings are read from the folder "
+        f"{BASELINES!r} beside the given configuration, such as configs/{BASELINES}/",
+    )
+    datasets = settings.pop("datasets", {})
+    if dataset not in datasets:
+        raise ConfigError(
+            f"{file}: expected settings of {dataset!r}, found those of "
+            f"{', '.join(datasets) or 'no data set'}; add a table "
+            f"[datasets.{dataset}.agent]"
+        )
+    overrides = _pop_tasks(datasets[dataset], where=f"{file}: datasets.{dataset}")
+    chosen = _merged(datasets[dataset], overrides.get(str(task), {}))
+    return _merged(settings, chosen)
 
 
 def decode(raw: Json, *, where: str) -> Config:
     """Builds a configuration from plain values.
 
     Args:
-        raw: Nested tables.
+        raw: Nested tables. An agent without a name is VAST.
         where: File name, for the error.
 
     Returns:
@@ -134,13 +208,30 @@ def decode(raw: Json, *, where: str) -> Config:
     Raises:
         ConfigError: Naming the key, what was expected, and the nearest right name.
     """
+    agent = raw.get("agent", {})
+    if isinstance(agent, Mapping):
+        agent = {"name": DEFAULT_AGENT, **agent}
+        if agent["name"] not in AGENTS:
+            near = difflib.get_close_matches(str(agent["name"]), AGENTS, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(
+                f"{where}: agent.name: expected one of {', '.join(AGENTS)}, got "
+                f"{agent['name']!r}{hint}"
+            )
     try:
-        return pydantic.TypeAdapter(Config).validate_python(raw)
+        return pydantic.TypeAdapter(Config).validate_python({**raw, "agent": agent})
     except pydantic.ValidationError as error:
         first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
+        # The agent's name stands in the place of an error within its table.
+        place = [
+            part
+            for index, part in enumerate(first["loc"])
+            if not (index == 1 and first["loc"][0] == "agent" and part in AGENTS)
+        ]
+        key = ".".join(str(part) for part in place)
         if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-            near = difflib.get_close_matches(key, _names(Config), n=1, cutoff=0.4)
+            names = _names(Config, agent=AGENTS[agent["name"]].config)
+            near = difflib.get_close_matches(key, names, n=1, cutoff=0.4)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise ConfigError(f"{where}: unknown key {key!r}{hint}") from error
         message = first["msg"].removeprefix("Value error, ")
@@ -156,6 +247,23 @@ def encode(config: Config) -> Json:
     return dataclasses.asdict(config)
 
 
+def _read(path: Path, *, missing: str) -> Json:
+    try:
+        return tomllib.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: no such configuration file; {missing}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not TOML: {error}") from error
+
+
+def _pop_tasks(raw: Json, *, where: str) -> Json:
+    overrides: Json = raw.pop("tasks", {})
+    unknown = set(overrides) - {str(known) for known in TASKS}
+    if unknown:
+        raise ConfigError(f"{where}: tasks.{min(unknown)}: expected a task from 1 to 5")
+    return overrides
+
+
 def _merged(base: Mapping[str, Any], override: Mapping[str, Any]) -> Json:
     merged = dict(base)
     for key, value in override.items():
@@ -164,10 +272,12 @@ def _merged(base: Mapping[str, Any], override: Mapping[str, Any]) -> Json:
     return merged
 
 
-def _names(config: type[Any], prefix: str = "") -> list[str]:
+def _names(config: type[Any], *, agent: type[Any], prefix: str = "") -> list[str]:
     names = []
     for member in dataclasses.fields(config):
         names.append(prefix + member.name)
-        if dataclasses.is_dataclass(member.type):
-            names += _names(member.type, f"{prefix}{member.name}.")  # type: ignore[arg-type]
+        # The union of all agents is no dataclass: the one that is meant is given.
+        kind = agent if member.name == "agent" else member.type
+        if dataclasses.is_dataclass(kind):
+            names += _names(kind, agent=agent, prefix=f"{prefix}{member.name}.")  # type: ignore[arg-type]
     return names

@@ -19,7 +19,7 @@ from rich.progress import (
 )
 
 from pipeline.store.errors import DataFormatError
-from trainer import sharding
+from trainer import hosts, sharding
 from trainer.agents.base import Metrics
 from trainer.checkpoints import Checkpoints
 from trainer.data.feed import BatchSource, gather_on_device, make_feed
@@ -28,6 +28,9 @@ from trainer.data.table import RowTable
 from trainer.metrics import MetricsWriter, combine, nonfinite, records
 from trainer.run import RUN_FILE, Run, write_run
 from trainer.state import init_state, make_train_call, step_of
+
+# Calls whose batches may wait on the devices; more would only fill their memory.
+_CALLS_AHEAD = 2
 
 
 class TrainingDivergedError(RuntimeError):
@@ -61,7 +64,12 @@ def train(
     seeds = tuple(range(config.seed, config.seed + config.seeds))
 
     # -- Where we are: refused before anything is built ------------------------
-    checkpoints = Checkpoints(folder, keep=config.keep_checkpoints, writable=True)
+    checkpoints = Checkpoints(
+        folder,
+        keep=config.keep_checkpoints,
+        keep_every=config.keep_every,
+        writable=True,
+    )
     latest = checkpoints.latest()
     if latest is not None:
         checkpoints.check_run(latest, run)
@@ -72,7 +80,9 @@ def train(
         run.config.mesh, seeds=config.seeds, batch_size=config.batch_size
     )
     state = init_state(agent, mesh, seeds)
-    call = make_train_call(agent, mesh)
+    call = make_train_call(
+        agent, mesh, seeds=config.seeds, microbatches=config.microbatches
+    )
 
     # -- Data ------------------------------------------------------------------
     on_device = gather_on_device(run.config.feed, rows)
@@ -83,29 +93,37 @@ def train(
         batch_size=config.batch_size,
         steps=config.steps,
         gather=not on_device,
+        part=sharding.local_part(
+            mesh, seeds=config.seeds, batch_size=config.batch_size
+        ),
     )
     feed = make_feed(source, run.config.feed, updates_per_call=config.updates_per_call)
     # The source has refused a device for what is not all in memory.
     on_mesh = (
-        jax.device_put((rows.observations, rows.actions), sharding.replicated(mesh))
+        _to_mesh((rows.observations, rows.actions), sharding.replicated(mesh))
         if on_device and isinstance(rows, RowTable)
         else None
     )
+    hosts.check_alike(run.to_json())
     console.print(
-        f"{len(jax.devices())} {jax.devices()[0].platform} device(s), mesh "
-        f"{dict(mesh.shape)}; rows are gathered on the "
-        f"{'device' if on_device else 'host'}, {_describe_rows(rows)}"
+        f"{len(jax.devices())} {jax.devices()[0].platform} device(s) of "
+        f"{jax.process_count()} process(es), mesh {dict(mesh.shape)}; rows are "
+        f"gathered on the {'device' if on_device else 'host'}, {_describe_rows(rows)}"
     )
 
     # -- Going on --------------------------------------------------------------
     if latest is not None:
-        state = checkpoints.restore(latest, state, feed)
+        state = checkpoints.restore(
+            latest, state, feed, updates_per_call=config.updates_per_call
+        )
         console.print(f"going on from the checkpoint of step {latest}")
     elif (folder / RUN_FILE).exists():
         console.print("an earlier start here reached no checkpoint: starting anew")
-    write_run(folder, run)
     step = step_of(state)
-    writer = MetricsWriter(folder, resume_step=step)
+    writer: MetricsWriter | None = None
+    if hosts.is_primary():
+        write_run(folder, run)
+        writer = MetricsWriter(folder, resume_step=step)
 
     # -- Loop ------------------------------------------------------------------
     pending: list[Metrics] = []
@@ -119,17 +137,14 @@ def train(
         metrics = combine(pending)
         now = time.perf_counter()
         elapsed = now - window_start
-        for record in records(
-            metrics,
-            seeds=seeds,
-            facts={
-                "step": step,
-                "time_s": now - started,
-                "updates_per_s": (step - logged) / elapsed,
-                "input_blocked_share": blocked_s / elapsed,
-            },
-        ):
-            writer.write(record)
+        facts = {
+            "step": step,
+            "time_s": now - started,
+            "updates_per_s": (step - logged) / elapsed,
+            "input_blocked_share": blocked_s / elapsed,
+        }
+        if writer is not None:
+            writer.write(records(metrics, seeds=seeds, facts=facts))
         bad = nonfinite(metrics)
         if bad:
             good = checkpoints.latest()
@@ -149,16 +164,26 @@ def train(
         if step not in checkpoints.steps():
             checkpoints.save(step, state, feed, run)
 
+    def asked_to_stop() -> bool:
+        if jax.process_count() == 1:
+            return bool(stop)
+        # All must stop after the same update: agreed on where they wait anyway.
+        return step % config.log_every == 0 and hosts.any_process(bool(stop))
+
     try:
         with _progress(console) as bar, _stop_requested() as stop:
             task = bar.add_task("train", total=config.steps, completed=step, loss=0.0)
-            while step < config.steps and not stop:
+            while step < config.steps and not asked_to_stop():
+                # The call below returns at once: while the devices work on it, the
+                # next batches are drawn and on their way.
                 waited = time.perf_counter()
-                batches = _to_mesh(next(feed), mesh)
+                batches = _to_mesh(next(feed), sharding.batch_sharding(mesh))
                 blocked_s += time.perf_counter() - waited
                 state, metrics = call(state, on_mesh, batches)
                 step += config.updates_per_call
                 pending.append(metrics)
+                if len(pending) > _CALLS_AHEAD:
+                    jax.block_until_ready(pending[-1 - _CALLS_AHEAD].mean["loss"])
                 bar.update(task, completed=step)
                 if step % config.log_every == 0:
                     log()
@@ -167,7 +192,8 @@ def train(
             save()
             checkpoints.wait()
     finally:
-        writer.close()
+        if writer is not None:
+            writer.close()
         checkpoints.close()
     if step < config.steps:
         raise PreemptedError(
@@ -207,8 +233,13 @@ def _describe_rows(rows: RowTable | ResidentRows) -> str:
     )
 
 
-def _to_mesh(batches: Any, mesh: jax.sharding.Mesh) -> Any:
-    return jax.device_put(batches, sharding.batch_sharding(mesh))
+def _to_mesh(values: Any, placed: jax.sharding.NamedSharding) -> Any:
+    """Sends what this process holds of each array to its devices."""
+    if jax.process_count() == 1:
+        return jax.device_put(values, placed)
+    return jax.tree.map(
+        lambda value: jax.make_array_from_process_local_data(placed, value), values
+    )
 
 
 def _progress(console: Console) -> Progress:

@@ -75,14 +75,15 @@ class MetricsWriter:
             str(folder / TENSORBOARD), purge_step=resume_step, flush_secs=10
         )
 
-    def write(self, record: Json) -> None:
-        """Writes one record; vectors go to the JSON lines only."""
-        self._lines.write(json.dumps(record) + "\n")
+    def write(self, records: list[Json]) -> None:
+        """Writes records; vectors go to the JSON lines only."""
+        for record in records:
+            self._lines.write(json.dumps(record) + "\n")
+            for name, value in record.items():
+                if isinstance(value, int | float) and math.isfinite(value):
+                    tag = f"seed{record['seed']}/{name}"
+                    self._board.add_scalar(tag, value, record["step"])
         self._lines.flush()
-        for name, value in record.items():
-            if isinstance(value, int | float) and math.isfinite(value):
-                tag = f"seed{record['seed']}/{name}"
-                self._board.add_scalar(tag, value, record["step"])
 
     def close(self) -> None:
         """Flushes and closes both."""

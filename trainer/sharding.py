@@ -1,31 +1,73 @@
 """The mesh, and what lies where on it.
 
-Axes: ``seed``, runs trained side by side; ``data``, rows of a batch.
+Axes: ``seed``, runs trained side by side; ``data``, rows of a batch with a copy of
+the state each; ``fsdp``, rows of a batch with a part of the state each, brought
+together layer by layer; ``tensor``, parts of every layer.
+
+Dimensions: M updates per call, Q seeds, B batch.
 """
 
-from collections.abc import Sequence
+import math
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
-import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-SEED, DATA = "seed", "data"
+SEED, DATA, FSDP, TENSOR = AXES = ("seed", "data", "fsdp", "tensor")
 
 
 @dataclass(frozen=True)
 class MeshConfig:
-    """Devices by what they hold; -1 takes what the other axis leaves.
+    """Devices by what they hold; one axis of -1 takes what the others leave.
 
     Attributes:
         seed: Devices the seeds are spread over.
-        data: Devices each batch is split over.
+        data: Devices each batch is split over, the state copied to each.
+        fsdp: Devices each batch and the state are split over.
+        tensor: Devices every layer is split over; keep it within one host.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
 
     seed: int = 1
     data: int = -1
+    fsdp: int = 1
+    tensor: int = 1
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Where parameters lie whose path ends with a pattern.
+
+    Attributes:
+        pattern: Regular expression for the end of a path such as
+            ``critic/hidden_0/kernel``, whole names only.
+        axes: Mesh axes of each of the last dimensions; dimensions before them (of
+            seeds apart) are whole.
+    """
+
+    pattern: str
+    axes: tuple[tuple[str, ...], ...]
+
+    def matches(self, path: str) -> bool:
+        """Whether a path ends with the pattern."""
+        return re.search(rf"(^|/)({self.pattern})$", path) is not None
+
+
+_EVEN, _ODD = r"\d*[02468]", r"\d*[13579]"
+# Layers take turns: one is split by its outputs, the next by its inputs, so that only
+# every second layer has activations to sum up. Shoeybi et al. (2019), Megatron-LM,
+# section 3.
+RULES = (
+    Rule(rf"hidden_{_EVEN}/kernel", ((), (TENSOR, FSDP))),
+    Rule(rf"hidden_{_EVEN}/bias|norm_{_EVEN}/(scale|bias)", ((TENSOR,),)),
+    Rule(rf"hidden_{_ODD}/kernel", ((TENSOR, FSDP), ())),
+    Rule(r"output/kernel", ((TENSOR, FSDP), ())),
+    Rule(r"bias|scale|keys", ((),)),
+)
 
 
 def make_mesh(
@@ -38,51 +80,172 @@ def make_mesh(
     """Arranges devices.
 
     Args:
-        config: Sizes of the axes, one of them -1 for what is left.
+        config: Sizes of the axes, at most one of them -1 for what is left.
         seeds: Runs trained side by side.
         batch_size: B of each.
-        devices: Which; all there are by default.
+        devices: Which; all there are, on all hosts, by default.
 
     Returns:
-        A mesh with axes ``seed`` and ``data``.
+        A mesh with the four axes.
 
     Raises:
         ValueError: If the sizes do not multiply to the number of devices, or seeds
             or batch cannot be split evenly.
     """
     devices = jax.devices() if devices is None else devices
-    sizes = [config.seed, config.data]
+    sizes = [getattr(config, axis) for axis in AXES]
     if sizes.count(-1) == 1:
-        known = -sizes[0] * sizes[1]
+        known = -math.prod(sizes)
         sizes[sizes.index(-1)] = max(1, len(devices) // max(1, known))
-    if min(sizes) < 1 or sizes[0] * sizes[1] != len(devices):
+    if min(sizes) < 1 or math.prod(sizes) != len(devices):
+        asked = ", ".join(f"{axis}={getattr(config, axis)}" for axis in AXES)
         raise ValueError(
-            f"mesh: expected seed * data to be the {len(devices)} devices here, got "
-            f"seed={config.seed}, data={config.data}; set one of them to -1"
+            f"mesh: expected seed * data * fsdp * tensor to be the {len(devices)} "
+            f"devices here, got {asked}; set one of them to -1"
         )
-    for name, total, axis in (
-        ("trainer.seeds", seeds, sizes[0]),
-        ("trainer.batch_size", batch_size, sizes[1]),
+    mesh = jax.make_mesh(
+        tuple(sizes), AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=devices
+    )
+    for name, total, axes in (
+        ("trainer.seeds", seeds, (SEED,)),
+        ("trainer.batch_size", batch_size, (DATA, FSDP)),
     ):
-        if total % axis:
+        shards = _size(mesh, axes)
+        if total % shards:
             raise ValueError(
-                f"{name} is {total}, which {axis} devices cannot share evenly; make "
-                "it a multiple, or set the mesh axis to 1"
+                f"{name} is {total}, which {shards} devices (mesh "
+                f"{' * '.join(axes)}) cannot share evenly; make it a multiple, or "
+                "the mesh axis smaller"
             )
-    grid = np.asarray(devices).reshape(sizes)
-    return Mesh(grid, (SEED, DATA), axis_types=(AxisType.Auto, AxisType.Auto))
+    return mesh
 
 
-def state_sharding(mesh: Mesh) -> NamedSharding:
-    """State ``[Q, ...]``: seeds spread, each one's state whole on its devices."""
-    return NamedSharding(mesh, PartitionSpec(SEED))
+def state_shardings(shapes: Any, mesh: Mesh, rules: Sequence[Rule] = RULES) -> Any:
+    """Says where every array of a training state lies.
+
+    Targets and the optimiser's moments have the path of their parameter at the end of
+    their own, so they lie beside it.
+
+    Args:
+        shapes: Tree of arrays or their shapes, ``[Q, ...]`` each.
+        mesh: With the four axes.
+        rules: The first that matches a path holds. A rule of none but axes of one
+            device is passed over.
+
+    Returns:
+        The tree of shardings.
+
+    Raises:
+        ValueError: If a rule matches nothing or cannot be honoured, or no rule
+            matches.
+    """
+    if _size(mesh, (FSDP, TENSOR)) == 1:
+        return jax.tree.map(lambda _: NamedSharding(mesh, PartitionSpec(SEED)), shapes)
+    active = [
+        rule
+        for rule in rules
+        if not any(rule.axes) or _size(mesh, sum(rule.axes, ())) > 1
+    ]
+    used = set()
+
+    def place(path: Any, leaf: Any) -> NamedSharding:
+        if leaf.ndim == 1:  # A counter of each seed.
+            return NamedSharding(mesh, PartitionSpec(SEED))
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        rule = next((rule for rule in active if rule.matches(name)), None)
+        if rule is None:
+            raise ValueError(
+                f"sharding: no rule matches {name} {list(leaf.shape[1:])}; add one to "
+                "trainer.sharding.RULES"
+            )
+        used.add(rule)
+        return NamedSharding(mesh, _spec(rule, name, leaf.shape, mesh))
+
+    placed = jax.tree_util.tree_map_with_path(place, shapes)
+    idle = [rule for rule in active if rule not in used]
+    if idle:
+        raise ValueError(
+            f"sharding: rule {idle[0].pattern!r} matches no array; it is spelled "
+            "wrongly, or the networks have no such layer: leave it out"
+        )
+    return placed
+
+
+def _spec(rule: Rule, path: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
+    whole = len(shape) - 1 - len(rule.axes)
+    if whole < 0:
+        raise ValueError(
+            f"sharding: rule {rule.pattern!r} is for at least {len(rule.axes)} "
+            f"dimensions, and {path} is {list(shape[1:])} for each seed"
+        )
+    for size, axes in zip(shape[1 + whole :], rule.axes, strict=True):
+        if size % _size(mesh, axes):
+            raise ValueError(
+                f"sharding: {path} {list(shape[1:])} cannot be split over "
+                f"{' * '.join(axes)} = {_size(mesh, axes)} devices: {size} is no "
+                "multiple of it; choose another agent.width or a smaller mesh axis"
+            )
+    split = (tuple(axis for axis in axes if mesh.shape[axis] > 1) for axes in rule.axes)
+    return PartitionSpec(SEED, *[None] * whole, *(axes or None for axes in split))
+
+
+def gather_params(params: Any, *, mesh: Mesh) -> Any:
+    """Brings the ``fsdp`` parts of one seed's parameters together."""
+    return _constrain(params, mesh, lambda axis: axis != FSDP)
+
+
+def scatter_params(params: Any, *, mesh: Mesh) -> Any:
+    """Lays one seed's parameters, or their gradient, out as the state has them."""
+    return _constrain(params, mesh, lambda axis: True)
+
+
+def _constrain(params: Any, mesh: Mesh, keep: Callable[[str], bool]) -> Any:
+    if _size(mesh, (FSDP, TENSOR)) == 1:
+        return params
+
+    def constrain(path: Any, leaf: jax.Array) -> jax.Array:
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        rule = next(rule for rule in RULES if rule.matches(name))
+        axes = [tuple(filter(keep, axes)) or None for axes in rule.axes]
+        spec = PartitionSpec(*[None] * (leaf.ndim - len(axes)), *axes)
+        return jax.lax.with_sharding_constraint(leaf, NamedSharding(mesh, spec))
+
+    return jax.tree_util.tree_map_with_path(constrain, params)
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
     """Batches ``[M, Q, B, ...]``: seeds and rows spread."""
-    return NamedSharding(mesh, PartitionSpec(None, SEED, DATA))
+    return NamedSharding(mesh, PartitionSpec(None, SEED, (DATA, FSDP)))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
     """Values every device holds whole."""
     return NamedSharding(mesh, PartitionSpec())
+
+
+def local_part(mesh: Mesh, *, seeds: int, batch_size: int) -> tuple[slice, slice]:
+    """Finds what of a batch ``[M, Q, B, ...]`` this process's devices hold.
+
+    Args:
+        mesh: Of all processes.
+        seeds: Q.
+        batch_size: B.
+
+    Returns:
+        Seeds and rows, the smallest ranges that cover all of its devices.
+    """
+    held = batch_sharding(mesh).addressable_devices_indices_map((1, seeds, batch_size))
+    parts = [part for part in held.values() if part is not None]
+    return (
+        _cover([part[1] for part in parts], seeds),
+        _cover([part[2] for part in parts], batch_size),
+    )
+
+
+def _cover(parts: Sequence[slice], size: int) -> slice:
+    ranges = [part.indices(size) for part in parts]
+    return slice(min(first for first, _, _ in ranges), max(end for _, end, _ in ranges))
+
+
+def _size(mesh: Mesh, axes: Sequence[str]) -> int:
+    return math.prod(mesh.shape[axis] for axis in axes)

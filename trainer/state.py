@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 
 from trainer import sharding
 from trainer.agents.base import Agent, AgentState, Metrics
+from trainer.update import make_update
 
 
 class TrainState(NamedTuple):
@@ -46,25 +47,47 @@ def init_state(agent: Agent, mesh: Mesh, seeds: Sequence[int]) -> TrainState:
         The state, laid out on the mesh.
     """
     # Made on the host: a seed is its number whatever lies beside it.
-    roots = jnp.stack([jax.random.key_data(jax.random.key(seed)) for seed in seeds])
-
-    @partial(jax.jit, out_shardings=sharding.state_sharding(mesh))
-    def draw(roots: jax.Array) -> TrainState:
-        def one(root: jax.Array) -> TrainState:
-            init_key, update_key = jax.random.split(jax.random.wrap_key_data(root))
-            return TrainState(agent.init(init_key), jax.random.key_data(update_key))
-
-        return jax.vmap(one)(roots)
-
-    return draw(roots)
+    roots = np.stack([jax.random.key_data(jax.random.key(seed)) for seed in seeds])
+    drawn: TrainState = jax.jit(
+        partial(_draw, agent),
+        out_shardings=layout(agent, mesh, seeds=len(seeds)),
+    )(roots)
+    return drawn
 
 
-def make_train_call(agent: Agent, mesh: Mesh) -> TrainCall:
+def abstract_state(agent: Agent, *, seeds: int) -> TrainState:
+    """Shapes of the state of Q seeds, drawn by nobody."""
+    roots = jax.ShapeDtypeStruct((seeds, 2), jnp.uint32)
+    shapes: TrainState = jax.eval_shape(partial(_draw, agent), roots)
+    return shapes
+
+
+def layout(agent: Agent, mesh: Mesh, *, seeds: int) -> TrainState:
+    """Shardings of the state of Q seeds."""
+    placed: TrainState = sharding.state_shardings(
+        abstract_state(agent, seeds=seeds), mesh
+    )
+    return placed
+
+
+def _draw(agent: Agent, roots: jax.Array) -> TrainState:
+    def one(root: jax.Array) -> TrainState:
+        init_key, update_key = jax.random.split(jax.random.wrap_key_data(root))
+        return TrainState(agent.init(init_key), jax.random.key_data(update_key))
+
+    return jax.vmap(one)(roots)
+
+
+def make_train_call(
+    agent: Agent, mesh: Mesh, *, seeds: int, microbatches: int = 1
+) -> TrainCall:
     """Compiles the call that does M updates of all seeds.
 
     Args:
         agent: The algorithm.
         mesh: Where everything lies.
+        seeds: Q.
+        microbatches: Parts of a batch whose gradients are averaged one after another.
 
     Returns:
         ``call(state, rows, batches)``; the state is donated. With ``rows``, a pair
@@ -72,6 +95,13 @@ def make_train_call(agent: Agent, mesh: Mesh) -> TrainCall:
         rows are looked up there; with None they are whole batches. Metrics come
         reduced over the M updates, ``[Q]`` each.
     """
+    placed = layout(agent, mesh, seeds=seeds)
+    one_update = make_update(
+        agent,
+        microbatches=microbatches,
+        gather=partial(sharding.gather_params, mesh=mesh),
+        scatter=partial(sharding.scatter_params, mesh=mesh),
+    )
 
     def update(rows: Any, state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
         def one(
@@ -82,20 +112,27 @@ def make_train_call(agent: Agent, mesh: Mesh) -> TrainCall:
             key = jax.random.fold_in(
                 jax.random.wrap_key_data(raw_key), agent_state.step
             )
-            return agent.update(agent_state, batch, key)
+            return one_update(agent_state, batch, key)
 
-        agent_state, metrics = jax.vmap(one)(state.agent, state.keys, batch)
-        return TrainState(agent_state, state.keys), metrics
+        agent_state, metrics = jax.vmap(one, spmd_axis_name=sharding.SEED)(
+            state.agent, state.keys, batch
+        )
+        # Left alone, the compiler may lay out what one update hands to the next as it
+        # likes: whole, at worst.
+        state = jax.lax.with_sharding_constraint(
+            TrainState(agent_state, state.keys), placed
+        )
+        return state, metrics
 
     @partial(
         jax.jit,
         donate_argnums=0,
         in_shardings=(
-            sharding.state_sharding(mesh),
+            placed,
             sharding.replicated(mesh),
             sharding.batch_sharding(mesh),
         ),
-        out_shardings=(sharding.state_sharding(mesh), sharding.replicated(mesh)),
+        out_shardings=(placed, sharding.replicated(mesh)),
     )
     def call(state: TrainState, rows: Any, batches: Any) -> tuple[TrainState, Metrics]:
         state, metrics = jax.lax.scan(partial(update, rows), state, batches)

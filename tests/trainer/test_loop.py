@@ -81,7 +81,7 @@ def everything(folder: Path, run: Run, table: RowTable, step: int) -> list[np.nd
         gather=False,
     )
     feed = loop.make_feed(source, run.config.feed, updates_per_call=5)
-    state = Checkpoints(folder).restore(step, like, feed)
+    state = Checkpoints(folder).restore(step, like, feed, updates_per_call=5)
     assert feed.get_state() == {"next_index": step // 5}
     return [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
 

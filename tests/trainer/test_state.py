@@ -32,7 +32,7 @@ def train(
 ) -> tuple[TrainState, Any]:
     devices = sharding.make_mesh(mesh, seeds=len(seeds), batch_size=BATCH)
     state = init_state(AGENT, devices, seeds)
-    call = make_train_call(AGENT, devices)
+    call = make_train_call(AGENT, devices, seeds=len(seeds))
     source = BatchSource(
         TABLE,
         AGENT.sampler,
@@ -101,23 +101,3 @@ def test_fusing_and_gathering_change_nothing_but_rounding(pair: TrainState) -> N
     np.testing.assert_array_equal(
         metrics.total["windows_by_horizon"].sum(axis=1), STEPS * BATCH
     )
-
-
-def test_meshes_that_cannot_be_are_refused() -> None:
-    make = sharding.make_mesh
-    assert make(MeshConfig(2, -1), seeds=2, batch_size=8).shape == {
-        "seed": 2,
-        "data": 4,
-    }
-    assert make(MeshConfig(-1, 2), seeds=4, batch_size=8).shape == {
-        "seed": 4,
-        "data": 2,
-    }
-    with pytest.raises(ValueError, match=r"8 devices here, got seed=3, data=-1"):
-        make(MeshConfig(3, -1), seeds=3, batch_size=8)
-    with pytest.raises(ValueError, match=r"seed=2, data=2"):
-        make(MeshConfig(2, 2), seeds=2, batch_size=8)
-    with pytest.raises(ValueError, match=r"trainer\.batch_size is 12.*8 devices"):
-        make(MeshConfig(1, -1), seeds=1, batch_size=12)
-    with pytest.raises(ValueError, match=r"trainer\.seeds is 3.*2 devices"):
-        make(MeshConfig(2, -1), seeds=3, batch_size=8)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from trainer.nn.networks import Params
 
@@ -91,13 +92,20 @@ class Agent(Protocol):
     def chunk(self) -> int:
         """Actions returned by one call of ``act``, executed open loop."""
 
+    @property
+    def optimizer(self) -> optax.GradientTransformation:
+        """Of all networks."""
+
     def init(self, key: jax.Array) -> AgentState:
         """Draws a fresh state."""
 
-    def update(
-        self, state: AgentState, batch: Any, key: jax.Array
-    ) -> tuple[AgentState, Metrics]:
-        """One gradient step on one batch."""
+    def total_loss(
+        self, params: Params, targets: Params, batch: Any, key: jax.Array
+    ) -> tuple[jax.Array, Metrics]:
+        """Sum of the losses of all networks, and the figures to log."""
+
+    def move_targets(self, targets: Params, *, before: Params, after: Params) -> Params:
+        """Targets after a step that led from ``before`` to ``after``."""
 
     def act(self, params: Params, observation: jax.Array, key: jax.Array) -> jax.Array:
         """Chooses actions for one observation ``f32[S]``: ``f32[chunk, A]``."""

@@ -75,35 +75,15 @@ class VAST:
         return AgentState(
             params=params,
             targets={"critic": params["critic"]},
-            opt_state=self._optimizer.init(params),
+            opt_state=self.optimizer.init(params),
             step=jnp.zeros((), jnp.int32),
         )
 
-    def update(
-        self, state: AgentState, batch: HorizonBatch, key: jax.Array
-    ) -> tuple[AgentState, Metrics]:
-        """One gradient step of all five networks, then the soft target update.
-
-        Args:
-            state: Before the step.
-            batch: ``B`` windows, states in the units of the data.
-            key: PRNG key of this step.
-
-        Returns:
-            State after the step, and its figures.
-        """
-        gradient, metrics = jax.grad(self.total_loss, has_aux=True)(
-            state.params, state.targets, batch, key
+    def move_targets(self, targets: Params, *, before: Params, after: Params) -> Params:
+        """Moves the target critics towards the critics after the step."""
+        return optimizers.soft_update(
+            targets, {"critic": after["critic"]}, rate=self.config.target_rate
         )
-        updates, opt_state = self._optimizer.update(
-            gradient, state.opt_state, state.params
-        )
-        params = optax.apply_updates(state.params, updates)
-        targets = optimizers.soft_update(
-            state.targets, {"critic": params["critic"]}, rate=self.config.target_rate
-        )
-        metrics.mean["gradient_norm"] = optax.tree.norm(gradient)
-        return AgentState(params, targets, opt_state, state.step + 1), metrics
 
     def act(self, params: Params, observation: jax.Array, key: jax.Array) -> jax.Array:
         """Draws a sub-goal, then actions towards it, and takes the best by Q.
@@ -183,11 +163,11 @@ class VAST:
         sample_key, next_key, stitch_key, exec_key = jax.random.split(key, 4)
         horizon, subgoal = self.sample_stitch(frozen, batch.observations, sample_key)
         # Both continuations in one sampling call: flow steps run one after another,
-        # so a call on 2B rows costs little more than one on B.
-        continuations = self.continuation(
-            frozen, targets, jnp.concatenate([subgoal, batch.states_k]), next_key
+        # so a call on 2B rows costs little more than one on B. Stacked, not joined: a
+        # device keeps its rows of the batch.
+        at_subgoal, at_window_end = self.continuation(
+            frozen, targets, jnp.stack([subgoal, batch.states_k]), next_key
         )
-        at_subgoal, at_window_end = jnp.split(continuations, 2)
 
         segment_loss, segments = self.segment_loss(params, batch)
         value_loss, values = self.value_loss(
@@ -286,16 +266,11 @@ class VAST:
             ``f32[]``, and G of the whole windows ``f32[B]``.
         """
         k, i = batch.horizons, batch.intermediates
-        whole, first, second = jnp.split(
-            self._segment(
-                params,
-                jnp.concatenate(
-                    [batch.observations, batch.observations, batch.states_i]
-                ),
-                jnp.concatenate([batch.states_k, batch.states_i, batch.states_k]),
-                jnp.concatenate([k, i, k - i]),
-            ),
-            3,
+        whole, first, second = self._segment(
+            params,
+            jnp.stack([batch.observations, batch.observations, batch.states_i]),
+            jnp.stack([batch.states_k, batch.states_i, batch.states_k]),
+            jnp.stack([k, i, k - i]),
         )
         # A window solved before row i has nothing more to collect after it.
         composed = first + self.config.discount**i * batch.alive_i * second
@@ -389,18 +364,18 @@ class VAST:
             κ ``f32[B]``, clipped to [1, K] and not rounded, and sub-goals
             ``f32[B, S]``, scaled.
         """
-        noise = jax.random.normal(key, (len(states), 1 + states.shape[-1]))
+        noise = jax.random.normal(key, (*states.shape[:-1], 1 + states.shape[-1]))
 
         field = self._stitch_field(params, states)
         plans = flow.integrate(field, noise, steps=self.config.flow_steps)
         K = self.config.max_horizon
-        return jnp.clip(plans[:, 0] * K, 1, K), plans[:, 1:]
+        return jnp.clip(plans[..., 0] * K, 1, K), plans[..., 1:]
 
     def sample_exec(
         self, params: Params, states: jax.Array, goals: jax.Array, key: jax.Array
     ) -> jax.Array:
         """Draws actions towards goals: scaled ``f32[B, S]`` twice to ``f32[B, A]``."""
-        noise = jax.random.normal(key, (len(states), self.facts.action_dim))
+        noise = jax.random.normal(key, (*states.shape[:-1], self.facts.action_dim))
 
         field = self._exec_field(params, states, goals)
         actions = flow.integrate(field, noise, steps=self.config.flow_steps)
@@ -441,7 +416,8 @@ class VAST:
         return MLP(self.facts.action_dim, self.config.width, self.config.depth)
 
     @cached_property
-    def _optimizer(self) -> optax.GradientTransformation:
+    def optimizer(self) -> optax.GradientTransformation:
+        """Adam for all networks, after clipping the norm of their gradient."""
         return optimizers.adam(
             self.config.learning_rate, clip_norm=self.config.clip_norm
         )
@@ -470,7 +446,7 @@ class VAST:
     def _segment(
         self, params: Params, states: jax.Array, ends: jax.Array, horizons: jax.Array
     ) -> jax.Array:
-        share = horizons[:, None] / self.config.max_horizon
+        share = horizons[..., None] / self.config.max_horizon
         gained = networks.apply_scalar(
             self._scalar, params["segment"], states, ends, share
         )

@@ -2,11 +2,16 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 from rich.console import Console
 from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
+
+# The keys of trainer.agents.AGENTS, which it takes JAX to import.
+AgentName = Literal[
+    "vast", "iql", "fql", "ifql", "fql-n", "ifql-n", "qc", "value-flows", "floq"
+]
 
 
 @dataclass(frozen=True)
@@ -21,22 +26,25 @@ class Train:
         store: Trajectory store, a local path or gs://bucket/path.
         task: Task number, 1 to 5.
         out: Folder of the run.
+        agent: Method to train; another one than the file's takes its settings from
+            ``baselines/`` beside the file.
     """
 
     config: Annotated[Path, tyro.conf.Positional]
     store: str
     task: int
     out: Path
+    agent: AgentName | None = None
 
     def execute(self, overrides: list[str], console: Console) -> int:
         """Runs the command; its exit code is returned."""
         from pipeline.store.reader import Store
         from trainer import config as configuration
-        from trainer import loop
+        from trainer import hosts, loop
         from trainer.data.feed import open_rows
         from trainer.run import describe_run
 
-        config = configuration.load(self.config, task=self.task)
+        config = configuration.load(self.config, task=self.task, agent=self.agent)
         if overrides:
             config = tyro.cli(
                 tyro.conf.AvoidSubcommands[configuration.Config],
@@ -44,6 +52,8 @@ class Train:
                 args=overrides,
                 prog="python -m trainer train CONFIG",
             )
+        hosts.connect()
+        console.quiet = not hosts.is_primary()
         store = Store(self.store)
         with Progress(
             *Progress.get_default_columns(),
@@ -70,6 +80,7 @@ class Train:
             f"rewards {run.facts.reward_min:g} to "
             f"{run.facts.reward_max:g}, best return {run.facts.return_max:.2f}"
         )
-        step = loop.train(run, rows, self.out, console=console)
+        with hosts.losses_named():
+            step = loop.train(run, rows, self.out, console=console)
         console.print(f"trained to step {step}; the run is in {self.out}")
         return 0

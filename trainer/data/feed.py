@@ -125,6 +125,8 @@ class BatchSource:
         batch_size: B of each.
         steps: Length of the source.
         gather: Whether to look rows up here, or leave that to the device.
+        part: Seeds and rows of each batch this process holds. All of a seed's batch
+            is drawn, whatever part of it is held: processes never change a batch.
     """
 
     def __init__(
@@ -136,6 +138,7 @@ class BatchSource:
         batch_size: int,
         steps: int,
         gather: bool,
+        part: tuple[slice, slice] = (slice(None), slice(None)),
     ) -> None:
         if isinstance(rows, RowTable):
             sampler.check(rows)
@@ -149,7 +152,8 @@ class BatchSource:
                 sampler.check(table)
         self._rows = rows
         self._sampler = sampler
-        self._seeds = tuple(seeds)
+        held, self._held_rows = part
+        self._seeds = tuple(seeds)[held]
         self._batch_size = batch_size
         self._steps = steps
         self._gather = gather
@@ -182,7 +186,9 @@ class BatchSource:
             )
             for seed in self._seeds
         ]
-        return jax.tree.map(lambda *leaves: np.stack(leaves), *drawn)
+        return jax.tree.map(
+            lambda *leaves: np.stack([leaf[self._held_rows] for leaf in leaves]), *drawn
+        )
 
 
 def make_feed(

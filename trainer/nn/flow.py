@@ -36,27 +36,54 @@ def matching_error(field: Field, data: jax.Array, key: jax.Array) -> jax.Array:
     noise_key, time_key = jax.random.split(key)
     noise = jax.random.normal(noise_key, data.shape, data.dtype)
     time = jax.random.uniform(time_key, (*data.shape[:-1], 1), data.dtype)
+    return path_error(field, noise, data, time)
+
+
+def path_error(
+    field: Field, noise: jax.Array, data: jax.Array, time: jax.Array
+) -> jax.Array:
+    """Squared error of a field's velocity at a given point of a straight path.
+
+    Args:
+        field: The velocity field; gradients flow to what it closes over.
+        noise: ``f32[B, D]``, where the paths start, of any distribution.
+        data: ``f32[B, D]``, where they end.
+        time: ``f32[B, 1]`` in [0, 1].
+
+    Returns:
+        ``f32[B, D]``, squared error of each component.
+    """
     point = (1 - time) * noise + time * data
     return jnp.square(field(point, time) - (data - noise))
 
 
-def integrate(field: Field, noise: jax.Array, *, steps: int) -> jax.Array:
+def integrate(
+    field: Field,
+    noise: jax.Array,
+    *,
+    steps: int,
+    end: jax.Array | float = 1.0,
+    bounds: tuple[float, float] | None = None,
+) -> jax.Array:
     """Carries noise to samples with Euler's method in equal steps.
 
     Args:
         field: The velocity field.
         noise: ``f32[B, D]``, samples at ``t = 0``.
         steps: Number of steps, at least 1.
+        end: Time to stop at, ``f32[B, 1]`` or one for all.
+        bounds: Interval that samples are clipped to after every step.
 
     Returns:
-        ``f32[B, D]``, samples at ``t = 1``.
+        ``f32[B, D]``, samples at ``t = end``.
     """
     if steps < 1:
         raise ValueError(f"expected at least one flow step, got {steps}")
 
     def step(x: jax.Array, time: jax.Array) -> tuple[jax.Array, None]:
-        at = jnp.full((*x.shape[:-1], 1), time, x.dtype)
-        return x + field(x, at) / steps, None
+        at = jnp.full((*x.shape[:-1], 1), time, x.dtype) * end
+        x = x + field(x, at) * end / steps
+        return (x if bounds is None else jnp.clip(x, *bounds)), None
 
     times = jnp.arange(steps, dtype=noise.dtype) / steps
     samples, _ = jax.lax.scan(step, noise, times)

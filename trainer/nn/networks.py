@@ -19,8 +19,11 @@ _ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "tanh": jnp.tanh,
     "gelu": nn.gelu,
 }
-# Xavier uniform, as the code bases the methods come from.
-_KERNEL_INIT = nn.initializers.variance_scaling(1.0, "fan_avg", "uniform")
+
+
+def _kernel_init(scale: float) -> nn.initializers.Initializer:
+    # Xavier uniform, as the code bases the methods come from.
+    return nn.initializers.variance_scaling(scale, "fan_avg", "uniform")
 
 
 class MLP(nn.Module):
@@ -32,6 +35,7 @@ class MLP(nn.Module):
         depth: Number of hidden layers.
         activation: ``"tanh"`` or ``"gelu"`` (its tanh approximation).
         layer_norm: Whether LayerNorm follows each activation.
+        output_scale: Of the variance the output's kernel is drawn with.
     """
 
     outputs: int
@@ -39,6 +43,7 @@ class MLP(nn.Module):
     depth: int = 4
     activation: Activation = "tanh"
     layer_norm: bool = True
+    output_scale: float = 1.0
 
     @nn.compact
     def __call__(self, *inputs: jax.Array) -> jax.Array:
@@ -52,13 +57,15 @@ class MLP(nn.Module):
         """
         x = jnp.concatenate(inputs, axis=-1)
         for layer in range(self.depth):
-            x = nn.Dense(self.width, kernel_init=_KERNEL_INIT, name=f"hidden_{layer}")(
-                x
-            )
+            x = nn.Dense(
+                self.width, kernel_init=_kernel_init(1.0), name=f"hidden_{layer}"
+            )(x)
             x = _ACTIVATIONS[self.activation](x)
             if self.layer_norm:
                 x = nn.LayerNorm(name=f"norm_{layer}")(x)
-        return nn.Dense(self.outputs, kernel_init=_KERNEL_INIT, name="output")(x)
+        return nn.Dense(
+            self.outputs, kernel_init=_kernel_init(self.output_scale), name="output"
+        )(x)
 
 
 def init(net: MLP, key: jax.Array, *widths: int) -> Params:

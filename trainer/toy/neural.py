@@ -105,7 +105,7 @@ def train_networks(
     for updates, learning_rate in phases:
         config = dataclasses.replace(CONFIG, learning_rate=learning_rate)
         agent = VAST(config, facts)
-        call = make_train_call(agent, mesh)
+        call = make_train_call(agent, mesh, seeds=len(seeds))
         for _ in range(updates // _UPDATES_PER_CALL):
             state, _ = call(state, rows, _draw(agent, table, seeds, step))
             step += _UPDATES_PER_CALL

@@ -1,0 +1,229 @@
+"""Training in several processes: the same run as in one, whatever their number."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.stores import write_store
+from trainer.checkpoints import Checkpoints
+from trainer.run import METRICS_FILE, read_lines, read_run
+
+DEVICES = 8
+TOML = """
+dataset = "pointmaze-medium-navigate"
+[agent]
+name = "vast"
+max_horizon = 6
+width = 16
+depth = 2
+flow_steps = 2
+[trainer]
+steps = {steps}
+batch_size = 16
+updates_per_call = 5
+log_every = 10
+checkpoint_every = 20
+keep_checkpoints = 10
+[mesh]
+{mesh}
+"""
+# Sums over a batch are taken in another order, and Adam divides by small roots.
+TOLERANCE = {"rtol": 2e-3, "atol": 2e-5}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_store(tmp_path_factory.mktemp("data") / "store")
+
+
+def start(
+    store: Path,
+    out: Path,
+    *,
+    processes: int,
+    steps: int = 40,
+    mesh: str = "data = -1",
+    only: tuple[int, ...] | None = None,
+    timeout_s: int = 60,
+    overrides: dict[int, list[str]] | None = None,
+) -> list[subprocess.Popen]:
+    """Starts a run as a launcher does: one command, three variables each."""
+    config = out.parent / f"{out.name}-{steps}-{processes}.toml"
+    config.write_text(TOML.format(steps=steps, mesh=mesh))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    flags = re.sub(r"--xla_force_host\S+", "", os.environ["XLA_FLAGS"])
+    started = []
+    for index in range(processes) if only is None else only:
+        environment = os.environ | {
+            "XLA_FLAGS": f"{flags} --xla_force_host_platform_device_count="
+            f"{DEVICES // processes}",
+        }
+        if processes > 1:
+            environment |= {
+                "VAST_COORDINATOR_ADDRESS": address,
+                "VAST_NUM_PROCESSES": str(processes),
+                "VAST_PROCESS_ID": str(index),
+                "VAST_START_TIMEOUT": str(timeout_s),
+            }
+        started.append(
+            subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "trainer", "train", str(config)),
+                    *("--store", str(store), "--task", "1", "--out", str(out)),
+                    *(overrides or {}).get(index, []),
+                ],
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        )
+    return started
+
+
+def finish(processes: list[subprocess.Popen]) -> list[tuple[int, str]]:
+    """Exit code and output of each."""
+    ended = []
+    for process in processes:
+        output, _ = process.communicate(timeout=240)
+        ended.append((process.returncode, " ".join(output.split())))
+    return ended
+
+
+def train(store: Path, out: Path, **options) -> str:
+    """Trains to the end; what process 0 said."""
+    ended = finish(start(store, out, **options))
+    assert [code for code, _ in ended] == [0] * len(ended), ended
+    return ended[0][1]
+
+
+def weights(out: Path, step: int) -> np.ndarray:
+    """All parameters of a checkpoint, as one vector."""
+    run = read_run(out)
+    params = Checkpoints(out).restore_params(step, run.agent(), seeds=1)
+    return np.concatenate([np.ravel(leaf) for leaf in _leaves(params)])
+
+
+def _leaves(tree):
+    import jax
+
+    return jax.tree.leaves(tree)
+
+
+@pytest.fixture(scope="module")
+def alone(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run in one process of eight devices."""
+    out = tmp_path_factory.mktemp("alone") / "run"
+    train(store, out, processes=1)
+    return out
+
+
+def test_two_processes_train_what_one_does(
+    store: Path, alone: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    said = train(store, out, processes=2)
+    assert "8 cpu device(s) of 2 process(es)" in said
+    np.testing.assert_allclose(weights(out, 40), weights(alone, 40), **TOLERANCE)
+    assert np.abs(weights(out, 40) - weights(out, 20)).max() > 1e-3
+    # Written once, by process 0.
+    lines = read_lines(out / METRICS_FILE)
+    assert [line["step"] for line in lines] == [10, 20, 30, 40]
+    losses = [
+        [line["loss"] for line in read_lines(each / METRICS_FILE)]
+        for each in (out, alone)
+    ]
+    np.testing.assert_allclose(*losses, rtol=2e-3)
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_in_other_numbers_of_processes_and_on_other_meshes(
+    store: Path, alone: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    train(store, out, processes=2, steps=20)
+    said = train(store, out, processes=1, steps=40, mesh="data = 2\nfsdp = 4")
+    assert "going on from the checkpoint of step 20" in said
+    np.testing.assert_allclose(weights(out, 40), weights(alone, 40), **TOLERANCE)
+    said = train(store, out, processes=4, steps=60, mesh="data = 4\ntensor = 2")
+    assert "going on from the checkpoint of step 40" in said
+    train(store, alone, processes=1, steps=60)
+    np.testing.assert_allclose(weights(out, 60), weights(alone, 60), **TOLERANCE)
+
+
+@pytest.mark.slow
+def test_sigterm_to_one_stops_all_after_the_same_update(
+    store: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    processes = start(store, out, processes=2, steps=1_000_000)
+    deadline = time.monotonic() + 120
+    while not read_lines(out / METRICS_FILE):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    processes[1].send_signal(signal.SIGTERM)
+    ended = finish(processes)
+    assert [code for code, _ in ended] == [75, 75], ended
+    step = Checkpoints(out).latest()
+    assert step == read_lines(out / METRICS_FILE)[-1]["step"]
+    assert f"stopped at step {step} of 1000000" in ended[1][1]
+
+
+@pytest.mark.slow
+def test_a_missing_process_is_named_in_bounded_time(
+    store: Path, tmp_path: Path
+) -> None:
+    started = time.monotonic()
+    ended = finish(
+        start(store, tmp_path / "run", processes=4, only=(0, 2), timeout_s=20)
+    )
+    assert time.monotonic() - started < 100
+    for code, said in ended:
+        assert code == 1
+        assert "1, 3 of 4 processes" in said
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_processes_with_other_settings_are_refused_by_name(
+    store: Path, tmp_path: Path
+) -> None:
+    ended = finish(
+        start(
+            store,
+            tmp_path / "run",
+            processes=2,
+            overrides={1: ["--agent.temperature", "0.5"]},
+        )
+    )
+    for code, said in ended:
+        assert code == 1
+        assert "config.agent.temperature differs: 0.05 in process 0" in said
+
+
+@pytest.mark.slow
+def test_a_killed_process_ends_the_others_and_all_go_on(
+    store: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    processes = start(store, out, processes=2, steps=1_000_000)
+    deadline = time.monotonic() + 120
+    while not (out / "checkpoints").is_dir() or not Checkpoints(out).steps():
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    processes[1].kill()
+    code, said = finish(processes)[0]
+    assert code == 1, said
+    assert "another process of the run is gone" in said
+    step = Checkpoints(out).latest()
+    said = train(store, out, processes=2, steps=(step // 20 + 2) * 20)
+    assert "going on from the checkpoint" in said

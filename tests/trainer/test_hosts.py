@@ -1,0 +1,126 @@
+"""Processes meeting: all of them or a clear word of who is missing, in bounded time."""
+
+import socket
+import threading
+import time
+
+import pytest
+
+from trainer.hosts import HostsError, Place, any_process, check_alike, gather, roll_call
+
+VARIABLES = {
+    "VAST_COORDINATOR_ADDRESS": "10.0.0.1:8476",
+    "VAST_NUM_PROCESSES": "4",
+    "VAST_PROCESS_ID": "3",
+}
+
+
+def free_address() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def meet(places: list[Place]) -> dict[int, str]:
+    """Calls the roll in a thread for each place: what each was told, '' for well."""
+    told: list[tuple[int, str]] = []
+
+    def one(place: Place) -> None:
+        try:
+            roll_call(place)
+            told.append((place.index, ""))
+        except HostsError as error:
+            told.append((place.index, str(error)))
+
+    threads = [threading.Thread(target=one, args=(place,)) for place in places]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=30)
+        assert not thread.is_alive()
+    assert len(told) == len(places)
+    return dict(told)
+
+
+def test_variables_are_read() -> None:
+    assert Place.read({}) is None
+    assert Place.read(VARIABLES) == Place("10.0.0.1:8476", 4, 3, 300.0)
+    assert Place.read({**VARIABLES, "VAST_START_TIMEOUT": "5"}).timeout == 5
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"VAST_PROCESS_ID": ""}, "VAST_PROCESS_ID: expected it beside"),
+        ({"VAST_PROCESS_ID": "4"}, "expected 0 to 3"),
+        ({"VAST_NUM_PROCESSES": "four"}, "expected host:port and numbers"),
+        ({"VAST_COORDINATOR_ADDRESS": "10.0.0.1"}, "expected host:port and numbers"),
+    ],
+)
+def test_variables_that_cannot_be_are_refused(changed: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Place.read({**VARIABLES, **changed})
+
+
+def test_all_meet_whoever_comes_first_and_the_port_is_free_again() -> None:
+    address = free_address()
+    for _ in range(2):  # Started again at once, as after a preemption.
+        places = [Place(address, 4, index, timeout=20) for index in (3, 1, 0, 2)]
+        assert meet(places) == {0: "", 1: "", 2: "", 3: ""}
+    host, port = address.split(":")
+    socket.create_server((host, int(port))).close()
+
+
+def test_everyone_learns_who_is_missing() -> None:
+    address = free_address()
+    started = time.monotonic()
+    told = meet([Place(address, 4, index, timeout=2) for index in (0, 2)])
+    assert time.monotonic() - started < 10
+    for message in told.values():
+        assert "1, 3 of 4 processes" in message
+        assert "0 on " in message
+        assert "2 on " in message
+
+
+def test_two_of_one_number_are_told_apart() -> None:
+    address = free_address()
+    told = meet(
+        [Place(address, 3, index, timeout=5) for index in (0, 1)]
+        + [Place(address, 3, 1, timeout=5)]
+    )
+    assert any("process 1 is there twice" in message for message in told.values())
+
+
+def test_without_process_0_the_others_say_where_they_looked() -> None:
+    address = free_address()
+    told = meet([Place(address, 2, 1, timeout=1)])
+    assert f"found no process 0 at {address} within 1 s" in told[1]
+
+
+def test_a_stranger_at_the_door_is_passed_over() -> None:
+    address = free_address()
+    host, port = address.split(":")
+
+    def knock() -> None:
+        while True:
+            try:
+                with socket.create_connection((host, int(port)), timeout=1) as door:
+                    door.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                return
+            except OSError:
+                time.sleep(0.05)
+
+    thread = threading.Thread(target=knock)
+    thread.start()
+    assert meet([Place(address, 2, index, timeout=20) for index in (0, 1)]) == {
+        0: "",
+        1: "",
+    }
+    thread.join()
+
+
+def test_a_single_process_agrees_with_itself() -> None:
+    facts = {"config": {"batch": 8}, "fingerprint": "a"}
+    check_alike(facts)
+    assert gather(facts) == [facts]
+    assert any_process(True)
+    assert not any_process(False)

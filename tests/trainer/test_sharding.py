@@ -1,0 +1,272 @@
+"""Meshes and rules: what lies where, what travels, and equal numbers everywhere."""
+
+import math
+import re
+from collections import Counter
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+
+from tests.stores import make_facts, make_table
+from trainer import sharding
+from trainer.agents.vast import VAST
+from trainer.agents.vast_config import VASTConfig
+from trainer.data.sampler import step_generator
+from trainer.sharding import RULES, MeshConfig, Rule, make_mesh, state_shardings
+from trainer.state import TrainState, abstract_state, init_state, make_train_call
+from trainer.update import make_update
+
+TABLE = make_table([60, 70], S=4, A=2)
+# No other dimension is 56, nor 7: rows are known by them.
+WIDTH, BATCH, UPDATES = 16, 56, 2
+AGENT = VAST(VASTConfig(width=WIDTH, depth=2, flow_steps=2), make_facts(TABLE))
+# float32: sums over a batch, or over parts of a layer, are taken in another order.
+TOLERANCE = {"rtol": 2e-3, "atol": 2e-5}
+COLLECTIVE = re.compile(
+    r"= (\S+|\(.*?\)) "
+    r"(all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute)(-start)?\("
+)
+
+
+def mesh_of(config: MeshConfig, *, seeds: int = 1) -> jax.sharding.Mesh:
+    return make_mesh(config, seeds=seeds, batch_size=BATCH)
+
+
+def batches(*, seeds: int = 1) -> Any:
+    """Batches of one call, ``[M, Q, B, ...]``."""
+    sampler = AGENT.sampler
+    drawn = [
+        sampler.gather(
+            TABLE.observations,
+            TABLE.actions,
+            sampler.draw(
+                TABLE, step_generator(TABLE, sampler, seed=seed, step=step), BATCH
+            ),
+        )
+        for step in range(UPDATES)
+        for seed in range(seeds)
+    ]
+    return jax.tree.map(
+        lambda *leaves: np.stack(leaves).reshape(UPDATES, seeds, *leaves[0].shape),
+        *drawn,
+    )
+
+
+def collectives(config: MeshConfig) -> list[tuple[str, list[tuple[int, ...]]]]:
+    """Kind and shapes of every collective of the compiled call."""
+    call = make_train_call(AGENT, mesh_of(config), seeds=1)
+    shapes = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), batches()
+    )
+    text = call.lower(abstract_state(AGENT, seeds=1), None, shapes).compile().as_text()
+    found = []
+    for line in text.splitlines():
+        match = COLLECTIVE.search(line)
+        if match:
+            shapes = re.findall(r"\w+\[([\d,]*)\]", match[1])
+            found.append(
+                (
+                    match[2],
+                    [tuple(int(n) for n in each.split(",") if n) for each in shapes],
+                )
+            )
+    return found
+
+
+@pytest.fixture(scope="module")
+def one_device() -> tuple[TrainState, Any]:
+    return run(MeshConfig(data=1), devices=jax.devices()[:1])
+
+
+def run(config: MeshConfig, devices: Any = None) -> tuple[TrainState, Any]:
+    mesh = make_mesh(config, seeds=1, batch_size=BATCH, devices=devices)
+    state = init_state(AGENT, mesh, (0,))
+    call = make_train_call(AGENT, mesh, seeds=1)
+    return call(state, None, batches())
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        MeshConfig(data=2, fsdp=2, tensor=2),
+        pytest.param(MeshConfig(data=8), marks=pytest.mark.slow),
+        pytest.param(MeshConfig(data=2, fsdp=4), marks=pytest.mark.slow),
+        pytest.param(MeshConfig(data=4, tensor=2), marks=pytest.mark.slow),
+        pytest.param(MeshConfig(data=1, tensor=8), marks=pytest.mark.slow),
+        pytest.param(MeshConfig(data=1, fsdp=8), marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_any_mesh_computes_what_one_device_does(
+    config: MeshConfig, one_device: tuple[TrainState, Any]
+) -> None:
+    state, metrics = run(config)
+    (other, expected) = one_device
+    fresh = init_state(AGENT, mesh_of(config), (0,))
+    moved = jax.tree.map(
+        lambda a, b: float(np.abs(np.asarray(a) - np.asarray(b)).max()),
+        fresh.agent.params,
+        state.agent.params,
+    )
+    assert min(jax.tree.leaves(moved)) > 0
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, **TOLERANCE),
+        jax.device_get((state.agent, metrics.mean)),
+        jax.device_get((other.agent, expected.mean)),
+    )
+    # What leaves an update lies where it came in, and each device holds its part.
+    placed = state_shardings(abstract_state(AGENT, seeds=1), mesh_of(config))
+    kept = jax.tree.map(
+        lambda leaf, where: leaf.sharding.is_equivalent_to(where, leaf.ndim),
+        state,
+        placed,
+    )
+    assert all(jax.tree.leaves(kept))
+    kernel = state.agent.params["exec"]["hidden_1"]["kernel"]
+    parts = config.fsdp * config.tensor
+    assert kernel.addressable_shards[0].data.size == kernel.size // parts
+
+
+def test_data_parallel_sums_gradients_once() -> None:
+    kinds = Counter(kind for kind, _ in collectives(MeshConfig(data=8)))
+    # One for the gradients of all networks, one for the figures.
+    assert set(kinds) == {"all-reduce"}
+    assert kinds["all-reduce"] <= 3
+
+
+def kernels() -> list[tuple[int, ...]]:
+    """Shapes of the kernels an update reads, targets among them."""
+    state = jax.eval_shape(AGENT.init, jax.random.key(0))
+    return [
+        leaf.shape
+        for path, leaf in jax.tree_util.tree_leaves_with_path(
+            (state.params, state.targets)
+        )
+        if "kernel" in jax.tree_util.keystr(path)
+    ]
+
+
+@pytest.mark.slow
+def test_fsdp_brings_every_kernel_together_once_and_no_rows() -> None:
+    found = collectives(MeshConfig(data=1, fsdp=8))
+    gathered = [
+        shape for kind, shapes in found for shape in shapes if kind == "all-gather"
+    ]
+    assert sum(map(math.prod, gathered)) == sum(map(math.prod, kernels()))
+    assert not any(BATCH in shape for shape in gathered)
+    assert {kind for kind, _ in found} <= {"all-gather", "all-reduce", "reduce-scatter"}
+
+
+@pytest.mark.slow
+def test_tensor_parallel_never_brings_a_kernel_together() -> None:
+    found = collectives(MeshConfig(data=1, tensor=8))
+    # Sums over the parts of a layer's inputs.
+    assert any(
+        kind == "all-reduce" and (1, BATCH, WIDTH) in shapes for kind, shapes in found
+    )
+    whole = set(kernels())
+    for kind, shapes in found:
+        assert kind in ("all-reduce", "all-gather")
+        if kind == "all-gather":
+            assert not whole & {shape[1:] for shape in shapes}
+
+
+def test_optimiser_and_targets_lie_beside_their_parameters() -> None:
+    mesh = mesh_of(MeshConfig(data=1, fsdp=4, tensor=2))
+    placed = state_shardings(abstract_state(AGENT, seeds=1), mesh)
+    specs = {
+        jax.tree_util.keystr(path, simple=True, separator="/"): where.spec
+        for path, where in jax.tree_util.tree_leaves_with_path(placed)
+    }
+    kernels = [name for name in specs if name.endswith("critic/hidden_0/kernel")]
+    assert len(kernels) == 4  # Parameter, target, and Adam's two moments.
+    assert {specs[name] for name in kernels} == {
+        PartitionSpec("seed", None, None, ("tensor", "fsdp"))
+    }
+    assert specs["agent/params/value/hidden_1/kernel"] == PartitionSpec(
+        "seed", ("tensor", "fsdp"), None
+    )
+    assert specs["agent/step"] == PartitionSpec("seed")
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        ((Rule("hiden_0/kernel", ((), ("fsdp",))), *RULES), "'hiden_0/kernel' matches"),
+        (RULES[:-1], "no rule matches"),
+        ((Rule("output/bias", (("fsdp",),)), *RULES), r"output/bias \[1\] cannot be"),
+        ((Rule("output/bias", ((), (), ("fsdp",))), *RULES), "at least 3 dimensions"),
+    ],
+)
+def test_rules_that_cannot_be_honoured_are_refused(
+    rules: tuple[Rule, ...], message: str
+) -> None:
+    mesh = mesh_of(MeshConfig(data=1, fsdp=8))
+    shapes = abstract_state(AGENT, seeds=1)
+    state_shardings(shapes, mesh)
+    with pytest.raises(ValueError, match=message):
+        state_shardings(shapes, mesh, rules)
+
+
+def test_a_width_the_mesh_cannot_split_is_refused() -> None:
+    odd = VAST(VASTConfig(width=12, depth=2, flow_steps=2), make_facts(TABLE))
+    mesh = mesh_of(MeshConfig(data=1, tensor=8))
+    with pytest.raises(ValueError, match=r"12 is no multiple.*agent\.width"):
+        state_shardings(abstract_state(odd, seeds=1), mesh)
+
+
+def test_meshes_that_cannot_be_are_refused() -> None:
+    def make(seeds: int = 1, batch_size: int = 8, **sizes: int) -> jax.sharding.Mesh:
+        return make_mesh(MeshConfig(**sizes), seeds=seeds, batch_size=batch_size)
+
+    assert dict(make(seed=2, seeds=2).shape) == {
+        "seed": 2,
+        "data": 4,
+        "fsdp": 1,
+        "tensor": 1,
+    }
+    assert make(data=2, fsdp=-1).shape["fsdp"] == 4
+    with pytest.raises(ValueError, match=r"8 devices here, got seed=3, data=-1"):
+        make(seed=3, seeds=3)
+    with pytest.raises(ValueError, match=r"fsdp=2, tensor=3"):
+        make(fsdp=2, tensor=3, data=1)
+    with pytest.raises(ValueError, match=r"trainer\.batch_size is 12.*8 devices"):
+        make(batch_size=12)
+    with pytest.raises(ValueError, match=r"trainer\.batch_size is 12.*data \* fsdp"):
+        make(batch_size=12, data=4, fsdp=2)
+    with pytest.raises(ValueError, match=r"trainer\.seeds is 3.*2 devices"):
+        make(seed=2, seeds=3)
+
+
+def test_microbatches_average_gradients_of_their_parts() -> None:
+    state = AGENT.init(jax.random.key(0))
+    batch = jax.tree.map(lambda x: jnp.asarray(x[0, 0]), batches())
+    key = jax.random.key(1)
+    whole, metrics = make_update(AGENT, microbatches=2)(state, batch, key)
+    gradients = []
+    for part, part_key in zip((0, 1), jax.random.split(key, 2), strict=True):
+        rows = jax.tree.map(lambda x, part=part: x[part::2], batch)
+        gradients.append(
+            jax.grad(
+                lambda params, rows=rows, part_key=part_key: AGENT.total_loss(
+                    params, state.targets, rows, part_key
+                )[0]
+            )(state.params)
+        )
+    mean = jax.tree.map(lambda a, b: (a + b) / 2, *gradients)
+    steps, _ = AGENT.optimizer.update(mean, state.opt_state, state.params)
+    expected = jax.tree.map(jnp.add, state.params, steps)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, **TOLERANCE),
+        whole.params,
+        expected,
+    )
+    assert metrics.total["windows_by_horizon"].sum() == BATCH
+    assert sharding.local_part(mesh_of(MeshConfig()), seeds=1, batch_size=BATCH) == (
+        slice(0, 1),
+        slice(0, BATCH),
+    )

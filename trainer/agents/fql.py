@@ -1,0 +1,211 @@
+"""FQL: Q-learning with a one-step policy distilled from a behaviour flow.
+
+Four losses at the same old parameters: twin Q, backed up from the one-step policy's
+action at the window's end; flow matching of the recorded actions; and for the one-step
+policy its distance to the flow's action of the same noise, and minus Q. Acting draws
+one action: the policy is stochastic in evaluation too.
+
+With ``n_step`` above 1 it is FQL-n: the critics are backed up after several steps, and
+the policies' losses still read the first state and action only.
+
+Follows the published code. Where the papers differ, theirs is an option:
+
+- the distance is a mean over the action's components, for which α is tuned; the paper
+  writes a sum (``distance``);
+- both target critics judge one action; the formula of the n-step paper draws one for
+  each (``target_actions``);
+- windows that cross an episode's end train no critic, and rewards after success are
+  still summed (``window_rule``).
+
+Source: Park, Li & Levine (2025), *Flow Q-Learning*; Li, Zhou & Levine (2025),
+*Reinforcement Learning with Action Chunking*, for FQL-n.
+
+Dimensions: B batch, S observation, A action, E = 2 critics.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from trainer.agents.base import AgentState, Metrics
+from trainer.agents.baseline import (
+    CRITICS,
+    BaselineAgent,
+    BaselineConfig,
+    clip_actions,
+    figures,
+)
+from trainer.agents.policies import DistilledPolicy, FlowPolicy
+from trainer.data.nstep import NStepBatch, NStepSampler, WindowRule
+from trainer.nn import losses, networks
+from trainer.nn.losses import Aggregation
+from trainer.nn.networks import MLP, Params
+
+
+@dataclass(frozen=True)
+class FQLConfig(BaselineConfig):
+    """Hyperparameters, besides those of ``BaselineConfig``.
+
+    Attributes:
+        name: ``"fql"``, or ``"fql-n"`` with returns of several steps.
+        n_step: Rewards summed before the critics are backed up.
+        window_rule: What happens at an episode's end and after success, see
+            ``NStepSampler``.
+        alpha: Weight of the distillation; by data set.
+        aggregation: Of the target critics. The policy always raises their mean.
+        flow_steps: Euler steps of a flow sample.
+        distance: To the flow's action: ``"mean"`` or ``"sum"`` over components.
+        target_actions: Whether the target critics judge one ``"shared"`` action or
+            ``"separate"`` ones.
+        normalize_q: Whether the policy's Q term is divided by its mean size.
+    """
+
+    name: Literal["fql", "fql-n"] = "fql"
+    n_step: int = 1
+    window_rule: WindowRule = "published"
+    alpha: float = 10.0
+    aggregation: Aggregation = "mean"
+    flow_steps: int = 10
+    distance: Literal["mean", "sum"] = "mean"
+    target_actions: Literal["shared", "separate"] = "shared"
+    normalize_q: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_counts("n_step", "flow_steps")
+        self.check_not_negative("alpha")
+        self.check_name("fql-n", n_step=self.n_step, name=self.name)
+
+
+@dataclass(frozen=True)
+class FQL(BaselineAgent):
+    """The agent: pure functions of its configuration and the data set's facts."""
+
+    config: FQLConfig
+
+    chunk = 1
+
+    @cached_property
+    def sampler(self) -> NStepSampler:
+        """Windows of ``n_step`` steps."""
+        c = self.config
+        return NStepSampler(c.n_step, c.discount, rule=c.window_rule)
+
+    def init(self, key: jax.Array) -> AgentState:
+        """Draws fresh parameters; the target critics start as exact copies."""
+        S, A = self.facts.observation_dim, self.facts.action_dim
+        critic_key, policy_key = jax.random.split(key)
+        params = self._policy.init(policy_key, S)
+        params["critic"] = networks.init_ensemble(
+            self._critic, critic_key, CRITICS, S, A
+        )
+        return self.first_state(params, target="critic")
+
+    def act(self, params: Params, observation: jax.Array, key: jax.Array) -> jax.Array:
+        """One action of the one-step policy: ``f32[S]`` to ``f32[1, A]``."""
+        noise = jax.random.normal(key, (1, self.facts.action_dim))
+        return self._policy.act(params, observation[None], noise)
+
+    def total_loss(
+        self, params: Params, targets: Params, batch: NStepBatch, key: jax.Array
+    ) -> tuple[jax.Array, Metrics]:
+        """Sum of the four losses, all at the same parameters.
+
+        Args:
+            params: Trained parameters.
+            targets: Target critics.
+            batch: ``B`` windows.
+            key: PRNG key.
+
+        Returns:
+            ``f32[]`` and the figures to log.
+        """
+        batch = clip_actions(batch)
+        frozen = jax.lax.stop_gradient(params)
+        target_key, policy_key = jax.random.split(key)
+        target = self.critic_target(frozen, targets, batch, target_key)
+        critic_loss, critics = self.critic_loss(params, batch, target)
+        policy_losses = self._policy.losses(
+            params,
+            frozen,
+            batch.observations,
+            batch.actions,
+            lambda states, actions: self._critics(frozen, states, actions),
+            policy_key,
+        )
+        metrics = figures(
+            {"critic_loss": critic_loss, **policy_losses},
+            critics,
+            return_max=self.facts.return_max,
+        )
+        return metrics.mean["loss"], metrics
+
+    def critic_target(
+        self, frozen: Params, targets: Params, batch: NStepBatch, key: jax.Array
+    ) -> jax.Array:
+        """Return of the windows, going on as the one-step policy would.
+
+        Args:
+            frozen: Read for ``one_step``: policies have no target.
+            targets: Target critics.
+            batch: ``B`` windows.
+            key: PRNG key.
+
+        Returns:
+            ``f32[B]``.
+        """
+        draws = 1 if self.config.target_actions == "shared" else CRITICS
+        shape = (draws, *batch.actions.shape)
+        noise = jax.random.normal(key, shape, batch.actions.dtype)
+        actions = jax.vmap(lambda z: self._policy.act(frozen, batch.states_n, z))(noise)
+
+        def judge(critic: Params, actions: jax.Array) -> jax.Array:
+            return networks.apply_scalar(self._critic, critic, batch.states_n, actions)
+
+        if draws == 1:
+            values = jax.vmap(judge, in_axes=(0, None))(targets["critic"], actions[0])
+        else:
+            values = jax.vmap(judge)(targets["critic"], actions)
+        following = losses.aggregate(values, self.config.aggregation)
+        return batch.returns_n + batch.bootstraps * following
+
+    def critic_loss(
+        self, params: Params, batch: NStepBatch, target: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Squared error of both critics.
+
+        Args:
+            params: Trains ``critic``.
+            batch: ``B`` windows; those not ``valid`` weigh nothing but are counted.
+            target: ``f32[B]``.
+
+        Returns:
+            ``f32[]``, and the critics' values ``f32[E, B]``.
+        """
+        critics = self._critics(params, batch.observations, batch.actions)
+        errors = jnp.square(critics - target[None]) * batch.valid[None]
+        return errors.mean(), critics
+
+    def _critics(
+        self, params: Params, states: jax.Array, actions: jax.Array
+    ) -> jax.Array:
+        return networks.apply_ensemble(self._critic, params["critic"], states, actions)
+
+    @cached_property
+    def _critic(self) -> MLP:
+        return self.config.network(1, layer_norm=True)
+
+    @cached_property
+    def _policy(self) -> DistilledPolicy:
+        c = self.config
+        net = c.network(self.facts.action_dim, layer_norm=False)
+        return DistilledPolicy(
+            FlowPolicy(net, c.flow_steps),
+            net,
+            alpha=c.alpha,
+            distance=c.distance,
+            normalize=c.normalize_q,
+        )

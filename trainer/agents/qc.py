@@ -1,0 +1,213 @@
+"""QC: Q-learning over chunks of actions, acting by the best of a behaviour flow's.
+
+Two losses at the same old parameters: twin Q of a state and h actions, backed up from
+the state h steps later and the policy's chunk there; and flow matching of recorded
+chunks. The policy draws candidate chunks from the flow and takes the best by the
+*online* critics; in the target, that choice is then valued by the *target* critics.
+Acting executes all h actions before looking again.
+
+Follows the published code, offline. Its two discounts, of rewards within the chunk and
+of the value after it, are one setting here: they are only ever right together. The
+one-step policy that the code makes along is left out, since nothing trains it.
+
+Source: Li, Zhou & Levine (2025), *Reinforcement Learning with Action Chunking*.
+
+Dimensions: B batch, S observation, A action, h chunk, N candidates, E = 2 critics.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from trainer.agents.base import AgentState, Metrics
+from trainer.agents.baseline import (
+    CRITICS,
+    BaselineAgent,
+    BaselineConfig,
+    clip_actions,
+    figures,
+)
+from trainer.agents.policies import FlowPolicy, pick_best
+from trainer.data.nstep import NStepBatch, NStepSampler, WindowRule
+from trainer.nn import losses, networks
+from trainer.nn.losses import Aggregation
+from trainer.nn.networks import MLP, Params
+
+
+@dataclass(frozen=True)
+class QCConfig(BaselineConfig):
+    """Hyperparameters, besides those of ``BaselineConfig``.
+
+    Attributes:
+        name: Of the agent.
+        n_step: h, actions of a chunk and rewards summed before the backup.
+        window_rule: What happens at an episode's end and after success, see
+            ``NStepSampler``.
+        candidates: Chunks drawn, of which the best by Q is taken.
+        aggregation: Of the critics, for choosing and for targets.
+        flow_steps: Euler steps of a flow sample.
+    """
+
+    name: Literal["qc"] = "qc"
+    n_step: int = 5
+    window_rule: WindowRule = "published"
+    candidates: int = 32
+    aggregation: Aggregation = "mean"
+    flow_steps: int = 10
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_counts("n_step", "candidates", "flow_steps")
+
+
+@dataclass(frozen=True)
+class QC(BaselineAgent):
+    """The agent: pure functions of its configuration and the data set's facts."""
+
+    config: QCConfig
+
+    @property
+    def chunk(self) -> int:
+        """Actions executed open loop."""
+        return self.config.n_step
+
+    @cached_property
+    def sampler(self) -> NStepSampler:
+        """Windows of h steps, with all their actions."""
+        c = self.config
+        return NStepSampler(c.n_step, c.discount, rule=c.window_rule)
+
+    def init(self, key: jax.Array) -> AgentState:
+        """Draws fresh parameters; the target critics start as exact copies."""
+        S, size = self.facts.observation_dim, self._policy.net.outputs
+        critic_key, flow_key = jax.random.split(key)
+        params = {
+            "critic": networks.init_ensemble(
+                self._critic, critic_key, CRITICS, S, size
+            ),
+            "flow": self._policy.init(flow_key, S),
+        }
+        return self.first_state(params, target="critic")
+
+    def act(self, params: Params, observation: jax.Array, key: jax.Array) -> jax.Array:
+        """The best of several chunks: ``f32[S]`` to ``f32[h, A]``."""
+        chunk = self.best_chunks(params, observation[None], key)
+        return chunk.reshape(self.chunk, self.facts.action_dim)
+
+    def best_chunks(
+        self, params: Params, states: jax.Array, key: jax.Array
+    ) -> jax.Array:
+        """The policy: the best of N chunks by the online critics.
+
+        Args:
+            params: Read for ``flow`` and ``critic``.
+            states: ``f32[B, S]``.
+            key: PRNG key.
+
+        Returns:
+            ``f32[B, h * A]`` in [-1, 1].
+        """
+        count = self.config.candidates
+        repeated, chunks = self._policy.candidates(params, states, key, count=count)
+        scores = self._values(params, repeated, chunks)
+        return pick_best(chunks, scores, count=count)
+
+    def total_loss(
+        self, params: Params, targets: Params, batch: NStepBatch, key: jax.Array
+    ) -> tuple[jax.Array, Metrics]:
+        """Sum of both losses, at the same parameters.
+
+        Args:
+            params: Trained parameters.
+            targets: Target critics.
+            batch: ``B`` windows.
+            key: PRNG key.
+
+        Returns:
+            ``f32[]`` and the figures to log.
+        """
+        batch = clip_actions(batch)
+        frozen = jax.lax.stop_gradient(params)
+        target_key, flow_key = jax.random.split(key)
+        target = self.critic_target(frozen, targets, batch, target_key)
+        critic_loss, critics = self.critic_loss(params, batch, target)
+        flow_loss = self.flow_loss(params, batch, flow_key)
+        metrics = figures(
+            {"critic_loss": critic_loss, "flow_loss": flow_loss},
+            critics,
+            return_max=self.facts.return_max,
+        )
+        return metrics.mean["loss"], metrics
+
+    def critic_target(
+        self, frozen: Params, targets: Params, batch: NStepBatch, key: jax.Array
+    ) -> jax.Array:
+        """Return of the windows, going on with the policy's next chunk.
+
+        Args:
+            frozen: Online networks: they choose the chunk.
+            targets: Target critics: they value it.
+            batch: ``B`` windows.
+            key: PRNG key.
+
+        Returns:
+            ``f32[B]``.
+        """
+        chunks = self.best_chunks(frozen, batch.states_n, key)
+        following = self._values(targets, batch.states_n, chunks)
+        return batch.returns_n + batch.bootstraps * following
+
+    def critic_loss(
+        self, params: Params, batch: NStepBatch, target: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Squared error of both critics at the recorded chunks.
+
+        Args:
+            params: Trains ``critic``.
+            batch: ``B`` windows; those not ``valid`` weigh nothing but are counted.
+            target: ``f32[B]``.
+
+        Returns:
+            ``f32[]``, and the critics' values ``f32[E, B]``.
+        """
+        critics = networks.apply_ensemble(
+            self._critic, params["critic"], batch.observations, _flat(batch.chunks)
+        )
+        errors = jnp.square(critics - target[None]) * batch.valid[None]
+        return errors.mean(), critics
+
+    def flow_loss(self, params: Params, batch: NStepBatch, key: jax.Array) -> jax.Array:
+        """Flow matching of recorded chunks: ``f32[]``.
+
+        Actions beyond an episode's end weigh nothing but are counted.
+        """
+        errors = self._policy.error(
+            params, batch.observations, _flat(batch.chunks), key
+        )
+        by_action = errors.reshape(batch.chunks.shape)
+        return (by_action * batch.valid_actions[..., None]).mean()
+
+    def _values(
+        self, params: Params, states: jax.Array, chunks: jax.Array
+    ) -> jax.Array:
+        critics = networks.apply_ensemble(
+            self._critic, params["critic"], states, chunks
+        )
+        return losses.aggregate(critics, self.config.aggregation)
+
+    @cached_property
+    def _critic(self) -> MLP:
+        return self.config.network(1, layer_norm=True)
+
+    @cached_property
+    def _policy(self) -> FlowPolicy:
+        size = self.chunk * self.facts.action_dim
+        net = self.config.network(size, layer_norm=False)
+        return FlowPolicy(net, self.config.flow_steps)
+
+
+def _flat(chunks: jax.Array) -> jax.Array:
+    return chunks.reshape(len(chunks), -1)

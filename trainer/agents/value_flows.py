@@ -1,0 +1,459 @@
+"""Value Flows: the whole distribution of returns, as a flow from noise to returns.
+
+Twin fields ``v(z, t, s, a)`` carry noise at t = 0 to returns at t = 1. They are trained
+towards the backed-up returns of the policy's next action, as end points (bootstrapped
+flow matching) and as points on the way (distributional flow matching), with more weight
+where returns spread widely. A behaviour flow proposes actions; the policy takes the
+best by a one-step reading of the fields. A one-step policy is distilled along, which
+only online fine-tuning would use.
+
+Follows the published code. Where that departs from its own derivation or the paper, an
+option has the other reading:
+
+- the on-the-way target is the next state's velocity itself, neither discounted nor
+  masked, although its point is (``transported_velocity`` multiplies it by both);
+- values are read with a single noise, so that choosing among candidates is noisy; the
+  paper takes an expectation (``value_noises`` averages over several);
+- noise and samples of returns are clipped from the first step on, while the points
+  trained at are not; actions are clipped after every step of their flow, and, for the
+  distillation, before it: there is no option for these.
+
+The bounds of returns come from the smallest and largest reward of the task's data.
+
+Source: *Value Flows* and its code, for offline training from states.
+
+Dimensions: B batch, S observation, A action, E = 2 fields, N candidates.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from trainer.agents.base import AgentState, Metrics
+from trainer.agents.baseline import (
+    CRITICS,
+    BaselineAgent,
+    BaselineConfig,
+    clip_actions,
+    figures,
+)
+from trainer.agents.policies import (
+    FlowPolicy,
+    improvement,
+    pick_best,
+    squared_distance,
+)
+from trainer.data.nstep import NStepBatch, NStepSampler
+from trainer.nn import flow, losses, networks
+from trainer.nn.losses import Aggregation
+from trainer.nn.networks import MLP, Params
+
+
+@dataclass(frozen=True)
+class ValueFlowsConfig(BaselineConfig):
+    """Hyperparameters, besides those of ``BaselineConfig``.
+
+    Attributes:
+        name: Of the agent.
+        end_weight: λ_B, of the loss towards end points; by data set.
+        path_weight: λ_D, of the loss towards points on the way.
+        confidence: c, of the weights ``sigmoid(-c / spread) + 1/2``; by data set.
+        return_aggregation: Of the fields' returns and velocities in targets.
+        aggregation: Of the fields' values and spreads.
+        candidates: Actions drawn at a step, of which the best by value acts.
+        flow_steps: Euler steps of a sample, of actions as of returns.
+        value_noises: Noises that a value is averaged over.
+        transported_velocity: Whether the on-the-way target is discounted and masked.
+        distill: Whether the one-step policy is made and trained.
+        alpha: Weight of its distillation.
+    """
+
+    name: Literal["value-flows"] = "value-flows"
+    end_weight: float = 1.0
+    path_weight: float = 1.0
+    confidence: float = 0.3
+    return_aggregation: Aggregation = "mean"
+    aggregation: Aggregation = "mean"
+    candidates: int = 16
+    flow_steps: int = 10
+    value_noises: int = 1
+    transported_velocity: bool = False
+    distill: bool = True
+    alpha: float = 10.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_counts("candidates", "flow_steps", "value_noises")
+        self.check_not_negative("end_weight", "path_weight", "alpha")
+        if self.confidence <= 0:
+            # At 0 a spread of 0 would give 0 / 0.
+            raise ValueError(
+                f"agent.confidence: expected above 0, got {self.confidence}"
+            )
+
+
+@dataclass(frozen=True)
+class ValueFlows(BaselineAgent):
+    """The agent: pure functions of its configuration and the data set's facts."""
+
+    config: ValueFlowsConfig
+
+    chunk = 1
+
+    @cached_property
+    def sampler(self) -> NStepSampler:
+        """Single steps, each equally likely."""
+        return NStepSampler(1, self.config.discount)
+
+    @cached_property
+    def bounds(self) -> tuple[float, float]:
+        """Smallest and largest return of the task."""
+        scale = 1 - self.config.discount
+        return self.facts.reward_min / scale, self.facts.reward_max / scale
+
+    def init(self, key: jax.Array) -> AgentState:
+        """Draws fresh parameters; the target fields start as exact copies."""
+        S, A = self.facts.observation_dim, self.facts.action_dim
+        critic_key, flow_key, one_step_key = jax.random.split(key, 3)
+        params = {
+            "critic": networks.init_ensemble(
+                self._field, critic_key, CRITICS, 1, 1, S, A
+            ),
+            "flow": self._policy.init(flow_key, S),
+        }
+        if self.config.distill:
+            params["one_step"] = networks.init(self._actor, one_step_key, S, A)
+        return self.first_state(params, target="critic")
+
+    def act(self, params: Params, observation: jax.Array, key: jax.Array) -> jax.Array:
+        """The best of several actions of the flow: ``f32[S]`` to ``f32[1, A]``."""
+        actions_key, values_key = jax.random.split(key)
+        count = self.config.candidates
+        states, actions = self._policy.candidates(
+            params, observation[None], actions_key, count=count
+        )
+        scores = self.values(params, states, actions, values_key)
+        return pick_best(actions, scores, count=count)
+
+    def values(
+        self, params: Params, states: jax.Array, actions: jax.Array, key: jax.Array
+    ) -> jax.Array:
+        """Reads values off the fields: one Euler step of size 1, from noise.
+
+        Args:
+            params: Read for ``critic``.
+            states: ``f32[B, S]``.
+            actions: ``f32[B, A]``.
+            key: PRNG key; both fields see the same noise.
+
+        Returns:
+            ``f32[B]``, within the bounds of returns.
+        """
+        shape = (self.config.value_noises, len(states), 1)
+        noises = jax.random.normal(key, shape, states.dtype)
+
+        def read(noise: jax.Array) -> jax.Array:
+            ends = noise[None] + self._velocity(
+                params["critic"], noise, jnp.zeros_like(noise), states, actions
+            )
+            clipped = jnp.clip(ends[..., 0], *self.bounds)
+            return losses.aggregate(clipped, self.config.aggregation)
+
+        return jax.vmap(read)(noises).mean(axis=0)
+
+    # Losses. Each takes `params`, which it may train; all else is stopped.
+
+    def total_loss(
+        self, params: Params, targets: Params, batch: NStepBatch, key: jax.Array
+    ) -> tuple[jax.Array, Metrics]:
+        """Sum of all losses, at the same parameters.
+
+        Args:
+            params: Trained parameters.
+            targets: Target fields.
+            batch: ``B`` steps.
+            key: PRNG key.
+
+        Returns:
+            ``f32[]`` and the figures to log.
+        """
+        batch = clip_actions(batch)
+        frozen = jax.lax.stop_gradient(params)
+        keys = jax.random.split(key, 7)
+        # Candidates at the next states and the actions to distil, in one call of the
+        # sampler: its steps run one after another, whatever the number of rows.
+        taught_noise = jax.random.normal(
+            keys[0], batch.actions.shape, batch.actions.dtype
+        )
+        next_actions, taught = self.draw_actions(
+            frozen, batch, taught_noise, keys[1], keys[2]
+        )
+        spread = self.spread(targets, batch, keys[3])
+        weights = jax.nn.sigmoid(-self.config.confidence / spread) + 0.5
+        end_loss, path_loss = self.return_losses(
+            params, targets, batch, next_actions, weights, keys[4]
+        )
+        flow_loss = self._policy.error(
+            params, batch.observations, batch.actions, keys[5]
+        ).mean()
+        parts = {
+            "end_loss": self.config.end_weight * end_loss,
+            "path_loss": self.config.path_weight * path_loss,
+            "flow_loss": flow_loss,
+        }
+        read_key, improve_key = jax.random.split(keys[6])
+        if self.config.distill:
+            parts |= self.one_step_losses(
+                params, frozen, batch, taught_noise, taught, improve_key
+            )
+        metrics = figures(
+            parts,
+            self.values(frozen, batch.observations, batch.actions, read_key),
+            return_max=self.facts.return_max,
+            spread=spread.mean(),
+            weight=weights.mean(),
+        )
+        metrics.max["spread_max"] = spread.max()
+        return metrics.mean["loss"], metrics
+
+    def draw_actions(
+        self,
+        frozen: Params,
+        batch: NStepBatch,
+        taught_noise: jax.Array,
+        actions_key: jax.Array,
+        values_key: jax.Array,
+    ) -> tuple[jax.Array, jax.Array]:
+        """Draws the policy's next actions and the flow's actions to distil.
+
+        Args:
+            frozen: Read for ``flow`` and the online ``critic``.
+            batch: ``B`` steps.
+            taught_noise: ``f32[B, A]``, to carry along at the first states.
+            actions_key: PRNG key of the candidates.
+            values_key: PRNG key of the candidates' values.
+
+        Returns:
+            The best of N actions at ``states_n``, and the flow's at
+            ``observations``: ``f32[B, A]`` each.
+        """
+        count = self.config.candidates
+        states = jnp.repeat(batch.states_n, count, axis=0)
+        noise = jax.random.normal(
+            actions_key, (len(states), taught_noise.shape[-1]), taught_noise.dtype
+        )
+        both = self._policy.sample(
+            frozen,
+            jnp.concatenate([states, batch.observations]),
+            jnp.concatenate([noise, taught_noise]),
+        )
+        candidates, taught = jnp.split(both, [len(states)])
+        scores = self.values(frozen, states, candidates, values_key)
+        return pick_best(candidates, scores, count=count), taught
+
+    def spread(self, targets: Params, batch: NStepBatch, key: jax.Array) -> jax.Array:
+        """How fast returns change with the noise they start from, by the targets.
+
+        The derivative of the flow's end with respect to its start, carried along by a
+        forward-mode product at each step; clipping is not differentiated.
+
+        Args:
+            targets: Target fields.
+            batch: ``B`` steps.
+            key: PRNG key; both fields see the same noise.
+
+        Returns:
+            ``f32[B]``, at least 0.
+        """
+        steps = self.config.flow_steps
+        shape = (len(batch.actions), 1)
+        start = jax.random.normal(key, shape, batch.actions.dtype)
+
+        def follow(critic: Params) -> jax.Array:
+            def step(
+                carry: tuple[jax.Array, jax.Array], time: jax.Array
+            ) -> tuple[tuple[jax.Array, jax.Array], None]:
+                point, slope = carry
+                velocity, change = jax.jvp(
+                    lambda z: networks.apply(
+                        self._field,
+                        critic,
+                        z,
+                        jnp.full_like(z, time),
+                        batch.observations,
+                        batch.actions,
+                    ),
+                    (point,),
+                    (slope,),
+                )
+                point = jnp.clip(point + velocity / steps, *self.bounds)
+                return (point, slope + change / steps), None
+
+            times = jnp.arange(steps, dtype=start.dtype) / steps
+            (_, slope), _ = jax.lax.scan(step, (start, jnp.ones_like(start)), times)
+            return jnp.abs(slope[:, 0])
+
+        slopes = jax.vmap(follow)(targets["critic"])
+        return losses.aggregate(slopes, self.config.aggregation)
+
+    def return_losses(
+        self,
+        params: Params,
+        targets: Params,
+        batch: NStepBatch,
+        next_actions: jax.Array,
+        weights: jax.Array,
+        key: jax.Array,
+    ) -> tuple[jax.Array, jax.Array]:
+        """Weighted losses of both fields towards end points and points on the way.
+
+        One noise and one time for each sample serve both losses, and the noise that
+        the next return starts from is also where the path to its backup starts.
+
+        Args:
+            params: Trains ``critic``.
+            targets: Target fields.
+            batch: ``B`` steps.
+            next_actions: ``f32[B, A]``.
+            weights: ``f32[B]``.
+            key: PRNG key.
+
+        Returns:
+            ``f32[]`` each, summed over fields, not yet weighted by λ.
+        """
+        noise_key, time_key = jax.random.split(key)
+        shape = (len(next_actions), 1)
+        noise = jax.random.normal(noise_key, shape, next_actions.dtype)
+        time = jax.random.uniform(time_key, shape, next_actions.dtype)
+        following, on_the_way = self.next_returns(
+            targets, batch.states_n, next_actions, noise, time
+        )
+        carried = batch.bootstraps[:, None]
+        end = batch.returns_n[:, None] + carried * following
+        point = batch.returns_n[:, None] + carried * on_the_way
+        velocity = losses.aggregate(
+            self._velocity(
+                targets["critic"], on_the_way, time, batch.states_n, next_actions
+            ),
+            self.config.return_aggregation,
+        )
+        if self.config.transported_velocity:
+            velocity = carried * velocity
+
+        def errors(critic: Params) -> tuple[jax.Array, jax.Array]:
+            def field(z: jax.Array, at: jax.Array) -> jax.Array:
+                return networks.apply(
+                    self._field, critic, z, at, batch.observations, batch.actions
+                )
+
+            to_end = flow.path_error(field, noise, end, time)
+            on_path = jnp.square(field(point, time) - velocity)
+            return to_end[:, 0], on_path[:, 0]
+
+        to_end, on_path = jax.vmap(errors)(params["critic"])
+        return (
+            (weights * to_end.sum(axis=0)).mean(),
+            (weights * on_path.sum(axis=0)).mean(),
+        )
+
+    def next_returns(
+        self,
+        targets: Params,
+        states: jax.Array,
+        actions: jax.Array,
+        noise: jax.Array,
+        time: jax.Array,
+    ) -> tuple[jax.Array, jax.Array]:
+        """Draws returns by the target fields, to the end and up to a time.
+
+        Args:
+            targets: Target fields.
+            states: ``f32[B, S]``.
+            actions: ``f32[B, A]``.
+            noise: ``f32[B, 1]``, where both start.
+            time: ``f32[B, 1]``, where the second stops, in as many steps.
+
+        Returns:
+            ``f32[B, 1]`` each.
+        """
+        twice = [jnp.concatenate([x, x]) for x in (states, actions, noise)]
+
+        def follow(critic: Params) -> jax.Array:
+            return flow.integrate(
+                lambda z, at: networks.apply(
+                    self._field, critic, z, at, twice[0], twice[1]
+                ),
+                twice[2],
+                steps=self.config.flow_steps,
+                end=jnp.concatenate([jnp.ones_like(time), time]),
+                bounds=self.bounds,
+            )
+
+        returns = losses.aggregate(
+            jax.vmap(follow)(targets["critic"]), self.config.return_aggregation
+        )
+        complete, partial = jnp.split(returns, 2)
+        return complete, partial
+
+    def one_step_losses(
+        self,
+        params: Params,
+        frozen: Params,
+        batch: NStepBatch,
+        noise: jax.Array,
+        taught: jax.Array,
+        key: jax.Array,
+    ) -> dict[str, jax.Array]:
+        """Losses of the one-step policy, both of its clipped action.
+
+        Args:
+            params: Trains ``one_step``.
+            frozen: Read for ``critic``.
+            batch: ``B`` steps.
+            noise: ``f32[B, A]``.
+            taught: ``f32[B, A]``, the flow's actions of that noise.
+            key: PRNG key of the values.
+
+        Returns:
+            ``distill_loss`` (weighted) and ``improve_loss``.
+        """
+        actions = jnp.clip(
+            networks.apply(self._actor, params["one_step"], batch.observations, noise),
+            -1,
+            1,
+        )
+        values = self.values(frozen, batch.observations, actions, key)
+        apart = squared_distance(actions, taught, how="mean")
+        return {
+            "distill_loss": self.config.alpha * apart,
+            "improve_loss": improvement(values, normalize=False),
+        }
+
+    # Parts.
+
+    @cached_property
+    def _field(self) -> MLP:
+        return self.config.network(1, layer_norm=True)
+
+    @cached_property
+    def _actor(self) -> MLP:
+        return self.config.network(self.facts.action_dim, layer_norm=True)
+
+    @cached_property
+    def _policy(self) -> FlowPolicy:
+        return FlowPolicy(self._actor, self.config.flow_steps, clip_steps=True)
+
+    def _velocity(
+        self,
+        critic: Params,
+        z: jax.Array,
+        time: jax.Array,
+        states: jax.Array,
+        actions: jax.Array,
+    ) -> jax.Array:
+        return jax.vmap(
+            lambda one: networks.apply(self._field, one, z, time, states, actions)
+        )(critic)

@@ -1,0 +1,269 @@
+"""Several processes as one program: how they meet, compare notes and agree.
+
+A launcher gives every process three environment variables, and nothing else differs
+between their command lines:
+
+```
+VAST_COORDINATOR_ADDRESS   host:port of process 0
+VAST_NUM_PROCESSES         how many there are
+VAST_PROCESS_ID            which this one is, from 0
+VAST_START_TIMEOUT         seconds to wait for the others, 300 if not given
+```
+"""
+
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+_ADDRESS, _COUNT, _INDEX, _TIMEOUT = (
+    "VAST_COORDINATOR_ADDRESS",
+    "VAST_NUM_PROCESSES",
+    "VAST_PROCESS_ID",
+    "VAST_START_TIMEOUT",
+)
+Facts = dict[str, Any]
+
+
+class HostsError(RuntimeError):
+    """Processes that cannot work together: which, and why."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a launcher says of one process.
+
+    Attributes:
+        address: ``host:port`` of process 0.
+        count: Processes in all.
+        index: Of this one.
+        timeout: Seconds to wait for the others.
+    """
+
+    address: str
+    count: int
+    index: int
+    timeout: float = 300.0
+
+    @classmethod
+    def read(cls, environment: Mapping[str, str]) -> "Place | None":
+        """Reads the variables; None where there are none: a single process.
+
+        Raises:
+            ValueError: If some are missing or cannot be.
+        """
+        given = [name for name in (_ADDRESS, _COUNT, _INDEX) if environment.get(name)]
+        if not given:
+            return None
+        missing = {_ADDRESS, _COUNT, _INDEX} - set(given)
+        if missing:
+            raise ValueError(
+                f"{min(missing)}: expected it beside {given[0]}; a launcher sets all "
+                "three, a single process has none"
+            )
+        try:
+            place = cls(
+                environment[_ADDRESS],
+                int(environment[_COUNT]),
+                int(environment[_INDEX]),
+                float(environment.get(_TIMEOUT) or cls.timeout),
+            )
+            _, port = place.address.rsplit(":", 1)
+            int(port)
+        except ValueError as error:
+            raise ValueError(
+                f"{_ADDRESS}, {_COUNT}, {_INDEX}, {_TIMEOUT}: expected host:port and "
+                f"numbers, got {[environment.get(name) for name in (*given, _TIMEOUT)]}"
+            ) from error
+        if not 0 <= place.index < place.count:
+            raise ValueError(
+                f"{_INDEX}: expected 0 to {place.count - 1}, as {_COUNT} is "
+                f"{place.count}, got {place.index}"
+            )
+        return place
+
+
+def connect(environment: Mapping[str, str] = os.environ) -> None:
+    """Makes this process one of several, if its launcher says so. Before any device.
+
+    Raises:
+        ValueError: If the launcher's variables cannot be.
+        HostsError: If not all processes are there in time, naming who is missing.
+    """
+    place = Place.read(environment)
+    if place is None or place.count == 1:
+        return
+    # JAX ends a process that waits in vain without a word of who is missing.
+    roll_call(place)
+    jax.distributed.initialize(
+        place.address,
+        place.count,
+        place.index,
+        initialization_timeout=max(10, round(place.timeout)),
+    )
+
+
+def roll_call(place: Place) -> None:
+    """Waits until all processes are there, and tells every one if not.
+
+    Process 0 listens where JAX's coordinator will, and has left when it starts.
+
+    Raises:
+        HostsError: If some are missing, or two have one number.
+    """
+    deadline = time.monotonic() + place.timeout
+    meet = _call if place.index == 0 else _answer
+    verdict = meet(place, deadline)
+    if verdict:
+        raise HostsError(verdict)
+
+
+def _call(place: Place, deadline: float) -> str:
+    here = {0: socket.gethostname()}
+    doubled = ""
+    answers: list[socket.socket] = []
+    port = int(place.address.rsplit(":", 1)[1])
+    with socket.create_server(("", port), reuse_port=False) as server:
+        while len(here) < place.count and not doubled:
+            server.settimeout(max(0.001, deadline - time.monotonic()))
+            try:
+                connection, _ = server.accept()
+                connection.settimeout(5)
+                answers.append(connection)
+                index, host = json.loads(connection.makefile("r").readline())
+            except TimeoutError:
+                if time.monotonic() >= deadline:
+                    break
+                continue
+            except (ValueError, OSError):
+                continue  # Something else knocked: a health check, say.
+            if index in here:
+                doubled = f"process {index} is there twice: {here[index]} and {host}"
+            here[index] = host
+        missing = sorted(set(range(place.count)) - set(here))
+        verdict = doubled
+        if missing and not doubled:
+            verdict = (
+                f"after {place.timeout:.0f} s {', '.join(map(str, missing))} of "
+                f"{place.count} processes (numbered from 0) did not come to "
+                f"{place.address}; here are "
+                + ", ".join(f"{index} on {here[index]}" for index in sorted(here))
+                + ". Look at the missing ones' logs, then start all of them again"
+            )
+        for connection in answers:
+            _tell(connection, verdict)
+    return verdict
+
+
+def _tell(connection: socket.socket, verdict: str) -> None:
+    with connection:
+        try:
+            connection.sendall((json.dumps(verdict) + "\n").encode())
+            connection.recv(1)  # Whoever closes last keeps no port busy.
+        except OSError:
+            pass  # Gone: it will be missed in what comes next.
+
+
+def _answer(place: Place, deadline: float) -> str:
+    host, port = place.address.rsplit(":", 1)
+    reason: Exception | None = None
+    while time.monotonic() < deadline:
+        try:
+            with socket.create_connection((host, int(port)), timeout=5) as connection:
+                line = json.dumps([place.index, socket.gethostname()]) + "\n"
+                connection.sendall(line.encode())
+                # The caller's own deadline decides: it may have begun later.
+                connection.settimeout(place.timeout + 10)
+                verdict: str = json.loads(connection.makefile("r").readline())
+                return verdict
+        except (OSError, ValueError) as error:  # Not up yet, or not in the DNS yet.
+            reason = error
+            time.sleep(0.2)
+    return (
+        f"process {place.index} on {socket.gethostname()} found no process 0 at "
+        f"{place.address} within {place.timeout:.0f} s ({reason})"
+    )
+
+
+def is_primary() -> bool:
+    """Whether this process writes what is written once: process 0 does."""
+    return jax.process_index() == 0
+
+
+def gather(facts: Facts) -> list[Facts]:
+    """Facts of every process, by its number. All of them must call this."""
+    if jax.process_count() == 1:
+        return [facts]
+    text = np.frombuffer(json.dumps(facts).encode(), np.uint8)
+    sizes = multihost_utils.process_allgather(np.array(text.size)).reshape(-1)
+    padded = np.zeros(int(sizes.max()), np.uint8)
+    padded[: text.size] = text
+    rows = multihost_utils.process_allgather(padded)
+    return [
+        json.loads(row[:size].tobytes()) for row, size in zip(rows, sizes, strict=True)
+    ]
+
+
+def check_alike(facts: Facts) -> None:
+    """Refuses to go on unless all processes hold the same of what must be the same.
+
+    Args:
+        facts: JSON-ready values by name, nested or not.
+
+    Raises:
+        HostsError: Naming the processes and what differs.
+    """
+    everyone = gather({"host": socket.gethostname(), "facts": facts})
+    first = dict(_flat(everyone[0]["facts"]))
+    for index, other in enumerate(everyone):
+        for name, value in _flat(other["facts"]):
+            if value != first.get(name):
+                raise HostsError(
+                    f"{name} differs: {first.get(name)!r} in process 0 on "
+                    f"{everyone[0]['host']}, {value!r} in process {index} on "
+                    f"{other['host']}; start all processes with the same command, "
+                    "packages and data"
+                )
+
+
+def _flat(facts: Facts, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in facts.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+@contextmanager
+def losses_named() -> Iterator[None]:
+    """Ends this process, saying so, when another one of the run is gone."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if jax.process_count() == 1:
+            raise
+        reason = str(error).splitlines()[0]
+        print(  # noqa: T201
+            f"error: another process of the run is gone ({reason}); start all of them "
+            "again to go on from the latest checkpoint",
+            file=sys.stderr,
+            flush=True,
+        )
+        # Leaving in good order, JAX would wait for the one that is gone.
+        os._exit(1)
+
+
+def any_process(flag: bool) -> bool:
+    """Whether it is true in any process. All of them must call this."""
+    if jax.process_count() == 1:
+        return flag
+    return bool(np.any(multihost_utils.process_allgather(np.array(flag))))
