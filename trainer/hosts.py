@@ -24,6 +24,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
+from orbax.checkpoint import multihost
 
 _ADDRESS, _COUNT, _INDEX, _TIMEOUT = (
     "VAST_COORDINATOR_ADDRESS",
@@ -199,6 +200,19 @@ def is_primary() -> bool:
     return jax.process_index() == 0
 
 
+def wait_for_all(where: str, *, timeout_s: float = 600) -> None:
+    """Waits until every process is there; without a collective, which waits 30 s.
+
+    Args:
+        where: Name of the place, the same in all.
+        timeout_s: How long to wait.
+
+    Raises:
+        JaxRuntimeError: If not all come.
+    """
+    multihost.get_barrier_sync_fn()(key=where, timeout_ms=round(1e3 * timeout_s))
+
+
 def gather(facts: Facts) -> list[Facts]:
     """Facts of every process, by its number. All of them must call this."""
     if jax.process_count() == 1:
@@ -222,6 +236,7 @@ def check_alike(facts: Facts) -> None:
     Raises:
         HostsError: Naming the processes and what differs.
     """
+    wait_for_all("check_alike")
     everyone = gather({"host": socket.gethostname(), "facts": facts})
     first = dict(_flat(everyone[0]["facts"]))
     for index, other in enumerate(everyone):

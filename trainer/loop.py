@@ -27,7 +27,7 @@ from trainer.data.resident import ResidentRows
 from trainer.data.table import RowTable
 from trainer.metrics import MetricsWriter, combine, nonfinite, records
 from trainer.run import RUN_FILE, Run, write_run
-from trainer.state import init_state, make_train_call, step_of
+from trainer.state import TrainCall, init_state, make_train_call, step_of
 
 # Calls whose batches may wait on the devices; more would only fill their memory.
 _CALLS_AHEAD = 2
@@ -126,6 +126,7 @@ def train(
         writer = MetricsWriter(folder, resume_step=step)
 
     # -- Loop ------------------------------------------------------------------
+    compiled: TrainCall | None = None
     pending: list[Metrics] = []
     window_start, blocked_s = time.perf_counter(), 0.0
     started, logged = window_start, step
@@ -179,7 +180,10 @@ def train(
                 waited = time.perf_counter()
                 batches = _to_mesh(next(feed), sharding.batch_sharding(mesh))
                 blocked_s += time.perf_counter() - waited
-                state, metrics = call(state, on_mesh, batches)
+                if compiled is None:
+                    compiled = _compile(call, (state, on_mesh, batches), console)
+                    window_start = time.perf_counter()
+                state, metrics = compiled(state, on_mesh, batches)
                 step += config.updates_per_call
                 pending.append(metrics)
                 if len(pending) > _CALLS_AHEAD:
@@ -220,6 +224,15 @@ def check_folder(folder: Path) -> None:
         raise DataFormatError(
             f"{folder}: is not empty and holds no run; give another --out"
         )
+
+
+def _compile(call: Any, arguments: tuple[Any, ...], console: Console) -> TrainCall:
+    started = time.perf_counter()
+    compiled: TrainCall = call.lower(*arguments).compile()
+    # Compilers are not equally quick, and what joins processes waits 30 s at most.
+    hosts.wait_for_all("compiled")
+    console.print(f"compiled in {time.perf_counter() - started:.1f} s")
+    return compiled
 
 
 def _describe_rows(rows: RowTable | ResidentRows) -> str:

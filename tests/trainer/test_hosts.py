@@ -1,5 +1,6 @@
 """Processes meeting: all of them or a clear word of who is missing, in bounded time."""
 
+import contextlib
 import socket
 import threading
 import time
@@ -99,23 +100,18 @@ def test_without_process_0_the_others_say_where_they_looked() -> None:
 def test_a_stranger_at_the_door_is_passed_over() -> None:
     address = free_address()
     host, port = address.split(":")
-
-    def knock() -> None:
-        while True:
-            try:
-                with socket.create_connection((host, int(port)), timeout=1) as door:
-                    door.sendall(b"GET / HTTP/1.1\r\n\r\n")
-                return
-            except OSError:
-                time.sleep(0.05)
-
-    thread = threading.Thread(target=knock)
-    thread.start()
-    assert meet([Place(address, 2, index, timeout=20) for index in (0, 1)]) == {
-        0: "",
-        1: "",
-    }
-    thread.join()
+    first = threading.Thread(target=roll_call, args=(Place(address, 2, 0, timeout=20),))
+    first.start()
+    knocked = False
+    while not knocked:
+        assert first.is_alive()
+        with contextlib.suppress(OSError):  # Not listening yet.
+            with socket.create_connection((host, int(port)), timeout=1) as door:
+                door.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                knocked = True
+    roll_call(Place(address, 2, 1, timeout=20))
+    first.join(timeout=10)
+    assert not first.is_alive()
 
 
 def test_a_single_process_agrees_with_itself() -> None:

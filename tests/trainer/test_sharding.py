@@ -198,7 +198,7 @@ def test_optimiser_and_targets_lie_beside_their_parameters() -> None:
     [
         ((Rule("hiden_0/kernel", ((), ("fsdp",))), *RULES), "'hiden_0/kernel' matches"),
         (RULES[:-1], "no rule matches"),
-        ((Rule("output/bias", (("fsdp",),)), *RULES), r"output/bias \[1\] cannot be"),
+        ((Rule("output/bias", (("fsdp",),)), *RULES), r"output/bias \[.*1\] cannot be"),
         ((Rule("output/bias", ((), (), ("fsdp",))), *RULES), "at least 3 dimensions"),
     ],
 )

@@ -53,7 +53,8 @@ class Train:
                 prog="python -m trainer train CONFIG",
             )
         hosts.connect()
-        console.quiet = not hosts.is_primary()
+        if not hosts.is_primary():  # One says it for all; errors are said by each.
+            console = Console(quiet=True)
         store = Store(self.store)
         with Progress(
             *Progress.get_default_columns(),
