@@ -1,4 +1,4 @@
-"""The command line: ``python -m trainer {train,evaluate,report,toy,describe,bench}``.
+"""The command line: ``python -m trainer COMMAND``.
 
 Thin: parses, calls, and turns errors into one line and an exit code.
 """
@@ -16,12 +16,14 @@ from trainer.commands.bench import Bench
 from trainer.commands.describe import Describe
 from trainer.commands.evaluate import Evaluate
 from trainer.commands.report import Report
+from trainer.commands.subgoals import Subgoals
 from trainer.commands.toy import Toy
 from trainer.commands.train import Train
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_DIVERGED = 3
+EXIT_STALLED = 4
 # sysexits.h EX_TEMPFAIL: saved, and the same command goes on. Cluster restart
 # policies are tied to it.
 EXIT_PREEMPTED = 75
@@ -31,6 +33,7 @@ _COMMANDS: dict[str, type[Any]] = {
     "train": Train,
     "evaluate": Evaluate,
     "report": Report,
+    "subgoals": Subgoals,
     "toy": Toy,
     "describe": Describe,
     "bench": Bench,
@@ -41,6 +44,7 @@ _RUNTIME_EXITS = {
     "HostsError": EXIT_FAILED,
     "TrainingDivergedError": EXIT_DIVERGED,
     "PreemptedError": EXIT_PREEMPTED,
+    "StalledError": EXIT_STALLED,
 }
 
 
@@ -52,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         Exit code: 0; 1 if the environment failed; 2 for wrong use or data; 3 if
-        training diverged; 75 if it was preempted and has saved; 130 if interrupted.
+        training diverged; 4 if a watched one stalled; 75 if it was preempted and has saved; 130 if interrupted.
     """
     console = Console(stderr=True, soft_wrap=True)
     # Orbax warns of every folder it opens only to read.

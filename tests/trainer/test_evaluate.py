@@ -6,84 +6,30 @@ import json
 import shutil
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
 from rich.console import Console
 
 from pipeline.store.errors import DataFormatError
-from pipeline.store.manifest import Task
-from tests.stores import make_facts, make_table
-from trainer.agents.vast_config import VASTConfig
-from trainer.checkpoints import Checkpoints
-from trainer.config import Config, TrainerConfig
-from trainer.data.feed import BatchSource, make_feed
+from tests.trainer.runs import LIMIT, FakeTrainer, make_run
+from trainer.evaluation.environments import EnvironmentSpec
 from trainer.evaluation.evaluate import evaluate_run
+from trainer.evaluation.evaluator import task_environment
 from trainer.evaluation.records import (
     Evaluation,
     append_evaluation,
     read_evaluations,
 )
 from trainer.run import EVALUATIONS_FILE, Run, read_run, write_run
-from trainer.state import TrainState
-
-LIMIT = 60
-CONFIG = Config(
-    dataset="pointmaze-medium-navigate",
-    agent=VASTConfig(width=8, depth=1, flow_steps=2, max_horizon=6),
-    trainer=TrainerConfig(
-        steps=20,
-        batch_size=8,
-        updates_per_call=5,
-        seed=3,
-        seeds=2,
-        log_every=10,
-        checkpoint_every=10,
-    ),
-)
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two seeds with checkpoints of untrained nets at steps 10 and 20."""
-    table = make_table([20, 20], S=2, A=2)
-    kwargs = {
-        "reward_task_id": 1,
-        "add_noise_to_goal": False,
-        "success_timing": "pre",
-        "max_episode_steps": LIMIT,
-    }
-    run = Run(
-        config=CONFIG,
-        dataset=CONFIG.dataset,
-        task=Task(1, "task1", "pointmaze-medium-v0", "maze", {}, kwargs),
-        facts=make_facts(table),
-        fingerprint=table.fingerprint,
-        store="made-up",
-        versions={},
-    )
     folder = tmp_path_factory.mktemp("evaluate") / "run"
-    write_run(folder, run)
-    agent = run.agent()
-    source = BatchSource(
-        table, agent.sampler, seeds=(3, 4), batch_size=8, steps=20, gather=False
-    )
-    feed = make_feed(source, CONFIG.feed, updates_per_call=5)
-    checkpoints = Checkpoints(folder, writable=True)
-    rng = np.random.default_rng(0)
-    key = jax.random.key(0)
+    trainer = FakeTrainer(folder)
     for step in (10, 20):
-        state = jax.tree.map(
-            # Made up, not drawn by `init`: compiling that takes longer than all else.
-            lambda leaf: jnp.asarray(rng.uniform(0, 1, leaf.shape).astype(leaf.dtype)),
-            TrainState(
-                jax.eval_shape(jax.vmap(agent.init), jax.random.split(key, 2)),
-                jax.ShapeDtypeStruct((2, 2), jnp.uint32),
-            ),
-        )
-        checkpoints.save(step, state, feed, run)
-    checkpoints.close()
+        trainer.commit(step)
+    trainer.close()
     return folder
 
 
@@ -138,6 +84,37 @@ def test_all_checkpoints_and_repeating_them(run: Path) -> None:
         assert dataclasses.replace(before, duration_s=0.0) == dataclasses.replace(
             after, duration_s=0.0
         )
+
+
+def test_another_task_is_labelled(run: Path) -> None:
+    evaluations, shown = evaluate(run, tasks=(1, 3))
+    assert [(each.task, each.seed) for each in evaluations] == [
+        *((1, 3), (1, 4), (3, 3), (3, 4))
+    ]
+    assert "step 20, seed 3: " in shown
+    assert "step 20, seed 3, task 3 (trained for 1): " in shown
+
+
+def test_the_environment_of_another_task() -> None:
+    run = make_run()
+    kwargs = run.task.environment_kwargs
+    assert task_environment(run, 1) == EnvironmentSpec("pointmaze-medium-v0", kwargs)
+    assert task_environment(run, 4).kwargs == {**kwargs, "reward_task_id": 4}
+
+    def arm(environment_id: str) -> Run:
+        task = dataclasses.replace(
+            run.task, environment_id=environment_id, environment_kwargs={}
+        )
+        return dataclasses.replace(run, task=task)
+
+    cube = arm("cube-single-singletask-task1-v0")
+    assert task_environment(cube, 5) == EnvironmentSpec(
+        "cube-single-singletask-task5-v0"
+    )
+    other = arm("walker-v2")
+    assert task_environment(other, 1) == EnvironmentSpec("walker-v2")
+    with pytest.raises(DataFormatError, match="evaluated in its own task 1 only"):
+        task_environment(other, 2)
 
 
 def test_a_step_without_checkpoint_is_refused(run: Path) -> None:

@@ -235,6 +235,36 @@ def test_timing_that_differs_is_remarked(run: Path, tmp_path: Path) -> None:
     assert "Success was judged with timing post and pre" in written[0].read_text()
 
 
+def test_another_task_has_rows_of_its_own(run: Path, tmp_path: Path) -> None:
+    before = write_report([run], tmp_path / "before")
+    append_evaluation(run, evaluation(4000, 0, 9, task=3))
+    written = write_report([run], tmp_path / "after")
+    rows, old = (
+        list(csv.DictReader(io.StringIO(files[2].read_text())))
+        for files in (written, before)
+    )
+    assert rows[:3] == old  # What it is trained for does not change.
+    assert {(row["task"], row["trained_task"]) for row in rows[3:]} == {("3", "1")}
+    assert {float(row["success_percent"]) for row in rows[3:]} == {90}
+    assert {row["paper_mean_percent"] for row in rows[3:]} == {""}
+    assert "| 3 (trained for 1) | last | 90.0 % |" in written[1].read_text()
+
+
+def test_subgoals_that_were_inspected_are_shown(run: Path, tmp_path: Path) -> None:
+    folder = run / "subgoals"
+    folder.mkdir()
+    (folder / "subgoals.png").write_bytes(b"scene")
+    (folder / "rollout.gif").write_bytes(b"video")
+    assert len(write_report([run], tmp_path / "without")) == 3 + len(PICTURES)
+    (folder / "subgoals.json").write_text(json.dumps({"step": 3000, "seed": 1}))
+    written = write_report([run], tmp_path / "report")
+    assert [path.name for path in written[-2:]] == ["subgoals.png", "rollout.gif"]
+    assert written[-1].read_bytes() == b"video"
+    page = written[0].read_text()
+    assert "data:image/gif;base64," in page
+    assert "After 3,000 updates, training seed 1." in page
+
+
 def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(DataFormatError, match="expected the folder of a run"):
         write_report([tmp_path], tmp_path / "report")

@@ -22,6 +22,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from trainer.evaluation.processes import Failure
+
 Float32 = npt.NDArray[np.float32]
 SuccessTiming = Literal["pre", "post"]
 
@@ -86,18 +88,6 @@ class Turn(NamedTuple):
     observations: Float32
     episodes: npt.NDArray[np.int64]
     finished: tuple[Episode, ...]
-
-
-class Failure(NamedTuple):
-    """A worker's last message when something raised.
-
-    Attributes:
-        summary: One line: what raised, and where.
-        details: The traceback.
-    """
-
-    summary: str
-    details: str
 
 
 def episode_seed(evaluation_seed: int, episode: int) -> int:

@@ -1,37 +1,21 @@
-"""Evaluates the checkpoints of a run in the environment of its task.
+"""Evaluates the checkpoints that a run has.
 
-Composition only: which checkpoints, which seeds, what is shown and what is recorded.
+Composition only: which checkpoints, in which tasks.
 """
 
 import contextlib
-import importlib.metadata
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-import jax
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-)
 
 from pipeline.store.errors import DataFormatError
 from trainer.checkpoints import Checkpoints
-from trainer.evaluation.environments import EnvironmentFacts, EnvironmentSpec
-from trainer.evaluation.records import Evaluation, append_evaluation
-from trainer.evaluation.rollouts import (
-    DEFAULT_ENVIRONMENTS,
-    AgentActor,
-    RolloutPool,
-    usable_cores,
-)
-from trainer.evaluation.summary import Score
-from trainer.run import Run, read_run
+from trainer.evaluation.evaluator import Evaluator, episode_bars, training_seeds
+from trainer.evaluation.records import Evaluation
+from trainer.evaluation.rollouts import DEFAULT_ENVIRONMENTS, AgentActor
+from trainer.run import read_run
 
 Steps = Sequence[int] | Literal["latest", "all"]
 
@@ -41,6 +25,7 @@ def evaluate_run(
     *,
     episodes: int,
     steps: Steps = "latest",
+    tasks: Sequence[int] = (),
     evaluation_seed: int = 0,
     environments: int = DEFAULT_ENVIRONMENTS,
     workers: int | None = None,
@@ -54,6 +39,8 @@ def evaluate_run(
         folder: RUN.
         episodes: Of each checkpoint and training seed; exactly these are counted.
         steps: Checkpoints: ``"latest"``, ``"all"``, or their steps.
+        tasks: Task numbers to act in, by default the one trained for. What a result
+            in another one means: see ``evaluator.task_environment``.
         evaluation_seed: Fixes how every episode starts and what acting draws: the same
             for all checkpoints and training seeds, so they face equal episodes.
         environments: Acted in at once; the size of the policy's batch.
@@ -62,7 +49,7 @@ def evaluate_run(
         console: Where progress, results and warnings are shown; None shows nothing.
 
     Returns:
-        One evaluation for each checkpoint and training seed, in that order.
+        One evaluation for each task, checkpoint and training seed, in that order.
 
     Raises:
         DataFormatError: If the folder is no run's, has no such checkpoint, or the
@@ -72,68 +59,45 @@ def evaluate_run(
     """
     console = Console(quiet=True) if console is None else console
     run = read_run(folder)
-    spec = EnvironmentSpec(run.task.environment_id, run.task.environment_kwargs)
-    with contextlib.ExitStack() as stack:
-        checkpoints = Checkpoints(folder)
-        stack.callback(checkpoints.close)
-        chosen = _choose_steps(checkpoints, steps)
-        with console.status(f"starting {spec.environment_id}"):
-            pool = stack.enter_context(
-                RolloutPool(
-                    spec,
-                    environments=environments,
-                    workers=min(workers or usable_cores(), max(episodes, 1)),
-                )
-            )
-        _check_fits(run, pool.facts)
-        _warn_of_timing(run, pool.facts, console)
-        trainer = run.config.trainer
-        seeds = range(trainer.seed, trainer.seed + trainer.seeds)
-        progress = stack.enter_context(_progress(console))
-        bar = progress.add_task("", total=len(chosen) * len(seeds) * episodes)
-        agent = run.agent()
-        actor = AgentActor(agent)
-        evaluations = []
-        for step in chosen:
-            params = checkpoints.restore_params(step, agent, seeds=len(seeds))
-            for index, seed in enumerate(seeds):
-                progress.update(bar, description=f"step {step:,}, seed {seed}")
-                started = time.monotonic()
-                one = jax.tree.map(lambda leaf, index=index: leaf[index], params)
-                played = pool.rollout(
-                    actor.policy(one, evaluation_seed),
+    agent, seeds = run.agent(), training_seeds(run)
+    actor = AgentActor(agent)
+    evaluations: list[Evaluation] = []
+    with contextlib.closing(Checkpoints(folder)) as checkpoints:
+        chosen = choose_steps(checkpoints, steps)
+        for task in dict.fromkeys(tasks or (run.task.task,)):
+            with (
+                Evaluator(
+                    folder,
+                    run,
+                    actor,
+                    task=task,
                     episodes=episodes,
-                    seed=evaluation_seed,
-                    on_episode=lambda _: progress.advance(bar),
-                )
-                evaluation = Evaluation(
-                    step=step,
-                    seed=seed,
                     evaluation_seed=evaluation_seed,
-                    task=run.task.task,
-                    environment_id=spec.environment_id,
-                    episodes=episodes,
-                    successes=tuple(int(episode.success) for episode in played),
-                    returns=tuple(episode.total_reward for episode in played),
-                    lengths=tuple(episode.length for episode in played),
-                    success_timing=pool.facts.success_timing,
-                    store_success_timing=run.task.success_timing,
                     environments=environments,
-                    ogbench=importlib.metadata.version("ogbench"),
-                    mujoco=importlib.metadata.version("mujoco"),
-                    duration_s=round(time.monotonic() - started, 3),
-                )
-                append_evaluation(folder, evaluation)
-                evaluations.append(evaluation)
-                score = Score.of(evaluation.successes)
-                progress.console.print(
-                    f"step {step:,}, seed {seed}: {score} of {episodes} episodes"
-                )
+                    workers=workers,
+                    console=console,
+                ) as evaluator,
+                episode_bars(console) as progress,
+            ):
+                for step in chosen:
+                    params = checkpoints.restore_params(step, agent, seeds=len(seeds))
+                    evaluations += evaluator.evaluate(step, params, seeds, progress)
     return evaluations
 
 
-def _choose_steps(checkpoints: Checkpoints, steps: Steps) -> list[int]:
-    """The checkpoints asked for, ascending, all of them there."""
+def choose_steps(checkpoints: Checkpoints, steps: Steps) -> list[int]:
+    """Finds the checkpoints asked for.
+
+    Args:
+        checkpoints: Of a run.
+        steps: ``"latest"``, ``"all"``, or their steps.
+
+    Returns:
+        Their steps, ascending.
+
+    Raises:
+        DataFormatError: If one is not there.
+    """
     available = checkpoints.steps()
     if not available:
         raise DataFormatError(
@@ -152,47 +116,3 @@ def _choose_steps(checkpoints: Checkpoints, steps: Steps) -> list[int]:
             f"{missing or 'none'}; choose among those"
         )
     return chosen
-
-
-def _check_fits(run: Run, facts: EnvironmentFacts) -> None:
-    """Refuses an environment of another shape than the data's."""
-    for name in ("observation_dim", "action_dim"):
-        trained, there = getattr(run.facts, name), getattr(facts, name)
-        if trained != there:
-            raise DataFormatError(
-                f"{run.task.environment_id}: expected {name} {trained}, as in the data "
-                f"of {run.dataset}, got {there}; the store was made for another "
-                "environment, or by another version of ogbench"
-            )
-
-
-def _warn_of_timing(run: Run, facts: EnvironmentFacts, console: Console) -> None:
-    """Says in one line if success is judged at another moment than in the data."""
-    if facts.success_timing != run.task.success_timing:
-        console.print(
-            f"warning: {run.task.environment_id} judges success "
-            f"{_TIMING[facts.success_timing]}, and the rewards trained on are labelled "
-            f"{_TIMING[run.task.success_timing]}: lengths and returns differ by one "
-            "step, a success in the very last one may not count",
-            style="yellow",
-            soft_wrap=True,
-        )
-
-
-_TIMING = {
-    "pre": "by the state before a step ('pre')",
-    "post": "by the state after a step ('post')",
-}
-
-
-def _progress(console: Console) -> Progress:
-    """A bar of episodes."""
-    return Progress(
-        TextColumn("evaluating {task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("episodes"),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-    )

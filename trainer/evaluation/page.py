@@ -4,6 +4,7 @@ import base64
 import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -13,12 +14,14 @@ class Picture:
     Attributes:
         name: File name without ending, such as ``"success"``.
         caption: What it shows and how to read it.
-        png: Its bytes.
+        data: Its bytes.
+        kind: ``"png"``, or ``"gif"`` of one that moves.
     """
 
     name: str
     caption: str
-    png: bytes
+    data: bytes
+    kind: Literal["png", "gif"] = "png"
 
 
 @dataclass(frozen=True)
@@ -111,11 +114,11 @@ def _section(section: Section) -> str:
 
 
 def _picture(picture: Picture) -> str:
-    data = base64.b64encode(picture.png).decode()
+    data = base64.b64encode(picture.data).decode()
     caption = html.escape(picture.caption)
     return (
         f'<figure><img alt="{html.escape(picture.name)}" '
-        f'src="data:image/png;base64,{data}"><figcaption>{caption}</figcaption></figure>'
+        f'src="data:image/{picture.kind};base64,{data}"><figcaption>{caption}</figcaption></figure>'
     )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.store.errors import DataFormatError
-from trainer.evaluation import charts, results
+from trainer.evaluation import charts, inspected, results
 from trainer.evaluation.history import History, read_history
 from trainer.evaluation.page import Picture, Section, Table, render
 from trainer.evaluation.records import Evaluation, read_evaluations
@@ -34,9 +34,16 @@ class _Source:
     """Everything one run left behind."""
 
     name: str
+    folder: Path
     run: Run
     history: History
     evaluations: list[Evaluation]
+
+    @property
+    def own(self) -> list[Evaluation]:
+        """Evaluations in the task it is trained for."""
+        task = self.run.task.task
+        return [each for each in self.evaluations if each.task == task]
 
     @property
     def rows(self) -> list[results.ResultRow]:
@@ -69,7 +76,13 @@ def write_report(runs: Sequence[Path], out: Path) -> list[Path]:
             "--out of a `python -m trainer train`"
         )
     sources = [
-        _Source(name, read_run(folder), read_history(folder), read_evaluations(folder))
+        _Source(
+            name,
+            folder,
+            read_run(folder),
+            read_history(folder),
+            read_evaluations(folder),
+        )
         for name, folder in zip(_names(runs), runs, strict=True)
     ]
     out.mkdir(parents=True, exist_ok=True)
@@ -78,8 +91,8 @@ def write_report(runs: Sequence[Path], out: Path) -> list[Path]:
     for name, drawn in pictures.items():
         (out / name).mkdir(exist_ok=True)
         for picture in drawn:
-            written.append(out / name / f"{picture.name}.png")
-            written[-1].write_bytes(picture.png)
+            written.append(out / name / f"{picture.name}.{picture.kind}")
+            written[-1].write_bytes(picture.data)
     rows = [row for source in sources for row in source.rows]
     tables = [
         Table(
@@ -119,7 +132,7 @@ def _pictures(source: _Source) -> list[Picture]:
             "success",
             "Success rate of the checkpoints evaluated. The bars are Wilson's 95 % "
             "intervals of the pooled episodes.",
-            charts.success_chart(source.evaluations, paper),
+            charts.success_chart(source.own, paper),
         ),
         (
             "losses",
@@ -159,7 +172,34 @@ def _pictures(source: _Source) -> list[Picture]:
             # Without a date or version in it, equal data give equal files.
             figure.savefig(buffer, format="png", metadata={"Software": None})
             pictures.append(Picture(name, caption, buffer.getvalue()))
-    return pictures
+    return [*pictures, *_subgoal_pictures(source.folder / inspected.SUBGOALS)]
+
+
+def _subgoal_pictures(folder: Path) -> list[Picture]:
+    """What an inspection of sub-goals has left in the run's folder."""
+    if not (folder / inspected.JSON_FILE).exists():
+        return []
+    found = json.loads((folder / inspected.JSON_FILE).read_text())
+    when = f"After {found['step']:,} updates, training seed {found['seed']}. "
+    captions = {
+        inspected.SCENE_FILE: "Solid: the scene now. Pale and transparent: the "
+        "sub-goal that the policy pursues, k steps ahead. Below it stands what in it "
+        "is not the prediction's own.",
+        inspected.VIDEO_FILE: "The same episode, from start to end.",
+        inspected.ERRORS_FILE: "Sub-goals of rollouts against the states that came k "
+        "steps later. A policy's sub-goal is a draw and it need not get there: below "
+        "the line of nothing moving is good.",
+    }
+    return [
+        Picture(
+            path.stem,
+            when + caption,
+            path.read_bytes(),
+            "gif" if path.suffix == ".gif" else "png",
+        )
+        for path, caption in ((folder / name, text) for name, text in captions.items())
+        if path.exists()
+    ]
 
 
 def _section(source: _Source, pictures: list[Picture]) -> Section:
@@ -198,7 +238,7 @@ def _section(source: _Source, pictures: list[Picture]) -> Section:
 def _remarks(source: _Source) -> list[str]:
     """What a reader must know before believing the pictures."""
     remarks = []
-    if not source.evaluations:
+    if not source.own:
         remarks.append(
             "This run was not evaluated yet: there is no success rate. Run `python -m "
             "trainer evaluate` on its folder, then write the report again."
@@ -248,7 +288,7 @@ def _markdown(
         )
         parts += section.remarks
         for picture in section.pictures:
-            file = f"{source.name}/{picture.name}.png".replace(" ", "%20")
+            file = f"{source.name}/{picture.name}.{picture.kind}".replace(" ", "%20")
             parts.append(f"![{picture.name}]({file})\n\n{picture.caption}")
     return "\n\n".join(parts) + "\n"
 

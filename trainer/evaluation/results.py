@@ -26,6 +26,8 @@ NOTES = (
     "million updates on the published data; it does not state how many episodes. "
     "Episodes, seeds, updates and data here may differ, so read the two side by side, "
     "not as one experiment.",
+    "A policy is shown no goal. In a task that it is not trained for it still does "
+    "what pays in its own, and succeeds by accident.",
 )
 
 
@@ -36,16 +38,19 @@ class ResultRow:
     Attributes:
         run: Name of the run.
         dataset: Data set.
-        task: Task number.
+        task: Task number it was evaluated in.
+        trained_task: Task number it is trained for.
         agent: Agent's name.
         summary: The rate; None if the run was never evaluated.
         paper: The paper's number for the same task and method (VAST's, for a method
-            that the paper does not have); None if it has not that data set.
+            that the paper does not have); None if it has not that data set, or the
+            policy is trained for another task.
     """
 
     run: str
     dataset: str
     task: int
+    trained_task: int
     agent: str
     summary: Summary | None
     paper: PaperResult | None
@@ -75,15 +80,23 @@ def result_rows(
         evaluations: Of the run.
 
     Returns:
-        A row for each statistic, or one without numbers if it was never evaluated.
+        A row for each statistic, or one without numbers if it was never evaluated;
+        then those of other tasks it was evaluated in.
     """
-    agent = run.config.agent.name
-    paper = find_paper_result(run.dataset, run.task.task, paper_method(agent))
-    summaries: list[Summary | None] = [*summarize(evaluations)] or [None]
-    return [
-        ResultRow(name, run.dataset, run.task.task, agent, summary, paper)
-        for summary in summaries
-    ]
+    agent, own = run.config.agent.name, run.task.task
+    others = {evaluation.task for evaluation in evaluations} - {own}
+    rows = []
+    for task in (own, *sorted(others)):
+        there = [each for each in evaluations if each.task == task]
+        summaries: list[Summary | None] = [*summarize(there)] or [None]
+        paper = None
+        if task == own:
+            paper = find_paper_result(run.dataset, own, paper_method(agent))
+        rows += [
+            ResultRow(name, run.dataset, task, own, agent, summary, paper)
+            for summary in summaries
+        ]
+    return rows
 
 
 def paper_method(agent: str) -> str:
@@ -110,7 +123,10 @@ HEADINGS = (
 
 def cells(row: ResultRow) -> tuple[str, ...]:
     """A row as text, one cell for each of ``HEADINGS``."""
-    start = (row.run, row.dataset, str(row.task))
+    task = str(row.task)
+    if row.task != row.trained_task:
+        task += f" (trained for {row.trained_task})"
+    start = (row.run, row.dataset, task)
     paper = "—" if row.paper is None else f"{row.paper.method} {row.paper}"
     if row.summary is None:
         return (*start, NOT_EVALUATED, *("—",) * 6, paper, "—")
@@ -152,10 +168,10 @@ def to_csv(rows: Sequence[ResultRow]) -> str:
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(
         [
-            "run", "dataset", "task", "agent", "statistic", "success_percent",
-            "interval_low_percent", "interval_high_percent", "successes", "episodes",
-            "training_seeds", "seed_std_percent", "steps", "paper_method",
-            "paper_mean_percent", "paper_std_percent", "against_paper",
+            "run", "dataset", "task", "trained_task", "agent", "statistic",
+            "success_percent", "interval_low_percent", "interval_high_percent",
+            "successes", "episodes", "training_seeds", "seed_std_percent", "steps",
+            "paper_method", "paper_mean_percent", "paper_std_percent", "against_paper",
         ]
     )  # fmt: skip
     for row in rows:
@@ -164,7 +180,7 @@ def to_csv(rows: Sequence[ResultRow]) -> str:
 
 
 def _csv_start(row: ResultRow) -> list[object]:
-    return [row.run, row.dataset, row.task, row.agent]
+    return [row.run, row.dataset, row.task, row.trained_task, row.agent]
 
 
 def _csv_summary(summary: Summary | None) -> list[object]:

@@ -8,13 +8,10 @@ ends first can change a result, and no short episode is favoured.
 Dimensions: E environments, C actions a call, S observation, A action.
 """
 
-import multiprocessing
 import os
 from collections.abc import Callable
-from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
 from types import TracebackType
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 import jax
 import numpy as np
@@ -26,23 +23,18 @@ from trainer.evaluation.environments import (
     EnvironmentFacts,
     EnvironmentSpec,
     Episode,
-    Failure,
     Turn,
     serve,
 )
+from trainer.evaluation.processes import Child, EvaluationError
 from trainer.nn.networks import Params
 
 # More environments make the policy's batch larger and the start longer: making one
 # of the robot arm takes two seconds.
 DEFAULT_ENVIRONMENTS = 8
-_STOP_TIMEOUT_S = 5.0
 
 Int64 = npt.NDArray[np.int64]
 Float32 = npt.NDArray[np.float32]
-
-
-class EvaluationError(RuntimeError):
-    """Acting in the environment failed; the message says where and why."""
 
 
 class Policy(Protocol):
@@ -63,6 +55,12 @@ class Policy(Protocol):
         """
 
 
+def acting_key(seed: jax.Array, episode: jax.Array, step: jax.Array) -> jax.Array:
+    """Key of one call of a policy: the evaluation's seed, episode and step, folded."""
+    root = jax.random.key(seed)
+    return jax.random.fold_in(jax.random.fold_in(root, episode), step)
+
+
 class AgentActor:
     """Turns parameters of one agent into policies; compiles once for all of them.
 
@@ -78,12 +76,10 @@ class AgentActor:
             episodes: jax.Array,
             steps: jax.Array,
         ) -> jax.Array:
-            root = jax.random.key(seed)
-
             def one(
                 observation: jax.Array, episode: jax.Array, step: jax.Array
             ) -> jax.Array:
-                key = jax.random.fold_in(jax.random.fold_in(root, episode), step)
+                key = acting_key(seed, episode, step)
                 return agent.act(params, observation, key)
 
             return jax.vmap(one)(observations, episodes, steps)
@@ -95,8 +91,7 @@ class AgentActor:
 
         Args:
             params: Of the agent.
-            seed: Of the evaluation. The key of a call is this seed's, folded with the
-                episode, then with the step.
+            seed: Of the evaluation; see ``acting_key``.
 
         Returns:
             The policy.
@@ -146,14 +141,19 @@ class RolloutPool:
         self.environments = environments
         self._spec = spec
         self._count = min(workers, environments)
-        self._workers: list[_Worker] = []
+        self._workers: list[Child] = []
         self._facts: EnvironmentFacts | None = None
 
     def __enter__(self) -> "RolloutPool":
-        context = multiprocessing.get_context("spawn")
         try:
             self._workers = [
-                _Worker(context, index, self._spec) for index in range(self._count)
+                Child(
+                    f"environment-{index}",
+                    f"{self._spec.environment_id}, worker {index}",
+                    serve,
+                    (self._spec,),
+                )
+                for index in range(self._count)
             ]
             facts = [worker.receive() for worker in self._workers]
         except BaseException:
@@ -225,10 +225,10 @@ class RolloutPool:
     ) -> list[Episode]:
         E = self.environments
         rows = _Rows(E, self.facts.observation_dim)
-        playing: list[tuple[_Worker, Int64]] = []
-        for worker in self._workers:
-            # Environments worker, worker + W, ...: a few episodes use all workers.
-            slots = np.arange(worker.index, min(E, episodes), self._count)
+        playing: list[tuple[Child, Int64]] = []
+        for index, worker in enumerate(self._workers):
+            # Environments w, w + W, ... for worker w: a few episodes use all of them.
+            slots = np.arange(index, min(E, episodes), self._count)
             if len(slots):
                 queues = [list(range(slot, episodes, E)) for slot in slots.tolist()]
                 worker.send((seed, queues))
@@ -298,66 +298,6 @@ class _Rows:
             chunk = self._chunks[index]
             actions[index], self._chunks[index] = chunk[0], chunk[1:]
         return actions
-
-
-class _Worker:
-    """One process and the parent's end of its connection."""
-
-    def __init__(
-        self,
-        context: multiprocessing.context.SpawnContext,
-        index: int,
-        spec: EnvironmentSpec,
-    ) -> None:
-        self.index = index
-        self._spec = spec
-        self._connection: Connection
-        self._connection, theirs = context.Pipe()
-        self._process: SpawnProcess = context.Process(
-            target=serve, args=(theirs, spec), name=f"environment-{index}", daemon=True
-        )
-        self._process.start()
-        # Kept open here, it would hide that the worker has died.
-        theirs.close()
-
-    def send(self, message: Any) -> None:
-        """Sends a message; a worker that died is reported by the next ``receive``."""
-        try:
-            self._connection.send(message)
-        except OSError:
-            return
-
-    def receive(self) -> Any:
-        """Waits for the worker's answer.
-
-        Raises:
-            EvaluationError: If it failed or died.
-        """
-        where = f"{self._spec.environment_id}, worker {self.index}"
-        try:
-            message = self._connection.recv()
-        except (EOFError, OSError) as error:
-            self._process.join(_STOP_TIMEOUT_S)
-            raise EvaluationError(
-                f"{where}: expected its answer, but its process ended with exit code "
-                f"{self._process.exitcode}; if it was killed for lack of memory, use "
-                "fewer environments or workers"
-            ) from error
-        if isinstance(message, Failure):
-            error_of_worker = EvaluationError(f"{where}: {message.summary}")
-            error_of_worker.add_note(message.details)
-            raise error_of_worker
-        return message
-
-    def close(self) -> None:
-        """Ends the process, by force if it does not end by itself."""
-        self._connection.close()
-        self._process.join(0.2)
-        for stop in (self._process.terminate, self._process.kill):
-            if self._process.is_alive():
-                stop()
-                self._process.join(_STOP_TIMEOUT_S)
-        self._process.close()
 
 
 def usable_cores() -> int:

@@ -1,0 +1,92 @@
+"""A run on disk with checkpoints of made-up nets, for tests that need no training."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pipeline.store.manifest import Task
+from tests.stores import make_facts, make_table
+from trainer.agents.vast_config import VASTConfig
+from trainer.checkpoints import Checkpoints
+from trainer.config import Config, TrainerConfig
+from trainer.data.feed import BatchSource, make_feed
+from trainer.run import Run, write_run
+from trainer.state import TrainState
+
+LIMIT = 60
+CONFIG = Config(
+    dataset="pointmaze-medium-navigate",
+    agent=VASTConfig(width=8, depth=1, flow_steps=2, max_horizon=6),
+    trainer=TrainerConfig(
+        steps=20,
+        batch_size=8,
+        updates_per_call=5,
+        seed=3,
+        seeds=2,
+        log_every=10,
+        checkpoint_every=10,
+    ),
+)
+TABLE = make_table([20, 20], S=2, A=2)
+
+
+def make_run() -> Run:
+    """Two seeds of a tiny agent in the point maze, whose episodes are short."""
+    kwargs = {
+        "reward_task_id": 1,
+        "add_noise_to_goal": False,
+        "success_timing": "pre",
+        "max_episode_steps": LIMIT,
+    }
+    return Run(
+        config=CONFIG,
+        dataset=CONFIG.dataset,
+        task=Task(1, "task1", "pointmaze-medium-v0", "maze", {}, kwargs),
+        facts=make_facts(TABLE),
+        fingerprint=TABLE.fingerprint,
+        store="made-up",
+        versions={},
+    )
+
+
+class FakeTrainer:
+    """Commits checkpoints of untrained nets where a trainer would.
+
+    Args:
+        folder: RUN; ``run.json`` is written at once.
+        keep: Latest steps kept; None keeps all.
+    """
+
+    def __init__(self, folder: Path, *, keep: int | None = None) -> None:
+        self._run = make_run()
+        write_run(folder, self._run)
+        agent = self._run.agent()
+        source = BatchSource(
+            TABLE, agent.sampler, seeds=(3, 4), batch_size=8, steps=20, gather=False
+        )
+        self._feed = make_feed(source, CONFIG.feed, updates_per_call=5)
+        self._checkpoints = Checkpoints(folder, keep=keep, writable=True)
+        self._rng = np.random.default_rng(0)
+        self._shapes = TrainState(
+            jax.eval_shape(
+                jax.vmap(agent.init), jax.random.split(jax.random.key(0), 2)
+            ),
+            jax.ShapeDtypeStruct((2, 2), jnp.uint32),
+        )
+
+    def commit(self, step: int) -> None:
+        """Saves a step and waits for it."""
+        state = jax.tree.map(
+            # Made up, not drawn by `init`: compiling that takes longer than all else.
+            lambda leaf: jnp.asarray(
+                self._rng.uniform(0, 1, leaf.shape).astype(leaf.dtype)
+            ),
+            self._shapes,
+        )
+        self._checkpoints.save(step, state, self._feed, self._run)
+        self._checkpoints.wait()
+
+    def close(self) -> None:
+        self._checkpoints.close()

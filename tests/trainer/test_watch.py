@@ -1,0 +1,181 @@
+"""Evaluating while a run is trained: every checkpoint once, and an end to waiting."""
+
+import io
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tests.trainer.runs import FakeTrainer
+from trainer.checkpoints import Checkpoints
+from trainer.evaluation import rollouts, watch
+from trainer.evaluation.records import Evaluation, read_evaluations
+from trainer.evaluation.watch import Patience, StalledError, watch_run
+from trainer.loop import PreemptedError
+from trainer.run import CHECKPOINTS
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose two checkpoints, of 10 and of 20 updates, are there."""
+    folder = tmp_path_factory.mktemp("watch") / "run"
+    trainer = FakeTrainer(folder)
+    trainer.commit(10)
+    trainer.commit(20)
+    trainer.close()
+    return folder
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+def watched(
+    folder: Path, shown: io.StringIO | None = None, **options: Any
+) -> list[Evaluation]:
+    merged = {
+        "episodes": 1,
+        "environments": 1,
+        "workers": 1,
+        "patience": Patience(poll_s=0.05, timeout_s=30),
+    } | options
+    console = Console(file=shown or io.StringIO(), width=200)
+    return watch_run(folder, console=console, **merged)
+
+
+def steps_of(evaluations: list[Evaluation]) -> list[tuple[int, int]]:
+    return [(each.step, each.seed) for each in evaluations]
+
+
+@contextmanager
+def training(work: Callable[[], None]) -> Iterator[None]:
+    """Something that happens meanwhile."""
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
+def wait_until(shown: io.StringIO, text: str) -> None:
+    deadline = time.monotonic() + 60
+    while text not in shown.getvalue():
+        assert time.monotonic() < deadline, shown.getvalue()
+        time.sleep(0.02)
+
+
+def test_checkpoints_of_a_run_that_does_not_exist_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, shown = tmp_path / "run", io.StringIO()
+    entered = []
+    enter = rollouts.RolloutPool.__enter__
+    monkeypatch.setattr(
+        rollouts.RolloutPool,
+        "__enter__",
+        lambda pool: entered.append(pool) or enter(pool),
+    )
+
+    def train() -> None:
+        wait_until(shown, "there is no run yet")
+        trainer = FakeTrainer(folder, keep=1)
+        trainer.commit(10)
+        wait_until(shown, "step 10, seed 4: ")
+        trainer.commit(20)  # Which deletes step 10.
+        trainer.close()
+
+    with training(train):
+        evaluations = watched(folder, shown)
+    assert steps_of(evaluations) == [(10, 3), (10, 4), (20, 3), (20, 4)]
+    assert read_evaluations(folder) == evaluations
+    assert len(entered) == 1  # The same environments for all.
+    lines = shown.getvalue().splitlines()
+    assert lines[0] == f"waiting for {folder}: there is no run yet"
+    assert [line.partition(":")[0] for line in lines[1:]] == [
+        *("step 10, seed 3", "step 10, seed 4", "step 20, seed 3", "step 20, seed 4")
+    ]
+
+
+def test_nothing_is_evaluated_twice(run: Path) -> None:
+    evaluations = watched(run)
+    lines = (run / "evaluations.jsonl").read_text().splitlines(keepends=True)
+    (run / "evaluations.jsonl").write_text(lines[0])  # As if it was killed between.
+    assert steps_of(evaluations) == [(10, 3), (10, 4), (20, 3), (20, 4)]
+    assert steps_of(watched(run)) == [(10, 4), (20, 3), (20, 4)]
+    assert watched(run) == []
+    # Other episodes are another evaluation.
+    assert steps_of(watched(run, steps=[20], evaluation_seed=1)) == [(20, 3), (20, 4)]
+
+
+def test_checkpoints_deleted_while_it_was_busy(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = io.StringIO()
+    restore = Checkpoints.restore_params
+
+    def too_late(checkpoints: Checkpoints, step: int, *args: Any, **kwargs: Any) -> Any:
+        if step == 10:
+            shutil.rmtree(run / CHECKPOINTS / "10")
+        return restore(checkpoints, step, *args, **kwargs)
+
+    monkeypatch.setattr(Checkpoints, "restore_params", too_late)
+    assert steps_of(watched(run, shown)) == [(20, 3), (20, 4)]
+    assert "step 10: was deleted before it could be evaluated" in shown.getvalue()
+    # And one that was gone before it was looked for.
+    shown = io.StringIO()
+    assert watched(run, shown, steps=[10, 20]) == []
+    assert "step 10: has no checkpoint any more, left out" in shown.getvalue()
+
+
+def test_a_checkpoint_that_is_there_and_cannot_be_read_is_an_error(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "_DELETION_S", 0.01)
+    shutil.rmtree(run / CHECKPOINTS / "10" / "params")
+    with pytest.raises(Exception, match="params"):
+        watched(run, steps=[10])
+
+
+def test_waiting_ends(run: Path, tmp_path: Path) -> None:
+    soon = Patience(poll_s=0.05, timeout_s=0.3)
+    with pytest.raises(StalledError, match=r"nowhere: no checkpoint at all within 0.0"):
+        watched(tmp_path / "nowhere", patience=soon)
+    shutil.rmtree(run / CHECKPOINTS / "20")
+    with pytest.raises(StalledError, match=r"no checkpoint after step 10 within"):
+        watched(run, patience=soon)
+    assert steps_of(read_evaluations(run)) == [(10, 3), (10, 4)]
+
+
+def test_sigterm_ends_it_and_its_environments(tmp_path: Path) -> None:
+    shown = io.StringIO()
+    before = signal.getsignal(signal.SIGTERM)
+
+    def stop() -> None:
+        wait_until(shown, "there is no run yet")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with (
+        training(stop),
+        pytest.raises(PreemptedError, match="run the same command to go on"),
+    ):
+        watched(tmp_path / "run", shown)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_numbers_out_of_range(run: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"steps: expected some of 1 to 20, .* got \[3"
+    ):
+        watched(run, steps=[30])
+    with pytest.raises(ValueError, match="poll_s: expected more than 0, got 0"):
+        Patience(poll_s=0)

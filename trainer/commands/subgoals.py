@@ -1,0 +1,61 @@
+"""``subgoals``: what a policy means to reach."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+
+@dataclass(frozen=True)
+class Subgoals:
+    """Show the sub-goals a run's policy pursues, and how near it comes to them.
+
+    Writes subgoals.json, subgoals.npz, subgoal_errors.png, and where this machine can
+    draw, subgoals.png: the scene now and, transparent, at the sub-goal.
+
+    Attributes:
+        run: Folder of the run.
+        store: Store of its data, a local path or gs://bucket/path.
+        out: Folder to write into; RUN/subgoals, which the report shows, if not given.
+        episodes: Episodes to compare in; the first one is drawn.
+        episode_seed: Of the evaluation: start states and the policy's noise.
+        step: Checkpoint; the latest if not given.
+        training_seed: Of the run's seeds; the first if not given.
+        frames: Moments of the episode drawn.
+        video: Draw rollout.gif as well: about a second a frame without a GPU.
+    """
+
+    run: Annotated[Path, tyro.conf.Positional]
+    store: str
+    out: Path | None = None
+    episodes: int = 5
+    episode_seed: int = 0
+    step: int | None = None
+    training_seed: int | None = None
+    frames: int = 6
+    video: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+
+    def execute(self, console: Console) -> int:
+        """Runs the command; its exit code is returned."""
+        from pipeline.store.reader import Store
+        from trainer.evaluation.inspected import SUBGOALS
+        from trainer.evaluation.inspection import Inspection, inspect_subgoals
+
+        written = inspect_subgoals(
+            self.run,
+            Store(self.store),
+            self.run / SUBGOALS if self.out is None else self.out,
+            Inspection(
+                episodes=self.episodes,
+                seed=self.episode_seed,
+                step=self.step,
+                training_seed=self.training_seed,
+                frames=self.frames,
+                video=self.video,
+            ),
+            console=console,
+        )
+        console.print("wrote " + ", ".join(str(path) for path in written))
+        return 0

@@ -1,0 +1,292 @@
+"""Pictures of an episode, drawn by a process of its own.
+
+The process plays a recorded episode again, which is a function of seeds and actions,
+and so comes by the physics states that no policy sees. Its parent needs neither MuJoCo
+nor an OpenGL driver, and outlives a crash of the latter.
+
+Dimensions: T steps, S observation, A action.
+"""
+
+import contextlib
+import os
+import signal
+import traceback
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from trainer.evaluation.environments import (
+    EnvironmentSpec,
+    EpisodeEnvironment,
+    make_environment,
+)
+from trainer.evaluation.processes import Child, EvaluationError, Failure
+from trainer.evaluation.rendering import NoBackendError, choose_backends, use_backend
+
+Float32 = npt.NDArray[np.float32]
+Image = npt.NDArray[np.uint8]
+
+# Importing MuJoCo and a first picture in software take a few seconds.
+_START_TIMEOUT_S = 120.0
+_GHOST_ALPHA, _GHOST_COLOR, _GHOST_GLOW = 0.4, 0.6, 0.4
+# A part that the two configurations share is drawn once: metres, and cosines.
+_SAME = 1e-3
+
+
+class PhysicsState(NamedTuple):
+    """Everything that says what an environment looks like.
+
+    Attributes:
+        qpos: ``f64[nq]``, generalised positions.
+        qvel: ``f64[nv]``, generalised velocities.
+        button_states: ``i64[n]`` of the scene and puzzle domains, else None.
+    """
+
+    qpos: npt.NDArray[np.float64]
+    qvel: npt.NDArray[np.float64]
+    button_states: npt.NDArray[np.int64] | None
+
+
+class Painter:
+    """A process that plays episodes again and draws their states.
+
+    A context manager; entering it finds the backend.
+
+    Args:
+        spec: The environment.
+        width: Of a picture, in pixels.
+        height: Of a picture, in pixels.
+
+    Raises:
+        NoBackendError: On entering, if nothing can be drawn here.
+        EvaluationError: If the environment or its process fails.
+    """
+
+    def __init__(
+        self, spec: EnvironmentSpec, *, width: int = 480, height: int = 360
+    ) -> None:
+        self._spec = spec
+        self._size = (height, width)
+        self._child: Child | None = None
+        self.backend = ""
+
+    def __enter__(self) -> "Painter":
+        failed = []
+        for backend in choose_backends(os.environ):
+            child = Child(
+                f"painter-{backend}",
+                f"{self._spec.environment_id}, drawing with {backend}",
+                _serve,
+                (backend, self._spec, self._size),
+            )
+            try:
+                child.receive(_START_TIMEOUT_S)
+            except EvaluationError as error:
+                child.close()
+                reason = str(error).partition(": ")[2]
+                failed.append(f"{backend}: {reason.splitlines()[0][:120]}")
+            except BaseException:
+                child.close()
+                raise
+            else:
+                self._child, self.backend = child, backend
+                return self
+        raise NoBackendError(
+            f"nothing is drawn, no OpenGL backend works here ({'; '.join(failed)}); "
+            "install Mesa's libegl1 and libgl1-mesa-dri, or libosmesa6"
+        )
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._child is not None:
+            self._child.close()
+            self._child = None
+
+    def replay(
+        self, seed: int, episode: int, observations: Float32, actions: Float32
+    ) -> list[PhysicsState]:
+        """Plays an episode again. What is drawn later shows that episode's goal.
+
+        Args:
+            seed: Of the evaluation.
+            episode: Its number.
+            observations: ``f32[T, S]``, before each action, as they were then.
+            actions: ``f32[T, A]``.
+
+        Returns:
+            The states before each action.
+
+        Raises:
+            EvaluationError: If it does not come out the same.
+        """
+        states: list[PhysicsState] = self._ask((seed, episode, observations, actions))
+        return states
+
+    def draw(self, now: PhysicsState, ghost: PhysicsState | None = None) -> Image:
+        """Draws a state, and transparently within it another one.
+
+        Args:
+            now: Drawn solid.
+            ghost: What moves is drawn transparent in this state, where it differs.
+
+        Returns:
+            ``u8[height, width, 3]``.
+        """
+        image: Image = self._ask((now, ghost))
+        return image
+
+    def _ask(self, message: tuple[Any, ...]) -> Any:
+        assert self._child is not None, "enter the painter first"
+        self._child.send(message)
+        return self._child.receive()
+
+
+def _serve(
+    connection: Connection, backend: str, spec: EnvironmentSpec, size: tuple[int, int]
+) -> None:
+    """Runs the child: replays and draws as its parent asks, until that is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        use_backend(backend)
+        easel = _Easel(make_environment(spec), size)
+        connection.send(None)
+        with contextlib.closing(easel):
+            while True:
+                message = connection.recv()
+                replay = len(message) == 4
+                connection.send((easel.replay if replay else easel.draw)(*message))
+    except EOFError:
+        return
+    except Exception as error:  # Sent to the parent, which raises it.
+        summary = f"{type(error).__name__}: {error}"
+        with contextlib.suppress(OSError):
+            connection.send(Failure(summary, traceback.format_exc()))
+
+
+class _Easel:
+    """An environment and a renderer for its model."""
+
+    def __init__(self, environment: Any, size: tuple[int, int]) -> None:
+        environment.reset(seed=0)
+        self._environment = environment
+        self._size = size
+        self._model: Any = None
+        self._renderer: Any = None
+
+    def close(self) -> None:
+        """Frees the renderer while there still is a context to free it in."""
+        if self._renderer is not None:
+            self._renderer.close()
+
+    def replay(
+        self, seed: int, episode: int, observations: Float32, actions: Float32
+    ) -> list[PhysicsState]:
+        player = EpisodeEnvironment(self._environment, seed, [episode])
+        states = []
+        for step, (seen, action) in enumerate(zip(observations, actions, strict=True)):
+            if not np.array_equal(player.observation.ravel(), seen):
+                raise ValueError(
+                    f"episode {episode}, step {step}: played again, it does not come "
+                    "out as it was; was it recorded with another version of mujoco or "
+                    "ogbench?"
+                )
+            states.append(_read_state(self._environment.unwrapped))
+            player.step(action)
+        return states
+
+    def draw(self, now: PhysicsState, ghost: PhysicsState | None) -> Image:
+        import mujoco
+
+        environment = self._environment.unwrapped
+        camera = self._camera(mujoco, now, ghost)
+        option = mujoco.MjvOption()
+        _write_state(environment, now)
+        renderer = self._current_renderer(mujoco)
+        renderer.update_scene(environment.data, camera=camera, scene_option=option)
+        # A floor that mirrors takes half of the time and hides what stands on it.
+        renderer.scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = False
+        if ghost is not None:
+            scene = renderer.scene
+            solid = {geom.objid: _look(geom) for geom in _geoms(scene, 0)}
+            first = scene.ngeom
+            _write_state(environment, ghost)
+            mujoco.mjv_addGeoms(
+                environment.model,
+                environment.data,
+                option,
+                mujoco.MjvPerturb(),
+                mujoco.mjtCatBit.mjCAT_DYNAMIC.value,
+                scene,
+            )
+            for geom in _geoms(scene, first):
+                same = np.allclose(_look(geom), solid.get(geom.objid, 0), atol=_SAME)
+                geom.rgba[3] = 0.0 if same else geom.rgba[3] * _GHOST_ALPHA
+                # Paler than a task's goal, which is drawn transparent as well.
+                geom.rgba[:3] = 1 - _GHOST_COLOR * (1 - geom.rgba[:3])
+                geom.emission = _GHOST_GLOW
+        return np.asarray(renderer.render())
+
+    def _current_renderer(self, mujoco: Any) -> Any:
+        """The renderer, made anew if a reset has compiled another model."""
+        model = self._environment.unwrapped.model
+        if self._model is not model:
+            self.close()
+            height, width = self._size
+            model.vis.global_.offwidth = max(width, model.vis.global_.offwidth)
+            model.vis.global_.offheight = max(height, model.vis.global_.offheight)
+            self._renderer = mujoco.Renderer(model, height, width)
+            self._model = model
+        return self._renderer
+
+    def _camera(
+        self, mujoco: Any, now: PhysicsState, ghost: PhysicsState | None
+    ) -> Any:
+        """One that shows the whole arm; in a maze, one above the place of both."""
+        camera = mujoco.MjvCamera()
+        if not hasattr(self._environment.unwrapped, "maze_map"):
+            # In front of the table, further away than the domains' own: those cut off
+            # an arm that is held high.
+            camera.lookat[:] = (0.3, 0.0, 0.28)
+            camera.distance, camera.azimuth, camera.elevation = 1.4, 180.0, -28.0
+            return camera
+        places = np.stack([each.qpos[:2] for each in (now, ghost or now)])
+        camera.lookat[:] = (*places.mean(axis=0), 0.5)
+        camera.distance = 8.0 + 1.5 * float(np.linalg.norm(places[1] - places[0]))
+        camera.azimuth, camera.elevation = 90.0, -80.0
+        return camera
+
+
+def _geoms(scene: Any, first: int) -> Iterator[Any]:
+    """The scene's geometries of the model, from an index on; not its decorations."""
+    import mujoco
+
+    for geom in scene.geoms[first : scene.ngeom]:
+        if geom.objtype == mujoco.mjtObj.mjOBJ_GEOM:
+            yield geom
+
+
+def _look(geom: Any) -> npt.NDArray[np.float64]:
+    """Place, direction and colour of a geometry: ``f64[16]``."""
+    return np.concatenate([geom.pos, geom.mat.ravel(), geom.rgba]).astype(np.float64)
+
+
+def _read_state(environment: Any) -> PhysicsState:
+    buttons = getattr(environment, "_cur_button_states", None)
+    return PhysicsState(
+        environment.data.qpos.copy(),
+        environment.data.qvel.copy(),
+        None if buttons is None else np.array(buttons, np.int64),
+    )
+
+
+def _write_state(environment: Any, state: PhysicsState) -> None:
+    buttons = () if state.button_states is None else (state.button_states,)
+    environment.set_state(state.qpos, state.qvel, *buttons)

@@ -1,0 +1,253 @@
+"""One run in the environment of one task, kept for any number of its checkpoints."""
+
+import importlib.metadata
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+import jax
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from pipeline.store.errors import DataFormatError
+from trainer.evaluation.environments import EnvironmentFacts, EnvironmentSpec
+from trainer.evaluation.records import Evaluation, append_evaluation
+from trainer.evaluation.rollouts import AgentActor, RolloutPool, usable_cores
+from trainer.evaluation.summary import Score
+from trainer.nn.networks import Params
+from trainer.run import Run
+
+_SINGLE_TASK = re.compile(r"(?<=-singletask-task)\d+(?=-)")
+
+
+def task_environment(run: Run, task: int) -> EnvironmentSpec:
+    """The environment of a task, which need not be the one a run is trained for.
+
+    A policy here knows its task by the rewards it was trained on and is shown no goal.
+    In the environment of another task it still does what pays in its own, so its
+    successes there say how often the one task is solved on the way to the other: a
+    control, not a test of generalisation.
+
+    Args:
+        run: The run.
+        task: Task number, as OGBench counts.
+
+    Returns:
+        The environment; of the same domain, with the other task's start and goal.
+
+    Raises:
+        DataFormatError: If that environment cannot be told from the run's own.
+    """
+    own = run.task
+    kwargs = dict(own.environment_kwargs)
+    if task == own.task:
+        return EnvironmentSpec(own.environment_id, kwargs)
+    if "reward_task_id" in kwargs:
+        return EnvironmentSpec(own.environment_id, kwargs | {"reward_task_id": task})
+    other, found = _SINGLE_TASK.subn(str(task), own.environment_id)
+    if not found:
+        raise DataFormatError(
+            f"{own.environment_id}: expected an environment of a single-task domain, "
+            f"to find task {task} beside it; this run can be evaluated in its own task "
+            f"{own.task} only"
+        )
+    return EnvironmentSpec(other, kwargs)
+
+
+class Evaluator:
+    """Plays a run's checkpoints in one task and records what came of it.
+
+    A context manager: the environments are made on entering, once for all checkpoints
+    and training seeds.
+
+    Args:
+        folder: RUN.
+        run: What it is.
+        actor: Of the run's agent.
+        task: Task number.
+        episodes: Of each checkpoint and training seed.
+        evaluation_seed: Fixes how every episode starts and what acting draws.
+        environments: Acted in at once.
+        workers: Processes; None for one per usable core.
+        console: For warnings.
+
+    Raises:
+        DataFormatError: On entering, if the environment does not fit the data.
+        EvaluationError: On entering, if it cannot be made.
+        ValueError: If a number is out of range.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        run: Run,
+        actor: AgentActor,
+        *,
+        task: int,
+        episodes: int,
+        evaluation_seed: int,
+        environments: int,
+        workers: int | None,
+        console: Console,
+    ) -> None:
+        self._folder = folder
+        self._run = run
+        self._actor = actor
+        self._task = task
+        self._episodes = episodes
+        self._evaluation_seed = evaluation_seed
+        self._console = console
+        self._spec = task_environment(run, task)
+        self._pool = RolloutPool(
+            self._spec,
+            environments=environments,
+            workers=min(workers or usable_cores(), max(episodes, 1)),
+        )
+
+    def __enter__(self) -> "Evaluator":
+        with self._console.status(f"starting {self._spec.environment_id}"):
+            self._pool.__enter__()
+        try:
+            _check_fits(self._run, self._spec, self._pool.facts)
+        except BaseException:
+            self._pool.close()
+            raise
+        _warn_of_timing(self._run, self._spec, self._pool.facts, self._console)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._pool.close()
+
+    def key(self, step: int, seed: int) -> tuple[int, ...]:
+        """The ``Evaluation.key`` of a checkpoint and training seed here."""
+        return (step, seed, self._evaluation_seed, self._task, self._episodes)
+
+    def evaluate(
+        self, step: int, params: Params, seeds: Sequence[int], progress: Progress
+    ) -> list[Evaluation]:
+        """Plays one checkpoint; each result is recorded and shown when it is there.
+
+        Args:
+            step: Of the checkpoint.
+            params: Of all training seeds of the run, in order.
+            seeds: Training seeds to play.
+            progress: Whose bars show the episodes played.
+
+        Returns:
+            One evaluation for each seed.
+
+        Raises:
+            EvaluationError: If the environment or its process fails.
+            ValueError: If a number is out of range.
+        """
+        title = f"step {step:,}, seed {{}}{self._label()}"
+        bar = progress.add_task("", total=len(seeds) * self._episodes)
+        evaluations = []
+        for seed in seeds:
+            progress.update(bar, description=title.format(seed))
+            started = time.monotonic()
+            index = seed - self._run.config.trainer.seed
+            one = jax.tree.map(lambda leaf, index=index: leaf[index], params)
+            played = self._pool.rollout(
+                self._actor.policy(one, self._evaluation_seed),
+                episodes=self._episodes,
+                seed=self._evaluation_seed,
+                on_episode=lambda _: progress.advance(bar),
+            )
+            evaluation = Evaluation(
+                step=step,
+                seed=seed,
+                evaluation_seed=self._evaluation_seed,
+                task=self._task,
+                environment_id=self._spec.environment_id,
+                episodes=self._episodes,
+                successes=tuple(int(episode.success) for episode in played),
+                returns=tuple(episode.total_reward for episode in played),
+                lengths=tuple(episode.length for episode in played),
+                success_timing=self._pool.facts.success_timing,
+                store_success_timing=self._run.task.success_timing,
+                environments=self._pool.environments,
+                ogbench=importlib.metadata.version("ogbench"),
+                mujoco=importlib.metadata.version("mujoco"),
+                duration_s=round(time.monotonic() - started, 3),
+            )
+            append_evaluation(self._folder, evaluation)
+            evaluations.append(evaluation)
+            progress.console.print(
+                f"{title.format(seed)}: {Score.of(evaluation.successes)} of "
+                f"{self._episodes} episodes"
+            )
+        progress.remove_task(bar)
+        return evaluations
+
+    def _label(self) -> str:
+        """Says so where the task is not the one trained for."""
+        own = self._run.task.task
+        return "" if self._task == own else f", task {self._task} (trained for {own})"
+
+
+def training_seeds(run: Run) -> range:
+    """Seeds of the runs trained side by side."""
+    trainer = run.config.trainer
+    return range(trainer.seed, trainer.seed + trainer.seeds)
+
+
+def episode_bars(console: Console) -> Progress:
+    """Bars of episodes."""
+    return Progress(
+        TextColumn("evaluating {task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("episodes"),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        # Without a terminal the lines of the results are the progress.
+        disable=not console.is_terminal,
+    )
+
+
+def _check_fits(run: Run, spec: EnvironmentSpec, facts: EnvironmentFacts) -> None:
+    """Refuses an environment of another shape than the data's."""
+    for name in ("observation_dim", "action_dim"):
+        trained, there = getattr(run.facts, name), getattr(facts, name)
+        if trained != there:
+            raise DataFormatError(
+                f"{spec.environment_id}: expected {name} {trained}, as in the data "
+                f"of {run.dataset}, got {there}; the store was made for another "
+                "environment, or by another version of ogbench"
+            )
+
+
+def _warn_of_timing(
+    run: Run, spec: EnvironmentSpec, facts: EnvironmentFacts, console: Console
+) -> None:
+    """Says in one line if success is judged at another moment than in the data."""
+    if facts.success_timing != run.task.success_timing:
+        console.print(
+            f"warning: {spec.environment_id} judges success "
+            f"{_TIMING[facts.success_timing]}, and the rewards trained on are labelled "
+            f"{_TIMING[run.task.success_timing]}: lengths and returns differ by one "
+            "step, a success in the very last one may not count",
+            style="yellow",
+            soft_wrap=True,
+        )
+
+
+_TIMING = {
+    "pre": "by the state before a step ('pre')",
+    "post": "by the state after a step ('post')",
+}

@@ -1,0 +1,353 @@
+"""Inspects a run's sub-goals: rolls out, compares, draws, writes.
+
+Composition only. What is written lies in one folder, by default ``RUN/subgoals``, where
+the report looks for it.
+"""
+
+import contextlib
+import io
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from rich.console import Console
+
+from pipeline.store.errors import DataFormatError
+from pipeline.store.reader import Store
+from trainer.checkpoints import Checkpoints
+from trainer.evaluation import subgoal_charts
+from trainer.evaluation.configurations import (
+    Configuration,
+    configurations,
+    find_nearest,
+)
+from trainer.evaluation.drawing import Image, Painter
+from trainer.evaluation.evaluate import choose_steps
+from trainer.evaluation.evaluator import task_environment, training_seeds
+from trainer.evaluation.inspected import (
+    ARRAYS_FILE,
+    ERRORS_FILE,
+    JSON_FILE,
+    SCENE_FILE,
+    VIDEO_FILE,
+)
+from trainer.evaluation.processes import EvaluationError
+from trainer.evaluation.rendering import NoBackendError
+from trainer.evaluation.rollouts import RolloutPool, usable_cores
+from trainer.evaluation.subgoals import (
+    Comparison,
+    Trace,
+    compare,
+    mean_by_horizon,
+    play_traces,
+)
+from trainer.run import Run, read_run
+
+_VIDEO_FRAMES = 40
+_VIDEO_MS = 100
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What to look at.
+
+    Attributes:
+        episodes: Rolled out; the first one is drawn.
+        seed: Of the evaluation, as in ``evaluate``.
+        step: Checkpoint; None for the latest.
+        training_seed: None for the run's first.
+        frames: Moments drawn, spread evenly over the episode.
+        video: Whether to draw the episode as an animation as well.
+    """
+
+    episodes: int = 5
+    seed: int = 0
+    step: int | None = None
+    training_seed: int | None = None
+    frames: int = 6
+    video: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("episodes", "frames"):
+            if getattr(self, name) < 1:
+                raise ValueError(
+                    f"{name}: expected at least 1, got {getattr(self, name)}"
+                )
+
+
+def inspect_subgoals(
+    folder: Path,
+    store: Store,
+    out: Path,
+    inspection: Inspection | None = None,
+    *,
+    console: Console | None = None,
+) -> list[Path]:
+    """Rolls out a checkpoint and shows what sub-goals it pursues.
+
+    Written are ``subgoals.json``, the predictions themselves in ``subgoals.npz``,
+    ``subgoal_errors.png``, and where something can be drawn ``subgoals.png`` (and
+    ``rollout.gif``). Where nothing can be, one line says why.
+
+    Args:
+        folder: RUN.
+        store: Of its data: its rows lend configurations what predictions do not say.
+        out: Folder to write into; made if missing.
+        inspection: What to look at.
+        console: Where results are shown; None shows nothing.
+
+    Returns:
+        Files written, the JSON file first.
+
+    Raises:
+        DataFormatError: If folder or store do not fit, or the step is not there.
+        EvaluationError: If the environment or its process fails.
+        ValueError: If the agent predicts no sub-goals, or a number is out of range.
+    """
+    console = Console(quiet=True) if console is None else console
+    inspection = Inspection() if inspection is None else inspection
+    run = read_run(folder)
+    if store.manifest.dataset != run.dataset:
+        raise DataFormatError(
+            f"{store.root}: expected a store of {run.dataset}, which the run was "
+            f"trained on, got one of {store.manifest.dataset}"
+        )
+    seed = training_seeds(run)[0]
+    if inspection.training_seed is not None:
+        seed = inspection.training_seed
+    step, traces = _roll_out(folder, run, seed, inspection, console)
+    comparison = compare(traces, run.facts.observation_std)
+    drawn = np.concatenate([trace.steps_ahead for trace in traces])
+    K = int(max(getattr(run.config.agent, "max_horizon", 0), drawn.max()))
+    out.mkdir(parents=True, exist_ok=True)
+    for name in (SCENE_FILE, VIDEO_FILE):  # Of an earlier inspection.
+        (out / name).unlink(missing_ok=True)
+    report = {
+        "run": folder.resolve().name,
+        "dataset": run.dataset,
+        "task": run.task.task,
+        "step": step,
+        "seed": seed,
+        "evaluation_seed": inspection.seed,
+        "max_horizon": K,
+        "episodes": [
+            {
+                "episode": trace.episode.index,
+                "success": trace.episode.success,
+                "length": trace.episode.length,
+            }
+            for trace in traces
+        ],
+        "summary": _summary(comparison, drawn, K),
+        "steps": _steps(comparison),
+        "frames": [],
+    }
+    written = [out / JSON_FILE, out / ARRAYS_FILE, out / ERRORS_FILE]
+    np.savez_compressed(written[1], allow_pickle=False, **_arrays(traces))
+    _save(subgoal_charts.error_chart(comparison, drawn, K), written[2])
+    summary: Any = report["summary"]
+    console.print(
+        f"step {step:,}, seed {seed}: {summary['compared']:,} of {summary['steps']:,} "
+        f"sub-goals compared, {summary['mean_horizon']:.1f} steps ahead on average; "
+        f"off by {summary['mean_relative_error']:.2f} standard deviations, and by "
+        f"{summary['mean_relative_change']:.2f} if nothing moved"
+    )
+    try:
+        report["frames"] = _draw(run, store, traces[0], step, inspection, out)
+        written += [out / name for name in (SCENE_FILE, VIDEO_FILE)]
+        written = [
+            path for path in written if path.suffix != ".gif" or inspection.video
+        ]
+    except (NoBackendError, EvaluationError, DataFormatError) as error:
+        console.print(f"no picture of the scene: {error}", soft_wrap=True)
+    written[0].write_text(json.dumps(report, indent=1, allow_nan=False) + "\n")
+    return written
+
+
+def _roll_out(
+    folder: Path, run: Run, seed: int, inspection: Inspection, console: Console
+) -> tuple[int, list[Trace]]:
+    seeds = training_seeds(run)
+    if seed not in seeds:
+        raise ValueError(f"training seed: expected one of {list(seeds)}, got {seed}")
+    agent = run.agent()
+    wanted = inspection.step
+    with contextlib.closing(Checkpoints(folder)) as checkpoints:
+        step = choose_steps(checkpoints, "latest" if wanted is None else [wanted])[0]
+        params = checkpoints.restore_params(step, agent, seeds=len(seeds))
+    one = jax.tree.map(lambda leaf: leaf[seed - seeds[0]], params)
+    count = min(inspection.episodes, 8)
+    spec = task_environment(run, run.task.task)
+    with (
+        console.status(f"acting in {spec.environment_id}"),
+        RolloutPool(spec, environments=count, workers=usable_cores()) as pool,
+    ):
+        return step, play_traces(
+            pool, agent, one, episodes=inspection.episodes, seed=inspection.seed
+        )
+
+
+def _summary(comparison: Comparison, drawn: Any, max_horizon: int) -> dict[str, Any]:
+    counts = np.bincount(drawn, minlength=max_horizon + 1)
+    horizons = comparison.horizons
+    return {
+        "steps": len(drawn),
+        "compared": len(horizons),
+        "mean_horizon": float(drawn.mean()),
+        "horizon_counts": counts.tolist(),
+        "mean_error": _mean(comparison.errors),
+        "mean_relative_error": _mean(comparison.relative_errors),
+        "mean_relative_change": _mean(comparison.relative_changes),
+        **{
+            f"{name}_by_horizon": [
+                None if np.isnan(value) else round(float(value), 6)
+                for value in mean_by_horizon(values, horizons, max_horizon)
+            ]
+            for name, values in (
+                ("error", comparison.errors),
+                ("relative_error", comparison.relative_errors),
+                ("relative_change", comparison.relative_changes),
+            )
+        },
+    }
+
+
+def _mean(values: Any) -> float:
+    # An episode may be too short for any comparison.
+    return float(values.mean()) if len(values) else 0.0
+
+
+def _steps(comparison: Comparison) -> list[dict[str, Any]]:
+    columns = {
+        "episode": comparison.episodes,
+        "step": comparison.steps,
+        "horizon": comparison.horizons,
+        "error": comparison.errors.round(6),
+        "relative_error": comparison.relative_errors.round(6),
+        "relative_change": comparison.relative_changes.round(6),
+    }
+    rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+    return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+def _arrays(traces: list[Trace]) -> dict[str, Any]:
+    """Everything by step, episodes joined."""
+    joined = {
+        name: np.concatenate([getattr(trace, name) for trace in traces])
+        for name in ("observations", "actions", "horizons", "subgoals")
+    }
+    lengths = [len(trace.horizons) for trace in traces]
+    return joined | {"episode_lengths": np.array(lengths, np.int64)}
+
+
+def _draw(
+    run: Run, store: Store, trace: Trace, step: int, inspection: Inspection, out: Path
+) -> list[dict[str, Any]]:
+    """Draws the episode; what each moment shows is returned."""
+    T = len(trace.horizons)
+    moments = _spread(T, inspection.frames)
+    shown = moments
+    if inspection.video:
+        shown = sorted({*moments, *_spread(T, _VIDEO_FRAMES)})
+    with Painter(task_environment(run, run.task.task)) as painter:
+        rows = find_nearest(store, trace.subgoals[shown])
+        ghosts = dict(
+            zip(
+                shown,
+                configurations(run.task.recipe, trace.subgoals[shown], rows),
+                strict=True,
+            )
+        )
+        states = painter.replay(
+            inspection.seed, trace.episode.index, trace.observations, trace.actions
+        )
+        images = {
+            moment: painter.draw(states[moment], ghosts[moment].state)
+            for moment in shown
+        }
+    frames = [
+        subgoal_charts.SceneFrame(
+            images[moment],
+            f"step {moment}, sub-goal in k = {trace.steps_ahead[moment]}",
+        )
+        for moment in moments
+    ]
+    outcome = "solved" if trace.episode.success else "not solved"
+    title = (
+        f"{run.dataset}, task {run.task.task}: sub-goals after {step:,} updates "
+        f"(episode {outcome} in {trace.episode.length} steps)"
+    )
+    note = _note(run, [ghosts[moment] for moment in moments])
+    _save(subgoal_charts.scene_chart(frames, title, note), out / SCENE_FILE)
+    if inspection.video:
+        _animate([images[moment] for moment in shown], out / VIDEO_FILE)
+    return [
+        {
+            "step": moment,
+            "horizon": int(trace.steps_ahead[moment]),
+            "decoded": ghosts[moment].decoded,
+            "nearest_part": ghosts[moment].nearest.part,
+            "nearest_row": ghosts[moment].nearest.row,
+            "nearest_distance": round(ghosts[moment].nearest.distance, 6),
+        }
+        for moment in moments
+    ]
+
+
+def _note(run: Run, ghosts: list[Configuration]) -> str:
+    """How the picture is to be read, and what in it is not the prediction's own."""
+    distance = float(np.mean([ghost.nearest.distance for ghost in ghosts]))
+    row = (
+        "the stored row with the nearest observation "
+        f"({distance:.2f} standard deviations away on average)"
+    )
+    if not all(ghost.decoded for ghost in ghosts):
+        source = f"The sub-goal drawn is that of {row}, not the prediction itself."
+    elif run.task.recipe == "maze":
+        source = "The sub-goal is drawn as predicted."
+    else:
+        source = (
+            "Arm, objects and buttons are drawn as predicted; the gripper's linkage, "
+            f"which an observation does not hold, is that of {row}."
+        )
+    return (
+        "Solid: now. Pale and transparent: the sub-goal, where it differs from now. "
+        f"{source} Transparent in full colour: the task's goal."
+    )
+
+
+def _spread(length: int, count: int) -> list[int]:
+    """Steps spread evenly over an episode, its first among them."""
+    return np.unique(np.linspace(0, length - 1, count + 1)[:-1].astype(int)).tolist()
+
+
+def _save(figure: Any, path: Path) -> None:
+    buffer = io.BytesIO()
+    # Without a date or version in it, equal data give equal files.
+    figure.savefig(buffer, format="png", metadata={"Software": None})
+    path.write_bytes(buffer.getvalue())
+
+
+def _animate(images: list[Image], path: Path) -> None:
+    """Writes an animation, at half the size: the report carries it whole."""
+    # Matplotlib, which draws the rest, brings it.
+    from PIL import Image as Pictures
+
+    frames = [
+        # Other palettes have no place for the few pixels of a cube.
+        Pictures.fromarray(image)
+        .reduce(2)
+        .quantize(method=Pictures.Quantize.FASTOCTREE, dither=Pictures.Dither.NONE)
+        for image in images
+    ]
+    frames[0].save(
+        path,
+        save_all=True,
+        append_images=frames[1:],
+        duration=_VIDEO_MS,
+        loop=0,
+        optimize=False,
+    )
