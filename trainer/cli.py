@@ -56,7 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         Exit code: 0; 1 if the environment failed; 2 for wrong use or data; 3 if
-        training diverged; 4 if a watched one stalled; 75 if it was preempted and has saved; 130 if interrupted.
+        training diverged; 4 if a watched one stalled; 75 if it was preempted and has
+        saved; 130 if interrupted.
     """
     console = Console(stderr=True, soft_wrap=True)
     # Orbax warns of every folder it opens only to read.
