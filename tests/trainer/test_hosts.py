@@ -105,10 +105,12 @@ def test_a_stranger_at_the_door_is_passed_over() -> None:
     knocked = False
     while not knocked:
         assert first.is_alive()
-        with contextlib.suppress(OSError):  # Not listening yet.
-            with socket.create_connection((host, int(port)), timeout=1) as door:
-                door.sendall(b"GET / HTTP/1.1\r\n\r\n")
-                knocked = True
+        with (
+            contextlib.suppress(OSError),  # Not listening yet.
+            socket.create_connection((host, int(port)), timeout=1) as door,
+        ):
+            door.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            knocked = True
     roll_call(Place(address, 2, 1, timeout=20))
     first.join(timeout=10)
     assert not first.is_alive()
