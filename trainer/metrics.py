@@ -5,6 +5,9 @@ Waiting for the devices happens here only, at log points.
 
 import json
 import math
+import os
+import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +15,16 @@ import jax
 import numpy as np
 from tensorboardX import SummaryWriter
 
+from pipeline.store import files
+from pipeline.store.files import is_remote
 from trainer.agents.base import Metrics
+from trainer.folders import FolderLike
 from trainer.run import METRICS_FILE, TENSORBOARD
 
 Json = dict[str, Any]
+
+# An object can be replaced about once a second; whole copies cost more than that.
+_COPY_EVERY_S = 10.0
 
 
 def combine(calls: list[Metrics]) -> Metrics:
@@ -61,18 +70,23 @@ def records(metrics: Metrics, *, seeds: tuple[int, ...], facts: Json) -> list[Js
 class MetricsWriter:
     """Appends records to a run's folder.
 
+    Objects of a bucket cannot be appended to: on gs:// the files are kept on this
+    machine's disk and copied there whole, in the background, every few seconds.
+
     Args:
-        folder: RUN.
+        folder: RUN, a local path or ``gs://bucket/path``.
         resume_step: Step training goes on from: later records, of updates that are
             done again, are dropped.
     """
 
-    def __init__(self, folder: Path, *, resume_step: int) -> None:
-        path = folder / METRICS_FILE
+    def __init__(self, folder: FolderLike, *, resume_step: int) -> None:
+        self._copies = _Copies(folder) if is_remote(os.fspath(folder)) else None
+        local = Path(folder) if self._copies is None else self._copies.local
+        path = local / METRICS_FILE
         _truncate(path, resume_step)
         self._lines = path.open("a")
         self._board = SummaryWriter(
-            str(folder / TENSORBOARD), purge_step=resume_step, flush_secs=10
+            str(local / TENSORBOARD), purge_step=resume_step, flush_secs=10
         )
 
     def write(self, records: list[Json]) -> None:
@@ -84,11 +98,74 @@ class MetricsWriter:
                     tag = f"seed{record['seed']}/{name}"
                     self._board.add_scalar(tag, value, record["step"])
         self._lines.flush()
+        if self._copies is not None:
+            self._copies.update()
+
+    def sync(self) -> None:
+        """Waits until what was written is where the run is."""
+        if self._copies is not None:
+            self._board.flush()
+            self._copies.finish()
 
     def close(self) -> None:
         """Flushes and closes both."""
         self._lines.close()
         self._board.close()
+        if self._copies is not None:
+            self._copies.close()
+
+
+class _Copies:
+    """Files on this machine that are copied to a folder on gs:// as they grow.
+
+    Args:
+        folder: ``gs://bucket/path``; its metrics are the first content.
+    """
+
+    def __init__(self, folder: FolderLike) -> None:
+        self._scratch = tempfile.TemporaryDirectory(prefix="vast-rl-metrics-")
+        self.local = Path(self._scratch.name)
+        self._target = files.open_folder(os.fspath(folder))
+        self._copied: dict[str, int] = {}
+        self._started: list[Any] = []
+        self._last = -math.inf
+        there = files.read(os.fspath(folder), METRICS_FILE)
+        if there.data is not None:
+            (self.local / METRICS_FILE).write_bytes(there.data)
+
+    def update(self) -> None:
+        """Starts copying, unless it was done just now or is going on still."""
+        busy = any(not each.done() for each in self._started)
+        if not busy and time.monotonic() - self._last >= _COPY_EVERY_S:
+            self._finish_started()
+            self._start()
+
+    def finish(self) -> None:
+        """Copies what has changed and waits until it is there."""
+        self._finish_started()
+        self._start()
+        self._finish_started()
+
+    def close(self) -> None:
+        """Copies what has changed and deletes the local files."""
+        with self._scratch:
+            self.finish()
+
+    def _start(self) -> None:
+        self._last = time.monotonic()
+        for path in sorted(self.local.rglob("*")):
+            if not path.is_file():
+                continue
+            name = path.relative_to(self.local).as_posix()
+            data = path.read_bytes()
+            if self._copied.get(name) != len(data):  # They only grow.
+                self._copied[name] = len(data)
+                self._started.append(self._target.write(name, data))
+
+    def _finish_started(self) -> None:
+        for each in self._started:
+            each.result()
+        self._started.clear()
 
 
 def _truncate(path: Path, step: int) -> None:

@@ -1,4 +1,4 @@
-"""A run on disk: what its folder holds and what makes it the run it is.
+"""A run on disk or gs://: what its folder holds and what makes it the run it is.
 
 ```
 RUN/run.json            configuration, task, facts of the data, fingerprint, versions
@@ -13,12 +13,13 @@ import dataclasses
 import importlib.metadata
 import json
 import math
+import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pydantic
 
+from pipeline.store import files
 from pipeline.store.errors import DataFormatError
 from pipeline.store.manifest import Task
 from pipeline.store.reader import Store
@@ -26,6 +27,7 @@ from trainer.agents import make_agent
 from trainer.agents.base import Agent, DataFacts
 from trainer.config import Config
 from trainer.data.table import acting_range
+from trainer.folders import FolderLike, open_folder
 
 RUN_FILE = "run.json"
 METRICS_FILE = "metrics.jsonl"
@@ -140,17 +142,17 @@ def describe_run(config: Config, store: Store, task: int, *, fingerprint: str) -
     )
 
 
-def write_run(folder: Path, run: Run) -> None:
+def write_run(folder: FolderLike, run: Run) -> None:
     """Writes ``run.json`` into a run's folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / RUN_FILE).write_text(json.dumps(run.to_json(), indent=1) + "\n")
+    data = json.dumps(run.to_json(), indent=1) + "\n"
+    files.write(os.fspath(folder), RUN_FILE, data.encode())
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: FolderLike) -> Run:
     """Reads ``run.json`` of a run's folder.
 
     Args:
-        folder: RUN.
+        folder: RUN, a local path or ``gs://bucket/path``.
 
     Returns:
         The run.
@@ -158,25 +160,26 @@ def read_run(folder: Path) -> Run:
     Raises:
         DataFormatError: If the folder is no run's.
     """
-    path = folder / RUN_FILE
-    try:
-        value = json.loads(path.read_text())
-    except FileNotFoundError as error:
+    path = open_folder(folder) / RUN_FILE
+    content = files.read(os.fspath(folder), RUN_FILE)
+    if content.data is None:
         raise DataFormatError(
             f"{path}: expected the folder of a run, found no {RUN_FILE} there; give "
             "the --out of a `python -m trainer train`"
-        ) from error
+        )
+    try:
+        value = json.loads(content.data)
     except ValueError as error:
         raise DataFormatError(f"{path}: not JSON ({error})") from error
     return Run.from_json(value, where=str(path))
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Reads a JSON-lines file; one that does not exist is empty.
+def read_lines(path: FolderLike) -> list[dict[str, Any]]:
+    """Reads a JSON-lines file, on disk or gs://; one that does not exist is empty.
 
     A last line without its end is left out: a killed writer's.
     """
-    if not path.exists():
-        return []
-    complete, _, _ = path.read_text().rpartition("\n")
+    folder, name = os.path.split(os.fspath(path))
+    data = files.read(folder, name).data or b""
+    complete, _, _ = data.decode().rpartition("\n")
     return [json.loads(line) for line in complete.splitlines() if line]

@@ -66,6 +66,7 @@ def write_store(
     if shard.find_committed(plan) is not None:
         console.print(f"{plan.root}: already finished, nothing to do", soft_wrap=True)
         return
+    shard.claim(plan)
     run_parts(
         console,
         plan,

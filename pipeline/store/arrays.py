@@ -16,6 +16,7 @@ from pipeline.store.manifest import FieldSpec
 CHUNK_BYTES = 1 << 20
 CHUNKS_PER_SHARD = 16
 MAX_CHUNK_ROWS = 8192
+_ATTEMPTS = 5
 # Byte shuffle brings the exponents of neighbouring floats together. Measured against
 # raw and zstd in tests/benchmarks: smaller than raw, and the fastest to read back.
 COMPRESSOR = {
@@ -93,6 +94,14 @@ def create(
         # that somebody meant.
         "store_data_equal_to_fill_value": True,
     }
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return ts.open(spec, create=True, delete_existing=True, open=False).result()
+        except ValueError as error:
+            # Where an answer is lost, TensorStore asks again, and then finds the array
+            # that it has just made itself: a part has no other writer.
+            if "ALREADY_EXISTS" not in str(error):
+                raise
     return ts.open(spec, create=True, delete_existing=True, open=False).result()
 
 

@@ -49,7 +49,7 @@ def kvstore_spec(root: str, path: str = "") -> dict[str, Any]:
     """
     folder = "/".join(part.strip("/") for part in (path,) if part)
     if root.startswith("gs://"):
-        _follow_emulator()
+        follow_emulator()
         bucket, _, prefix = root.removeprefix("gs://").partition("/")
         key = "/".join(part for part in (prefix.strip("/"), folder) if part)
         return {"driver": "gcs", "bucket": bucket, "path": f"{key}/" if key else ""}
@@ -62,16 +62,22 @@ def kvstore_spec(root: str, path: str = "") -> dict[str, Any]:
     return {"driver": "file", "path": local.rstrip("/") + "/"}
 
 
-def _follow_emulator() -> None:
+def follow_emulator() -> bool:
     """Points TensorStore at the emulator that Google's own clients are pointed at.
 
-    It sends its credentials to whatever it is pointed at, so it is given none.
+    ``STORAGE_EMULATOR_HOST`` is the one setting for all of them. TensorStore sends its
+    credentials to whatever it is pointed at, so it is given none.
+
+    Returns:
+        Whether there is an emulator.
     """
     emulator = os.environ.get("STORAGE_EMULATOR_HOST")
-    if emulator:
-        url = emulator if "://" in emulator else f"http://{emulator}"
-        os.environ.setdefault("TENSORSTORE_GCS_HTTP_URL", url)
-        os.environ.setdefault("GOOGLE_AUTH_TOKEN_FOR_TESTING", "emulator")
+    if not emulator:
+        return False
+    url = emulator if "://" in emulator else f"http://{emulator}"
+    os.environ["TENSORSTORE_GCS_HTTP_URL"] = url
+    os.environ["GOOGLE_AUTH_TOKEN_FOR_TESTING"] = "emulator"
+    return True
 
 
 def open_folder(root: str, path: str = "") -> ts.KvStore:

@@ -14,7 +14,7 @@ import optax
 from trainer.agents.base import AgentState, DataFacts, Metrics
 from trainer.data.nstep import NStepBatch
 from trainer.nn import optimizers
-from trainer.nn.networks import MLP, Params
+from trainer.nn.networks import MLP, Params, Precision
 
 CRITICS = 2
 LARGEST_ACTION = 1 - 1e-5
@@ -30,6 +30,7 @@ class BaselineConfig:
         depth: Hidden layers.
         learning_rate: Of Adam, for all networks; gradients are not clipped.
         target_rate: Of the soft update of the target critics.
+        precision: Of the hidden layers' products, see ``nn.networks.MLP``.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
@@ -39,6 +40,7 @@ class BaselineConfig:
     depth: int = 4
     learning_rate: float = 3e-4
     target_rate: float = 0.005
+    precision: Precision = "float32"
 
     def __post_init__(self) -> None:
         self.check_counts("width", "depth")
@@ -92,6 +94,7 @@ class BaselineConfig:
             activation="gelu",
             layer_norm=layer_norm,
             output_scale=output_scale,
+            precision=self.precision,
         )
 
 

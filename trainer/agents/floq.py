@@ -342,7 +342,7 @@ class Floq(BaselineAgent):
     @cached_property
     def _field(self) -> MLP:
         c = self.config
-        return MLP(1, c.width, c.critic_depth, activation="gelu", layer_norm=True)
+        return MLP(1, c.width, c.critic_depth, activation="gelu", precision=c.precision)
 
     @cached_property
     def _critic(self) -> MLP:

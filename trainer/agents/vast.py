@@ -404,16 +404,19 @@ class VAST:
 
     @cached_property
     def _scalar(self) -> MLP:
-        return MLP(1, self.config.width, self.config.depth)
+        return self._network(1)
 
     @cached_property
     def _stitch(self) -> MLP:
-        S = self.facts.observation_dim
-        return MLP(1 + S, self.config.width, self.config.depth)
+        return self._network(1 + self.facts.observation_dim)
 
     @cached_property
     def _exec(self) -> MLP:
-        return MLP(self.facts.action_dim, self.config.width, self.config.depth)
+        return self._network(self.facts.action_dim)
+
+    def _network(self, outputs: int) -> MLP:
+        c = self.config
+        return MLP(outputs, c.width, c.depth, precision=c.precision)
 
     @cached_property
     def optimizer(self) -> optax.GradientTransformation:

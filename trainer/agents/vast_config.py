@@ -5,6 +5,7 @@ from typing import Literal
 
 from trainer.data.sampler import GoalRule
 from trainer.nn.losses import Aggregation
+from trainer.nn.networks import Precision
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class VASTConfig:
             ``G(., ., 1)``, unless ``min_horizon`` is 1.
         state_scaling: How networks and flows see states, see
             ``agents.base.observation_scale``.
+        precision: Of the hidden layers' products, see ``nn.networks.MLP``.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
@@ -74,6 +76,7 @@ class VASTConfig:
     advantage_return: Literal["model", "data"] = "model"
     composed_gradient: bool = True
     state_scaling: Literal["none", "common", "standard"] = "none"
+    precision: Precision = "float32"
 
     def __post_init__(self) -> None:
         for name in ("width", "depth", "candidates", "flow_steps"):

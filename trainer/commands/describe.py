@@ -12,7 +12,9 @@ from rich.table import Table
 from trainer import datasets
 
 if TYPE_CHECKING:
+    from trainer.config import Config
     from trainer.describe import Cost, Description
+    from trainer.describe_mesh import MeshDescription
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,9 @@ class Describe:
         observation_dim: Components of an observation, for data of your own; known for
             published data sets.
         action_dim: Components of an action, likewise.
+        mesh: Say what each device of a mesh holds, such as seed=1,fsdp=8, and what
+            memory the compiler plans for on it. The devices need not be there.
+        compile: Ask the compiler, which takes a while for wide networks.
         json: Print one JSON object instead of tables.
     """
 
@@ -32,6 +37,8 @@ class Describe:
     task: int = 1
     observation_dim: int | None = None
     action_dim: int | None = None
+    mesh: str | None = None
+    compile: bool = True
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
 
     def execute(self, console: Console) -> int:
@@ -41,10 +48,17 @@ class Describe:
 
         config = configuration.load(self.config, task=self.task)
         observation_dim, action_dim = self._dims(config.dataset)
+        out = Console()
+        if self.mesh is not None:
+            found = self._on_mesh(self.mesh, config, (observation_dim, action_dim))
+            if self.json:
+                out.print_json(json.dumps(found.to_json()))
+            else:
+                _show_mesh(found, out)
+            return 0
         description = describe(
             config, observation_dim=observation_dim, action_dim=action_dim
         )
-        out = Console()
         if self.json:
             out.print_json(json.dumps(description.to_json()))
             return 0
@@ -58,6 +72,25 @@ class Describe:
             out.print(_cost_line(description.cost, seeds=config.trainer.seeds))
             out.print(_bounds(description.cost))
         return 0
+
+    def _on_mesh(
+        self, mesh: str, config: "Config", dims: tuple[int, int]
+    ) -> "MeshDescription":
+        """What each device holds, found on as many made-up devices of this CPU."""
+        import jax
+
+        from trainer import describe_mesh
+        from trainer.data.made_up import shape_facts
+
+        sizes = describe_mesh.parse_mesh(mesh)
+        describe_mesh.make_devices(describe_mesh.devices_of(sizes))
+        return describe_mesh.describe_mesh(
+            config,
+            shape_facts(*dims),
+            sizes,
+            devices=jax.devices()[: describe_mesh.devices_of(sizes)],
+            compile_call=self.compile,
+        )
 
     def _dims(self, dataset: str) -> tuple[int, int]:
         """S and A, as given or else as published."""
@@ -73,6 +106,33 @@ class Describe:
             S = facts.observation_dim if S is None else S
             A = facts.action_dim if A is None else A
         return S, A
+
+
+def _show_mesh(found: "MeshDescription", out: Console) -> None:
+    table = Table("array", "shape", "split over", "bytes a device")
+    table.columns[0].overflow = "fold"
+    for array in found.arrays:
+        table.add_row(
+            array.path,
+            " × ".join(map(str, array.shape)),
+            array.spec,
+            f"{array.device_bytes:,}",
+        )
+    out.print(table)
+    devices = " × ".join(f"{axis} {size}" for axis, size in found.mesh.items())
+    rest, params = found.rest_bytes / 2**20, found.params_bytes / 2**20
+    out.print(
+        f"mesh {devices}; on each device {params:,.1f} MiB of parameters and "
+        f"{rest:,.1f} MiB of optimiser, targets and counters"
+    )
+    if found.memory is not None:
+        out.print(
+            "the call as compiled for CPUs, on each device: "
+            f"{found.memory.arguments / 2**20:,.1f} MiB of state and batches and "
+            f"{found.memory.temporaries / 2**20:,.1f} MiB in between, "
+            f"{found.memory.peak / 2**20:,.1f} MiB at its peak; other compilers plan "
+            "otherwise"
+        )
 
 
 def _settings(encoded: dict[str, object], *, task: int) -> Table:

@@ -25,16 +25,18 @@ class Train:
         config: Configuration file, such as configs/cube-single-play.toml.
         store: Trajectory store, a local path or gs://bucket/path.
         task: Task number, 1 to 5.
-        out: Folder of the run.
+        out: Folder of the run, a local path or gs://bucket/path.
         agent: Method to train; another one than the file's takes its settings from
             ``baselines/`` beside the file.
+        profile: Folder for a trace of a few calls, for TensorBoard's profile plugin.
     """
 
     config: Annotated[Path, tyro.conf.Positional]
     store: str
     task: int
-    out: Path
+    out: str
     agent: AgentName | None = None
+    profile: str | None = None
 
     def execute(self, overrides: list[str], console: Console) -> int:
         """Runs the command; its exit code is returned."""
@@ -82,6 +84,8 @@ class Train:
             f"{run.facts.reward_max:g}, best return {run.facts.return_max:.2f}"
         )
         with hosts.losses_named():
-            step = loop.train(run, rows, self.out, console=console)
+            step = loop.train(
+                run, rows, self.out, console=console, profile=self.profile
+            )
         console.print(f"trained to step {step}; the run is in {self.out}")
         return 0

@@ -1,0 +1,299 @@
+"""From raw trajectories to a report on Cloud Storage: the bytes of a local disk.
+
+Against a real server on loopback, once as it is and once behind one that refuses some
+requests and cuts some answers off.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from rich.console import Console
+
+from pipeline import relabel
+from pipeline import shard as pipeline_shard
+from pipeline.cli import main as pipeline_main
+from pipeline.commands.writing import plan_relabelled
+from pipeline.domains import parse_dataset
+from pipeline.plan import StorePlan, look_at
+from pipeline.shard import commit_store, write_part
+from pipeline.sources.choice import find_sources
+from pipeline.store import files
+from pipeline.store.errors import DataFormatError
+from pipeline.store.manifest import DATASET_MANIFEST
+from pipeline.store.reader import Store
+from tests.fake_gcs import failing, forget_clients, serve
+from trainer import loop
+from trainer.agents.iql import IQLConfig
+from trainer.checkpoints import Checkpoints
+from trainer.config import Config, TrainerConfig
+from trainer.data.feed import BatchSource, FeedConfig, make_feed, open_rows
+from trainer.data.resident import ResidentRows
+from trainer.evaluation.history import read_history
+from trainer.folders import open_folder
+from trainer.run import METRICS_FILE, Run, describe_run, read_lines, read_run
+
+pytestmark = [
+    # Google's client warns of its own ways.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+BUCKET = "vast-cloud"
+QUIET = Console(quiet=True)
+DATASET = "pointmaze-medium-navigate"
+CONFIG = Config(
+    dataset=DATASET,
+    agent=IQLConfig(width=8, depth=1),
+    trainer=TrainerConfig(
+        steps=20,
+        batch_size=8,
+        updates_per_call=5,
+        seeds=2,
+        log_every=5,
+        checkpoint_every=10,
+    ),
+)
+# Half of the rows at most are in memory.
+WINDOWED = FeedConfig(
+    prefetch_calls=1, memory_limit_bytes=4_000, block_rows=25, reuse=8.0
+)
+
+
+@dataclass(frozen=True)
+class Local:
+    """What a disk holds after the same commands."""
+
+    folder: Path
+    run: Run
+
+    @property
+    def out(self) -> Path:
+        return self.folder / "run"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _tasks_read_once() -> Iterator[None]:
+    """Reading tasks starts the simulator; once is enough."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(relabel, "read_tasks", functools.cache(relabel.read_tasks))
+        yield
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Local:
+    folder = tmp_path_factory.mktemp("local")
+    write_npz(folder / f"{DATASET}-v0.npz", episodes=8, seed=0)
+    write_npz(folder / f"{DATASET}-v0-val.npz", episodes=2, seed=1)
+    assert shard(folder / f"{DATASET}-v0.npz", folder / "store") == 0
+    return Local(folder, train(str(folder / "store"), str(folder / "run"), steps=20))
+
+
+@pytest.fixture
+def gcs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A bucket, for somebody who has credentials that nobody must be shown."""
+    credentials = tmp_path / "credentials.json"
+    secret = {"client_id": "me", "client_secret": "secret", "refresh_token": "secret"}
+    credentials.write_text(json.dumps({"type": "authorized_user", **secret}))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(credentials))
+    forget_clients()
+    with serve() as client:
+        yield client.create_bucket(BUCKET)
+    forget_clients()
+
+
+@pytest.fixture
+def conditional(gcs: Any) -> Iterator[Any]:
+    """The bucket behind a server that looks at all preconditions."""
+    with failing(refused=0, cut=0):
+        forget_clients()
+        yield gcs
+    forget_clients()
+
+
+def write_npz(path: Path, *, episodes: int, seed: int, length: int = 25) -> None:
+    """Made-up walks in OGBench's format."""
+    rng = np.random.default_rng(seed)
+    rows = episodes * length
+    at = np.cumsum(rng.normal(scale=0.5, size=(rows, 2)), axis=0).astype(np.float32)
+    actions = rng.uniform(-1, 1, (rows, 2)).astype(np.float32)
+    terminals = np.arange(1, rows + 1) % length == 0
+    np.savez(
+        path,
+        observations=at,
+        actions=actions,
+        qpos=at,
+        qvel=np.zeros_like(at),
+        terminals=terminals,
+    )
+
+
+def shard(source: object, out: object) -> int:
+    arguments = ["shard", str(source), "--dataset", DATASET, "--out", str(out)]
+    return pipeline_main([*arguments, "--discounts", "0.99", "--part-rows", "60"])
+
+
+def train(store: str, out: str, *, steps: int) -> Run:
+    """What ``trainer train`` does, but for the arguments."""
+    trainer = dataclasses.replace(CONFIG.trainer, steps=steps)
+    config = dataclasses.replace(CONFIG, trainer=trainer)
+    rows = rows_of(store, FeedConfig())
+    run = describe_run(config, Store(store), 1, fingerprint=rows.fingerprint)
+    loop.check_folder(out)
+    assert loop.train(run, rows, out, console=QUIET) == steps
+    return run
+
+
+def rows_of(store: str, feed: FeedConfig) -> Any:
+    return open_rows(
+        Store(store),
+        feed,
+        task=1,
+        discount=0.99,
+        batch_size=8,
+        updates_per_call=5,
+        seed=0,
+    )
+
+
+def windowed_batches(store: str) -> list[np.ndarray]:
+    """Every array of the batches drawn from a window of a store."""
+    rows = rows_of(store, WINDOWED)
+    assert isinstance(rows, ResidentRows)
+    sampler = describe_run(CONFIG, Store(store), 1, fingerprint="").agent().sampler
+    source = BatchSource(
+        rows, sampler, seeds=(0, 1), batch_size=8, steps=40, gather=True
+    )
+    feed = make_feed(source, WINDOWED, updates_per_call=5)
+    return [leaf for call in feed for leaf in jax.tree.leaves(call)]
+
+
+def tree_of(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def assert_equal(one: Any, other: Any) -> None:
+    leaves = jax.tree.leaves(one)
+    assert len(leaves) > 3
+    for a, b in zip(leaves, jax.tree.leaves(other), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def learned(out: str, run: Run) -> Any:
+    with contextlib.closing(Checkpoints(out)) as checkpoints:
+        assert checkpoints.steps() == [10, 20]
+        return checkpoints.restore_params(20, run.agent(), seeds=2)
+
+
+def losses(out: str) -> list[tuple[int, int, float]]:
+    return [
+        (line["step"], line["seed"], line["loss"])
+        for line in read_lines(f"{out}/{METRICS_FILE}")
+    ]
+
+
+def demo(bucket: Any, local: Local) -> None:
+    """The whole way on a bucket; at the end its bytes are those of the disk."""
+    for path in local.folder.glob("*.npz"):
+        bucket.blob(f"raw/{path.name}").upload_from_filename(str(path))
+    store, out = f"gs://{BUCKET}/store", f"gs://{BUCKET}/runs/one"
+    assert shard(f"gs://{BUCKET}/raw/{DATASET}-v0.npz", store) == 0
+    names = files.list_names(store)
+    there = {name: files.read(store, name).data for name in names}
+    assert there == tree_of(local.folder / "store")
+    assert pipeline_main(["verify", store, "--deep"]) == 0
+    local_store = str(local.folder / "store")
+    assert_equal(windowed_batches(store), windowed_batches(local_store))
+    # In two goes, as after a preemption.
+    train(store, out, steps=10)
+    run = train(store, out, steps=20)
+    assert dataclasses.replace(run, store=local.run.store) == local.run
+    assert read_run(out) == run
+    assert losses(out) == losses(str(local.out))
+    assert len(losses(out)) == 8
+    assert_equal(learned(out, run), learned(str(local.out), run))
+    assert read_history(local.out).names() == read_history(open_folder(out)).names()
+    events = files.list_names(out, "tensorboard")
+    assert len(events) == 2  # One file for each go.
+
+
+def test_the_whole_way_on_a_bucket(gcs: Any, local: Local) -> None:
+    demo(gcs, local)
+
+
+@pytest.mark.slow
+def test_the_whole_way_behind_a_server_that_fails(gcs: Any, local: Local) -> None:
+    with failing(refused=0.05, cut=0.01) as proxy:
+        forget_clients()
+        demo(gcs, local)
+    assert proxy.counts["503"] > 0
+    assert proxy.counts["429"] > 0
+    assert proxy.counts["cut"] > 0
+    assert proxy.credentials == {None, "Bearer emulator"}
+
+
+def test_a_run_that_is_not_there_is_named(gcs: Any) -> None:
+    with pytest.raises(DataFormatError, match=r"^gs://vast-cloud/no/run\.json: exp"):
+        read_run(f"gs://{BUCKET}/no")
+    with pytest.raises(DataFormatError, match=r"^gs://vast-cloud/no/checkpoints: exp"):
+        Checkpoints(f"gs://{BUCKET}/no")
+    gcs.blob("thesis/thesis.tex").upload_from_string("years of work")
+    with pytest.raises(DataFormatError, match="not empty and holds no run"):
+        loop.check_folder(f"gs://{BUCKET}/thesis")
+
+
+def test_of_two_pipelines_racing_for_one_store_one_wins(
+    conditional: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    store = f"gs://{BUCKET}/raced"
+    sources = [tmp_path / name / f"{DATASET}-v0.npz" for name in ("one", "two")]
+    for seed, path in enumerate(sources):
+        path.parent.mkdir()
+        write_npz(path, episodes=3, seed=seed)
+        assert shard(path, path.parent / "store") == 0
+    capfd.readouterr()
+    with ThreadPoolExecutor() as pool:
+        codes = list(pool.map(functools.partial(shard, out=store), sources))
+    assert sorted(codes) == [0, 2]
+    winner = sources[codes.index(0)].parent / "store"
+    names = files.list_names(store)
+    assert {name: files.read(store, name).data for name in names} == tree_of(winner)
+    errors = capfd.readouterr().err
+    assert "another store has been begun here" in errors or "already holds" in errors
+
+
+def test_a_store_committed_at_the_last_moment_is_not_replaced(
+    conditional: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / f"{DATASET}-v0.npz"
+    write_npz(path, episodes=3, seed=0)
+    store = f"gs://{BUCKET}/late"
+    plan = plan_relabelled(
+        parse_dataset(DATASET),
+        store,
+        look_at(find_sources(str(path), dataset=DATASET)[1]),
+        discounts=(0.99,),
+    )
+    parts = [write_part(part) for part in plan.parts]
+
+    def look_then_lose(plan: StorePlan) -> None:
+        files.write(store, DATASET_MANIFEST, b"of somebody else")
+
+    # Looked for while there was none: nothing but the precondition is left to notice.
+    monkeypatch.setattr(pipeline_shard, "find_committed", look_then_lose)
+    with pytest.raises(DataFormatError, match="another run has committed this file"):
+        commit_store(plan, parts)
+    assert files.read(store, DATASET_MANIFEST).data == b"of somebody else"

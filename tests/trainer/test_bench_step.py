@@ -1,0 +1,254 @@
+"""Updates measured: what is timed is training, and what is counted is right."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from rich.console import Console
+
+from trainer import bench_step, sharding
+from trainer.agents.base import AgentState, Metrics
+from trainer.agents.vast import VAST
+from trainer.agents.vast_config import VASTConfig
+from trainer.commands.bench import Bench
+from trainer.data.made_up import draw_batches, random_table, shape_facts
+from trainer.data.nstep import NStepSampler
+from trainer.flops import forward_flops
+from trainer.sharding import MeshConfig
+from trainer.state import init_state, make_train_call
+
+S, A = 6, 3
+FACTS = shape_facts(S, A)
+
+
+@dataclass(frozen=True)
+class LinearConfig:
+    name: str = "linear"
+    width: int = 8
+    precision: str = "float32"
+
+
+@dataclass(frozen=True)
+class Linear:
+    """The least agent: a linear layer that predicts actions. It compiles at once."""
+
+    chunk = 1
+
+    @cached_property
+    def sampler(self) -> NStepSampler:
+        return NStepSampler(1, 0.99)
+
+    @cached_property
+    def optimizer(self) -> optax.GradientTransformation:
+        return optax.sgd(0.1)
+
+    def init(self, key: jax.Array) -> AgentState:
+        kernel = jax.random.normal(key, (S, A))
+        params = {"actor": {"output": {"kernel": kernel}}}
+        return AgentState(
+            params, {}, self.optimizer.init(params), jnp.zeros((), jnp.int32)
+        )
+
+    def total_loss(
+        self, params: Any, targets: Any, batch: Any, key: jax.Array
+    ) -> tuple[jax.Array, Metrics]:
+        predicted = batch.observations @ params["actor"]["output"]["kernel"]
+        loss = jnp.square(predicted - batch.actions).mean()
+        return loss, Metrics({"loss": loss}, {}, {})
+
+    def move_targets(self, targets: Any, *, before: Any, after: Any) -> Any:
+        return targets
+
+
+def measured(mesh: MeshConfig, seeds: int) -> bench_step.StepFigures:
+    return bench_step.measure(
+        Linear(),
+        FACTS,
+        LinearConfig(),
+        batch_size=8,
+        seeds=seeds,
+        mesh=mesh,
+        updates=30,
+        updates_per_call=5,
+    )
+
+
+def test_figures_of_a_mesh() -> None:
+    figures = measured(MeshConfig(seed=2, data=4), seeds=2)
+    assert figures.mesh == {"seed": 2, "data": 4, "fsdp": 1, "tensor": 1}
+    for rate in (
+        figures.updates_per_s,
+        figures.single_updates_per_s,
+        figures.plain_updates_per_s,
+        figures.compile_s,
+    ):
+        assert rate > 0
+    assert figures.memory_bytes
+    # Operations of this agent are not counted, and CPUs' peaks are not known.
+    assert figures.flops_per_s is figures.peak_share is None
+
+
+def test_all_three_ways_do_every_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    ways: list[Any] = []
+    make_way = bench_step._Way
+
+    def remember(*parts: Any) -> Any:
+        ways.append(make_way(*parts))
+        return ways[-1]
+
+    monkeypatch.setattr(bench_step, "_Way", remember)
+    measured(MeshConfig(data=1), seeds=2)
+    assert len(ways) == 3
+    # One turn to warm up, then three of two calls of five updates each.
+    for way in ways:
+        assert np.asarray(way.state.agent.step).tolist() == [35, 35]
+    kernels = [np.asarray(jax.tree.leaves(way.state.agent.params)[0]) for way in ways]
+    for other in kernels[1:]:
+        np.testing.assert_allclose(other, kernels[0], rtol=1e-5, atol=1e-6)
+
+
+def test_the_plain_call_is_the_trainers() -> None:
+    agent = Linear()
+    mesh = sharding.make_mesh(
+        MeshConfig(data=1), seeds=2, batch_size=8, devices=jax.devices()[:1]
+    )
+    table = random_table(FACTS, discount=0.99)
+    batches = draw_batches(agent, table, updates=4, seeds=(0, 1), size=8)
+    assert batches.observations.shape == (4, 2, 8, S)
+    assert (batches.observations[0, 0] != batches.observations[0, 1]).any()
+    assert (batches.observations[0, 0] != batches.observations[1, 0]).any()
+    states = [init_state(agent, mesh, (0, 1)) for _ in range(2)]
+    one, metrics = make_train_call(agent, mesh, seeds=2)(states[0], None, batches)
+    other, plain = bench_step.make_plain_call(agent)(states[1], batches)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6),
+        jax.device_get((one, metrics)),
+        jax.device_get((other, plain)),
+    )
+
+
+def test_operations_are_those_of_flops() -> None:
+    config = VASTConfig(width=16, depth=2)
+    agent = VAST(config, FACTS)
+    count = bench_step.count_operations(agent, config, batch_size=4)
+    twice = bench_step.count_operations(agent, config, batch_size=8)
+    assert count
+    assert twice == 2 * count
+    # At least the samples of the stitching policy: 3 B of them, in ten steps.
+    layers = ((2 * S + 2, 16), (16, 16), (16, S + 1))
+    assert count > 3 * 4 * 10 * forward_flops(layers)
+
+
+@pytest.mark.parametrize(
+    ("device", "single", "half"),
+    [
+        ("NVIDIA H100 80GB HBM3", 494e12, 989e12),
+        ("NVIDIA H100 PCIe", 378e12, 756e12),
+        ("NVIDIA A100-SXM4-40GB", 156e12, 312e12),
+        ("NVIDIA L4", 60e12, 121e12),
+        ("TPU v5 lite", 197e12, 197e12),
+        ("TPU v5p", 459e12, 459e12),
+        ("NVIDIA L40S", None, None),
+        ("cpu", None, None),
+    ],
+)
+def test_peaks(device: str, single: float | None, half: float | None) -> None:
+    assert bench_step.peak_of(device, "float32") == single
+    assert bench_step.peak_of(device, "bfloat16") == half
+
+
+def test_the_share_of_the_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_step, "PEAKS", (bench_step.Peak("cpu", 2e9, 1e9),))
+    monkeypatch.setattr(bench_step, "count_operations", lambda *_, **__: 1000)
+    figures = measured(MeshConfig(data=2), seeds=1)
+    assert figures.flops_per_s == pytest.approx(1000 * figures.updates_per_s)
+    assert figures.peak_share == pytest.approx(figures.flops_per_s / 2e9)
+
+
+def test_mistakes_are_refused() -> None:
+    given = {"widths": [8], "batches": [8], "seeds": [1]}
+    with pytest.raises(ValueError, match="--agent: expected one of vast, iql"):
+        bench_step.bench_step("fql-n", **given)
+    with pytest.raises(ValueError, match="--precisions: expected some of float32"):
+        bench_step.bench_step("iql", precisions=["half"], **given)
+    with pytest.raises(ValueError, match="at most the 8 devices here, got 16"):
+        bench_step.bench_step("iql", mesh="fsdp=16", **given)
+
+
+def test_the_table_leaves_out_what_is_not_known() -> None:
+    figures = measured(MeshConfig(data=1), seeds=1)
+    known = dataclasses.replace(figures, flops_per_s=2.5e9, peak_share=0.125)
+    columns = bench_step.table_of([figures, known], title="x").columns
+    cells = {str(column.header): list(column.cells) for column in columns}
+    assert cells["of peak"] == ["—", "12.5%"]
+    assert cells["GFLOP/s"] == ["—", "2.5"]
+    assert cells["mesh"] == ["one device"] * 2
+
+
+def test_numbers_are_read() -> None:
+    for wrong in ("64;128", "", "0"):
+        with pytest.raises(ValueError, match="--widths: expected"):
+            Bench("step", widths=wrong).execute(Console(quiet=True))
+    with pytest.raises(ValueError, match="--store: expected a trajectory store"):
+        Bench("feed").execute(Console(quiet=True))
+
+
+BLOCKED = """
+import sys
+for name in ("grain", "mujoco", "ogbench", "gymnasium", "apache_beam"):
+    sys.modules[name] = None  # To import it is an error now.
+"""
+LEAST = """
+from tests.trainer.test_bench_step import measured
+from trainer.sharding import MeshConfig
+print(measured(MeshConfig(data=1), 1).updates_per_s)
+"""
+COMMAND = """
+from trainer.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def run_blocked(script: str, *arguments: str) -> str:
+    """Runs a script without what reads data and acts; what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", BLOCKED + script, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        # Compiles quickly rather than well.
+        env=os.environ | {"XLA_FLAGS": "--xla_backend_optimization_level=0"},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_measuring_needs_neither_grain_nor_environments() -> None:
+    assert float(run_blocked(LEAST)) > 0
+
+
+@pytest.mark.slow
+def test_nor_does_the_command() -> None:
+    printed = json.loads(
+        run_blocked(
+            COMMAND,
+            *("bench", "step", "--agent", "iql", "--widths", "8", "--depth", "1"),
+            *("--batches", "8", "--updates", "6", "--updates-per-call", "2"),
+            *("--precisions", "bfloat16", "--json"),
+        )
+    )
+    assert printed["agent"] == "iql"
+    (figures,) = printed["figures"]
+    assert (figures["width"], figures["batch_size"], figures["seeds"]) == (8, 8, 1)
+    assert figures["precision"] == "bfloat16"
+    assert figures["peak_share"] is None

@@ -1,0 +1,58 @@
+"""Traces of calls: written when asked for, whole even if the run is short."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from trainer import tracing
+
+WARM, TRACED = tracing.WARM_UP_CALLS, tracing.TRACED_CALLS
+
+
+def traces(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.xplane.pb"))
+
+
+def test_a_long_run_is_traced_once(tmp_path: Path) -> None:
+    call = jax.jit(lambda x: x + 1)
+    value = jnp.zeros(3)
+    with tracing.trace_calls(tmp_path) as after_call:
+        for number in range(1, WARM + TRACED + 5):
+            value = call(value)
+            after_call(value)
+            assert bool(traces(tmp_path)) == (number >= WARM + TRACED)
+    assert len(traces(tmp_path)) == 1
+
+
+def test_only_traced_calls_lie_between_start_and_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[object] = []
+    monkeypatch.setattr(jax.profiler, "start_trace", lambda _: events.append("start"))
+    monkeypatch.setattr(jax.profiler, "stop_trace", lambda: events.append("stop"))
+    with tracing.trace_calls(tmp_path) as after_call:
+        for number in range(WARM + TRACED + 2):
+            events.append(number)
+            after_call(jnp.zeros(()))
+    assert events.count("start") == events.count("stop") == 1
+    assert events.index("stop") - events.index("start") == TRACED + 1
+
+
+def test_a_short_run_keeps_what_there_is(tmp_path: Path) -> None:
+    with tracing.trace_calls(tmp_path) as after_call:
+        for _ in range(WARM):
+            after_call(jnp.zeros(()))
+        assert not traces(tmp_path)
+    assert len(traces(tmp_path)) == 1
+
+
+def test_nothing_is_traced_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(folder: str) -> None:
+        raise AssertionError(folder)
+
+    monkeypatch.setattr(jax.profiler, "start_trace", refuse)
+    with tracing.trace_calls(None) as after_call:
+        for _ in range(WARM + TRACED):
+            after_call(jnp.zeros(()))

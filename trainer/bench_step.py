@@ -1,0 +1,383 @@
+"""Measuring updates: how fast, at what share of the device, at what cost of our own.
+
+Data are random and lie on the devices, so nothing but updates is measured. The fused
+call of the trainer takes turns with two it is compared with: one call an update, and
+the same updates jitted without a mesh.
+
+Dimensions: M updates per call, Q seeds, B batch.
+"""
+
+import itertools
+import re
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, get_args
+
+import jax
+from rich.table import Table
+
+from trainer import flops, sharding
+from trainer.agents import AGENTS
+from trainer.agents.base import Agent, AgentState, DataFacts, Metrics
+from trainer.data.made_up import draw_batches, random_table, shape_facts
+from trainer.describe_mesh import devices_of, memory_of, parse_mesh
+from trainer.network_shapes import read_networks
+from trainer.nn.networks import Precision
+from trainer.sharding import MeshConfig
+from trainer.state import TrainState, init_state, make_train_call
+from trainer.update import make_update
+
+# Turns that the three ways take; the median of each is shown.
+ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class Peak:
+    """Dense products per second of a device, as JAX computes them by default.
+
+    Attributes:
+        device: Pattern of the name that JAX gives the device.
+        bfloat16: Operations per second on bfloat16.
+        float32: On float32: GPUs round it to TensorFloat-32, TPUs to bfloat16.
+    """
+
+    device: str
+    bfloat16: float
+    float32: float
+
+
+# Of the makers' data sheets; NVIDIA's tensor figures halved where they are for sparse
+# matrices. The first that matches holds.
+PEAKS = (
+    Peak("H100 PCIe", 756e12, 378e12),
+    Peak("H100|H200|GH200", 989e12, 494e12),
+    Peak("A100", 312e12, 156e12),
+    Peak("L4$", 121e12, 60e12),
+    Peak("TPU v6", 918e12, 918e12),
+    Peak("TPU v5 lite|TPU v5e", 197e12, 197e12),
+    Peak("TPU v5", 459e12, 459e12),
+    Peak("TPU v4", 275e12, 275e12),
+)
+
+
+@dataclass(frozen=True)
+class StepFigures:
+    """One row of the table. An update is one of every seed.
+
+    Attributes:
+        width: Of hidden layers.
+        batch_size: B.
+        seeds: Q.
+        precision: Of hidden layers' products.
+        mesh: Sizes of the axes.
+        updates_per_call: M.
+        updates_per_s: Of the trainer's call.
+        single_updates_per_s: With one call an update.
+        plain_updates_per_s: Without a mesh, on one device, fused alike.
+        flops_per_s: Operations of dense layers, of all seeds and devices; None where
+            the agent's are not counted.
+        peak_share: Of what the devices can do at most; None where that is not known.
+        compile_s: Of the trainer's call.
+        memory_bytes: On each device at its peak, as the compiler plans it; None where
+            it does not say.
+    """
+
+    width: int
+    batch_size: int
+    seeds: int
+    precision: str
+    mesh: dict[str, int]
+    updates_per_call: int
+    updates_per_s: float
+    single_updates_per_s: float
+    plain_updates_per_s: float
+    flops_per_s: float | None
+    peak_share: float | None
+    compile_s: float
+    memory_bytes: int | None
+
+
+def bench_step(
+    agent: str,
+    *,
+    widths: Sequence[int],
+    batches: Sequence[int],
+    seeds: Sequence[int],
+    precisions: Sequence[str] = ("float32",),
+    mesh: str = "",
+    updates: int = 100,
+    updates_per_call: int = 10,
+    observation_dim: int = 83,
+    action_dim: int = 5,
+    settings: Mapping[str, Any] | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> list[StepFigures]:
+    """Measures one agent in every combination of settings.
+
+    Args:
+        agent: Its name.
+        widths: Of hidden layers.
+        batches: B.
+        seeds: Q.
+        precisions: Of hidden layers' products.
+        mesh: As ``parse_mesh`` reads it; one device if empty.
+        updates: To measure, see ``measure``.
+        updates_per_call: M.
+        observation_dim: S.
+        action_dim: A.
+        settings: Further ones of the agent.
+        progress: Called with what is being done.
+
+    Returns:
+        The figures, the last of these changing fastest.
+
+    Raises:
+        ValueError: If a setting cannot be.
+    """
+    if agent not in AGENTS or AGENTS[agent].config().name != agent:
+        known = [name for name, kind in AGENTS.items() if kind.config().name == name]
+        raise ValueError(f"--agent: expected one of {', '.join(known)}, got {agent!r}")
+    for precision in precisions:
+        if precision not in get_args(Precision):
+            raise ValueError(
+                f"--precisions: expected some of {', '.join(get_args(Precision))}, "
+                f"got {precision!r}"
+            )
+    sizes = parse_mesh(mesh) if mesh else MeshConfig(data=1)
+    facts = shape_facts(observation_dim, action_dim)
+    figures = []
+    for width, batch, count, precision in itertools.product(
+        widths, batches, seeds, precisions
+    ):
+        config = AGENTS[agent].config(
+            width=width, precision=precision, **(settings or {})
+        )
+        figures.append(
+            measure(
+                AGENTS[agent].agent(config, facts),
+                facts,
+                config,
+                batch_size=batch,
+                seeds=count,
+                mesh=sizes,
+                updates=updates,
+                updates_per_call=updates_per_call,
+                progress=progress,
+            )
+        )
+    return figures
+
+
+def measure(
+    agent: Agent,
+    facts: DataFacts,
+    config: Any,
+    *,
+    batch_size: int,
+    seeds: int,
+    mesh: MeshConfig,
+    updates: int,
+    updates_per_call: int,
+    progress: Callable[[str], None] = lambda _: None,
+) -> StepFigures:
+    """Measures one agent in one setting.
+
+    Args:
+        agent: The algorithm.
+        facts: Of data of the right shape.
+        config: The agent's.
+        batch_size: B.
+        seeds: Q.
+        mesh: Sizes, all given, of at most the devices there are.
+        updates: To measure, of each way; the first of each, which are not timed,
+            apart.
+        updates_per_call: M.
+        progress: Called with what is being done.
+
+    Returns:
+        The figures.
+
+    Raises:
+        ValueError: If there are fewer devices.
+    """
+    count = devices_of(mesh)
+    devices = jax.devices()
+    if count > len(devices):
+        raise ValueError(
+            f"--mesh: expected at most the {len(devices)} devices here, got {count}"
+        )
+    made = sharding.make_mesh(
+        mesh, seeds=seeds, batch_size=batch_size, devices=devices[:count]
+    )
+    numbers = tuple(range(seeds))
+    table = random_table(facts, discount=agent.sampler.discount)
+    drawn = draw_batches(
+        agent, table, updates=updates_per_call, seeds=numbers, size=batch_size
+    )
+    setting = f"width {config.width}, batch {batch_size}, {seeds} seed(s)"
+    call: Any = make_train_call(agent, made, seeds=seeds)
+    placed = partial(jax.device_put, device=sharding.batch_sharding(made))
+    fused, one = placed(drawn), [placed(part) for part in _cut(drawn)]
+
+    progress(f"{setting}: compiling")
+    state = init_state(agent, made, numbers)
+    # Calls take their state's memory: each way has one of its own.
+    host = jax.device_get(state)
+    another = jax.device_put(host, jax.tree.map(lambda leaf: leaf.sharding, state))
+    began = time.perf_counter()
+    compiled = call.lower(state, None, fused).compile()
+    compile_s = time.perf_counter() - began
+    memory = memory_of(compiled)
+    single = call.lower(state, None, one[0]).compile()
+    first = devices[0]
+    plain_state, plain_batches = jax.device_put((host, drawn), first)
+    plain = make_plain_call(agent).lower(plain_state, plain_batches).compile()
+
+    progress(f"{setting}: measuring")
+    ways = (
+        _Way(lambda state, batch: compiled(state, None, batch), state, [fused]),
+        _Way(lambda state, batch: single(state, None, batch), another, one),
+        _Way(plain, plain_state, [plain_batches]),
+    )
+    for way in ways:
+        way.run(1)
+    calls = max(1, round(updates / updates_per_call / ROUNDS))
+    seconds = [[way.run(calls) for way in ways] for _ in range(ROUNDS)]
+    rates = [
+        calls * updates_per_call / statistics.median(taken)
+        for taken in zip(*seconds, strict=True)
+    ]
+    operations = count_operations(agent, config, batch_size=batch_size)
+    rate = None if operations is None else operations * seeds * rates[0]
+    peak = peak_of(devices[0].device_kind, config.precision)
+    return StepFigures(
+        width=config.width,
+        batch_size=batch_size,
+        seeds=seeds,
+        precision=config.precision,
+        mesh=dict(made.shape),
+        updates_per_call=updates_per_call,
+        updates_per_s=rates[0],
+        single_updates_per_s=rates[1],
+        plain_updates_per_s=rates[2],
+        flops_per_s=rate,
+        peak_share=None if rate is None or peak is None else rate / (peak * count),
+        compile_s=compile_s,
+        memory_bytes=None if memory is None else memory.peak,
+    )
+
+
+@dataclass
+class _Way:
+    """One way to do updates: a compiled call, its state and what it is fed in turn."""
+
+    call: Callable[[Any, Any], tuple[Any, Any]]
+    state: Any
+    batches: list[Any]
+
+    def run(self, times: int) -> float:
+        """Feeds every batch so often; seconds until the devices have done it."""
+        began = time.perf_counter()
+        for _ in range(times):
+            for batch in self.batches:
+                self.state, metrics = self.call(self.state, batch)
+        jax.block_until_ready((self.state, metrics))
+        return time.perf_counter() - began
+
+
+def make_plain_call(agent: Agent) -> Any:
+    """The trainer's call without a mesh: what its sharding must not be slower than.
+
+    Args:
+        agent: The algorithm.
+
+    Returns:
+        ``call(state, batches [M, Q, B, ...])``, jitted; the state is donated.
+    """
+    one_update = make_update(agent)
+
+    def one(
+        agent_state: AgentState, raw_key: jax.Array, batch: Any
+    ) -> tuple[AgentState, Metrics]:
+        key = jax.random.fold_in(jax.random.wrap_key_data(raw_key), agent_state.step)
+        return one_update(agent_state, batch, key)
+
+    def update(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
+        agent_state, metrics = jax.vmap(one)(state.agent, state.keys, batch)
+        return TrainState(agent_state, state.keys), metrics
+
+    @partial(jax.jit, donate_argnums=0)
+    def call(state: TrainState, batches: Any) -> tuple[TrainState, Metrics]:
+        state, metrics = jax.lax.scan(update, state, batches)
+        return state, metrics.reduce()
+
+    return call
+
+
+def count_operations(agent: Agent, config: Any, *, batch_size: int) -> int | None:
+    """Operations of the dense layers in one update of one seed.
+
+    Args:
+        agent: The algorithm.
+        config: The agent's.
+        batch_size: B.
+
+    Returns:
+        Operations; None where the agent's evaluations are not counted.
+    """
+    calls = flops.CALLS.get(config.name)
+    if calls is None:
+        return None
+    state = jax.eval_shape(agent.init, jax.random.key(0))
+    return flops.update_flops(
+        calls(config, batch_size),
+        {
+            network.name: (network.layers, network.copies)
+            for network in read_networks(state)
+            if network.role == "optimised"
+        },
+    )
+
+
+def peak_of(device: str, precision: str) -> float | None:
+    """Most products per second of a device by JAX's name for it; None if not known."""
+    for peak in PEAKS:
+        if re.search(peak.device, device):
+            return peak.bfloat16 if precision == "bfloat16" else peak.float32
+    return None
+
+
+def table_of(rows: Sequence[StepFigures], *, title: str) -> Table:
+    """Figures of updates as a table; a dash where one is not known."""
+    table = Table(
+        *("width", "batch", "seeds", "precision", "mesh", "compile s", "updates/s"),
+        *("one a call", "no mesh", "GFLOP/s", "of peak", "MiB"),
+        title=title,
+    )
+    for row in rows:
+        axes = [f"{axis} {size}" for axis, size in row.mesh.items() if size > 1]
+        table.add_row(
+            str(row.width),
+            str(row.batch_size),
+            str(row.seeds),
+            row.precision,
+            " × ".join(axes) or "one device",
+            f"{row.compile_s:.1f}",
+            f"{row.updates_per_s:,.1f}",
+            f"{row.single_updates_per_s:,.1f}",
+            f"{row.plain_updates_per_s:,.1f}",
+            "—" if row.flops_per_s is None else f"{row.flops_per_s / 1e9:,.1f}",
+            "—" if row.peak_share is None else f"{row.peak_share:.1%}",
+            "—" if row.memory_bytes is None else f"{row.memory_bytes / 2**20:,.0f}",
+        )
+    return table
+
+
+def _cut(batches: Any) -> Iterator[Any]:
+    """Batches ``[M, ...]`` as M times ``[1, ...]``."""
+    count = len(jax.tree.leaves(batches)[0])
+    for update in range(count):
+        yield jax.tree.map(lambda leaf, at=update: leaf[at : at + 1], batches)

@@ -1,0 +1,105 @@
+"""Rows of random numbers in memory, for what needs batches and no data.
+
+Dimensions: M updates per call, Q seeds, B batch.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from pipeline.store.returns import solved_counts, suffix_sums
+from trainer.agents.base import Agent, DataFacts
+from trainer.data.sampler import step_generator
+from trainer.data.table import RowTable
+
+_EPISODES = 8
+_EPISODE_ROWS = 501
+
+
+def random_table(facts: DataFacts, *, discount: float) -> RowTable:
+    """Episodes of independent random rows, none of them solved, reward -1 each.
+
+    Args:
+        facts: Read for S and A.
+        discount: Of the return sums.
+
+    Returns:
+        A table of some thousand rows.
+    """
+    rng = np.random.default_rng(0)
+    lengths = np.full(_EPISODES, _EPISODE_ROWS, np.int64)
+    rows = int(lengths.sum())
+    masks = np.ones((rows, 1), np.uint8)
+    rewards = np.full((rows, 1), -1, np.float32)
+    return RowTable(
+        observations=rng.normal(size=(rows, facts.observation_dim)).astype(np.float32),
+        actions=rng.uniform(-1, 1, (rows, facts.action_dim)).astype(np.float32),
+        rewards=rewards[:, 0],
+        masks=masks[:, 0].astype(np.float32),
+        returns=suffix_sums(rewards, masks, lengths, discount=discount)[:, 0],
+        solved=solved_counts(masks[:, 0]),
+        episode_starts=np.cumsum(lengths) - lengths,
+        episode_lengths=lengths,
+        discount=discount,
+        fingerprint="random",
+    )
+
+
+def shape_facts(observation_dim: int, action_dim: int) -> DataFacts:
+    """Facts of data of a shape, for what depends on nothing but the shape."""
+    return DataFacts(
+        observation_dim=observation_dim,
+        action_dim=action_dim,
+        observation_mean=(0.0,) * observation_dim,
+        observation_std=(1.0,) * observation_dim,
+        reward_min=-1.0,
+        reward_max=0.0,
+        return_max=0.0,
+    )
+
+
+def draw_batches(
+    agent: Agent, table: RowTable, *, updates: int, seeds: Sequence[int], size: int
+) -> Any:
+    """Draws what one call of the trainer takes.
+
+    Args:
+        agent: Whose sampler draws.
+        table: From here.
+        updates: M.
+        seeds: Q of them.
+        size: B.
+
+    Returns:
+        A batch of the agent's kind, ``[M, Q, B, ...]`` NumPy arrays.
+    """
+    sampler = agent.sampler
+
+    def one(seed: int, step: int) -> Any:
+        rng = step_generator(table, sampler, seed=seed, step=step)
+        index = sampler.draw(table, rng, size)
+        return sampler.gather(table.observations, table.actions, index)
+
+    drawn = [[one(seed, step) for seed in seeds] for step in range(updates)]
+    return jax.tree.map(
+        lambda *leaves: np.stack(leaves).reshape(
+            updates, len(seeds), *np.shape(leaves[0])
+        ),
+        *[batch for row in drawn for batch in row],
+    )
+
+
+def batch_shapes(
+    agent: Agent, facts: DataFacts, *, updates: int, seeds: int, size: int
+) -> Any:
+    """Shapes of what ``draw_batches`` returns, of any size, without drawing it all."""
+    table = random_table(facts, discount=agent.sampler.discount)
+    row = draw_batches(agent, table, updates=1, seeds=(0,), size=1)
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(
+            (updates, seeds, size, *leaf.shape[3:]), leaf.dtype
+        ),
+        row,
+    )

@@ -1,0 +1,227 @@
+"""What each device of a mesh holds of a run, before there is such a mesh.
+
+Dimensions: M updates per call, Q seeds, B batch.
+"""
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax
+from jax.sharding import Mesh
+
+from trainer import sharding
+from trainer.agents import make_agent
+from trainer.agents.base import Agent, DataFacts
+from trainer.data.made_up import batch_shapes
+from trainer.sharding import MeshConfig
+from trainer.state import TrainState, abstract_state, layout, make_train_call
+
+if TYPE_CHECKING:  # It brings Grain, which measuring updates does without.
+    from trainer.config import Config
+
+
+@dataclass(frozen=True)
+class Placed:
+    """One array of the training state.
+
+    Attributes:
+        path: Such as ``params/value/hidden_0/kernel``.
+        shape: Of all seeds, on a leading axis.
+        spec: Mesh axes of each dimension; those of one device are left out.
+        device_bytes: On each device.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    spec: str
+    device_bytes: int
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What the compiler plans for the call on each device.
+
+    Attributes:
+        arguments: Bytes of state and batches.
+        temporaries: Bytes of everything in between.
+        peak: Bytes at the worst moment; the state's new values take its place.
+    """
+
+    arguments: int
+    temporaries: int
+    peak: int
+
+
+@dataclass(frozen=True)
+class MeshDescription:
+    """What each device holds.
+
+    Attributes:
+        mesh: Sizes of the axes.
+        arrays: Of the training state.
+        params_bytes: Of parameters, on each device.
+        rest_bytes: Of targets, optimiser, counters and keys, on each device.
+        memory: None if nothing was compiled.
+    """
+
+    mesh: dict[str, int]
+    arrays: tuple[Placed, ...]
+    params_bytes: int
+    rest_bytes: int
+    memory: Memory | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return dataclasses.asdict(self)
+
+
+def parse_mesh(text: str) -> MeshConfig:
+    """Reads sizes such as ``seed=2,fsdp=4``; axes that are not named have 1.
+
+    Args:
+        text: As given.
+
+    Returns:
+        The sizes, all at least 1.
+
+    Raises:
+        ValueError: If an axis or size cannot be.
+    """
+    sizes = dict.fromkeys(sharding.AXES, 1)
+    for part in text.split(","):
+        axis, _, size = part.partition("=")
+        if axis not in sizes or not size.isdecimal() or int(size) < 1:
+            raise ValueError(
+                f"--mesh: expected sizes of {', '.join(sharding.AXES)} such as "
+                f"seed=1,fsdp=8, got {part!r}"
+            )
+        sizes[axis] = int(size)
+    return MeshConfig(**sizes)
+
+
+def devices_of(mesh: MeshConfig) -> int:
+    """Devices that a mesh of given sizes takes."""
+    return math.prod(getattr(mesh, axis) for axis in sharding.AXES)
+
+
+def make_devices(count: int) -> None:
+    """Has this process see so many CPU devices, if JAX has not started yet."""
+    jax.config.update("jax_platforms", "cpu")
+    with contextlib.suppress(RuntimeError):  # It has: with the devices it has.
+        jax.config.update("jax_num_cpu_devices", count)
+    if len(jax.devices()) < count:
+        raise ValueError(
+            f"--mesh: expected a mesh of at most the {len(jax.devices())} devices that "
+            f"this process was started with, got one of {count}"
+        )
+
+
+def describe_mesh(
+    config: "Config",
+    facts: DataFacts,
+    mesh: MeshConfig,
+    *,
+    devices: Sequence[jax.Device],
+    compile_call: bool,
+) -> MeshDescription:
+    """Works out what each device of a mesh holds.
+
+    Args:
+        config: As resolved for a task.
+        facts: Of data of the right shape.
+        mesh: Sizes, all given.
+        devices: As many, of any kind.
+        compile_call: Whether to ask the compiler what memory its call takes.
+
+    Returns:
+        The description.
+
+    Raises:
+        ValueError: If the mesh cannot be.
+    """
+    trainer = config.trainer
+    agent = make_agent(config.agent, facts)
+    made = sharding.make_mesh(
+        mesh, seeds=trainer.seeds, batch_size=trainer.batch_size, devices=devices
+    )
+    shapes = abstract_state(agent, seeds=trainer.seeds)
+    arrays = place(shapes, layout(agent, made, seeds=trainer.seeds))
+    params = sum(one.device_bytes for one in arrays if one.path.startswith("params/"))
+    return MeshDescription(
+        mesh=dict(made.shape),
+        arrays=arrays,
+        params_bytes=params,
+        rest_bytes=sum(one.device_bytes for one in arrays) - params,
+        memory=_compiled(config, agent, facts, made, shapes) if compile_call else None,
+    )
+
+
+def place(shapes: TrainState, placed: TrainState) -> tuple[Placed, ...]:
+    """What a device holds of each array.
+
+    Args:
+        shapes: Of the state.
+        placed: Its shardings.
+
+    Returns:
+        The arrays, parameters first.
+    """
+    return tuple(
+        Placed(
+            path=jax.tree_util.keystr(path, simple=True, separator="/").removeprefix(
+                "agent/"
+            ),
+            shape=tuple(leaf.shape),
+            spec=_spec(where),
+            device_bytes=math.prod(where.shard_shape(leaf.shape)) * leaf.dtype.itemsize,
+        )
+        for (path, leaf), where in zip(
+            jax.tree_util.tree_leaves_with_path(shapes),
+            jax.tree.leaves(placed),
+            strict=True,
+        )
+    )
+
+
+def memory_of(compiled: jax.stages.Compiled) -> Memory | None:
+    """What a compiler planned on each device; None where it does not say."""
+    found = compiled.memory_analysis()
+    if found is None:
+        return None
+    arguments, temporaries = found.argument_size_in_bytes, found.temp_size_in_bytes
+    new = found.output_size_in_bytes - found.alias_size_in_bytes
+    return Memory(arguments, temporaries, peak=arguments + temporaries + new)
+
+
+def _compiled(
+    config: "Config", agent: Agent, facts: DataFacts, mesh: Mesh, shapes: TrainState
+) -> Memory | None:
+    trainer = config.trainer
+    call: Any = make_train_call(
+        agent, mesh, seeds=trainer.seeds, microbatches=trainer.microbatches
+    )
+    batches = batch_shapes(
+        agent,
+        facts,
+        updates=trainer.updates_per_call,
+        seeds=trainer.seeds,
+        size=trainer.batch_size,
+    )
+    return memory_of(call.lower(shapes, None, batches).compile())
+
+
+def _spec(where: Any) -> str:
+    """Mesh axes by dimension, such as ``-, -, tensor+fsdp``; one device's left out."""
+    names = []
+    for axes in where.spec:
+        several = [
+            axis
+            for axis in ((axes,) if isinstance(axes, str) else axes or ())
+            if where.mesh.shape[axis] > 1
+        ]
+        names.append("+".join(several) or "-")
+    return ", ".join(names)

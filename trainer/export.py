@@ -1,0 +1,203 @@
+"""What is in a checkpoint, and its parameters as a file for programs without JAX.
+
+Looking needs no device that the checkpoint was written on: shapes are read from
+Orbax's metadata, and arrays only to export them.
+
+Dimensions: Q seeds.
+"""
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from safetensors.numpy import save_file
+
+from pipeline.store.errors import DataFormatError
+from trainer.checkpoints import Checkpoints
+from trainer.folders import FolderLike
+from trainer.nn.networks import Params
+from trainer.run import Run
+
+# The items of a step that hold arrays.
+_ITEMS = ("params", "train")
+
+
+@dataclass(frozen=True)
+class SavedArray:
+    """One array of a step.
+
+    Attributes:
+        path: Item and names within it, such as ``params/value/hidden_0/kernel``.
+        shape: With the leading axis of seeds.
+        dtype: Its name.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def size_bytes(self) -> int:
+        """Of its values."""
+        # jnp.dtype: NumPy has no bfloat16 of its own.
+        return math.prod(self.shape) * int(jax.numpy.dtype(self.dtype).itemsize)
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """One step of a run.
+
+    Attributes:
+        steps: All committed ones, ascending.
+        step: The one looked at.
+        run: What it is of.
+        arrays: By path.
+    """
+
+    steps: tuple[int, ...]
+    step: int
+    run: Run
+    arrays: tuple[SavedArray, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "steps": list(self.steps),
+            "step": self.step,
+            "run": self.run.to_json(),
+            "arrays": [
+                {
+                    "path": array.path,
+                    "shape": list(array.shape),
+                    "dtype": array.dtype,
+                    "size_bytes": array.size_bytes,
+                }
+                for array in self.arrays
+            ],
+            "size_bytes": sum(array.size_bytes for array in self.arrays),
+        }
+
+
+def inspect(folder: FolderLike, *, step: int | None = None) -> Inspection:
+    """Reads what a step holds, but none of its arrays.
+
+    Args:
+        folder: RUN, a local path or ``gs://bucket/path``.
+        step: A committed step; the last one by default.
+
+    Returns:
+        The step.
+
+    Raises:
+        DataFormatError: If there is no such step.
+    """
+    checkpoints = Checkpoints(folder)
+    try:
+        chosen = _choose(checkpoints, step)
+        return Inspection(
+            steps=tuple(checkpoints.steps()),
+            step=chosen,
+            run=checkpoints.read_run(chosen),
+            arrays=tuple(
+                array
+                for item in _ITEMS
+                for array in _read_arrays(checkpoints, chosen, item)
+            ),
+        )
+    finally:
+        checkpoints.close()
+
+
+def export(
+    folder: FolderLike, file: Path, *, step: int | None = None, seed: int | None = None
+) -> tuple[int, int]:
+    """Writes a step's parameters to a safetensors file.
+
+    Names are joined by points, such as ``value.hidden_0.kernel``; kernels are
+    ``[inputs, outputs]``. The file's metadata hold ``step``, ``seeds`` and ``run``
+    (JSON), which say what networks they are of.
+
+    Args:
+        folder: RUN, a local path or ``gs://bucket/path``.
+        file: To write, on disk; its folder must exist.
+        step: A committed step; the last one by default.
+        seed: Number of the one to export. All by default, on a leading axis ``Q``.
+
+    Returns:
+        The step, and the number of arrays written.
+
+    Raises:
+        DataFormatError: If there is no such step or seed, or the file exists.
+    """
+    if file.exists():
+        raise DataFormatError(f"{file}: exists; give another --out")
+    if not file.parent.is_dir():
+        raise DataFormatError(f"{file.parent}: no such folder; make it first")
+    checkpoints = Checkpoints(folder)
+    try:
+        chosen = _choose(checkpoints, step)
+        run = checkpoints.read_run(chosen)
+        trainer = run.config.trainer
+        seeds = range(trainer.seed, trainer.seed + trainer.seeds)
+        if seed is not None and seed not in seeds:
+            raise DataFormatError(
+                f"{folder}: expected --seed to be one of {', '.join(map(str, seeds))}, "
+                f"got {seed}"
+            )
+        params = checkpoints.restore_params(chosen, run.agent(), seeds=len(seeds))
+    finally:
+        checkpoints.close()
+    place = None if seed is None else seeds.index(seed)
+    arrays = _flatten(params, place)
+    save_file(
+        arrays,
+        file,
+        metadata={
+            "step": str(chosen),
+            "seeds": json.dumps(list(seeds) if seed is None else [seed]),
+            "run": json.dumps(run.to_json()),
+        },
+    )
+    return chosen, len(arrays)
+
+
+def _flatten(params: Params, place: int | None) -> dict[str, np.ndarray[Any, Any]]:
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="."): np.ascontiguousarray(
+            leaf if place is None else leaf[place]
+        )
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+    }
+
+
+def _choose(checkpoints: Checkpoints, step: int | None) -> int:
+    steps = checkpoints.steps()
+    if not steps:
+        raise DataFormatError(
+            f"{checkpoints.folder}: holds no finished step; training has not reached "
+            "its first checkpoint"
+        )
+    if step is not None and step not in steps:
+        raise DataFormatError(
+            f"{checkpoints.folder}: expected --step to be one of "
+            f"{', '.join(map(str, steps))}, got {step}"
+        )
+    return steps[-1] if step is None else step
+
+
+def _read_arrays(checkpoints: Checkpoints, step: int, item: str) -> list[SavedArray]:
+    with ocp.StandardCheckpointer() as checkpointer:
+        tree = checkpointer.metadata(checkpoints.folder.absolute() / str(step) / item)
+    return [
+        SavedArray(
+            path=f"{item}/" + jax.tree_util.keystr(path, simple=True, separator="/"),
+            shape=tuple(leaf.shape),
+            dtype=jax.numpy.dtype(leaf.dtype).name,
+        )
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree.item_metadata.tree)
+    ]

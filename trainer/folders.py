@@ -1,0 +1,67 @@
+"""Folders of runs, on disk or gs://, as one kind of path.
+
+Small files are read and written through ``pipeline.store.files``; this is for what
+needs a path: Orbax, and asking what a folder holds.
+"""
+
+import importlib.util
+import os
+
+from etils import epath
+
+from pipeline.store.files import follow_emulator, is_remote
+
+FolderLike = str | os.PathLike[str]
+
+
+def open_folder(path: FolderLike) -> epath.Path:
+    """Makes a path of what a user gave for a folder.
+
+    Args:
+        path: Local path or ``gs://bucket/path``; not a ``pathlib.Path`` of the latter,
+            which has lost a slash.
+
+    Returns:
+        The path; nothing is looked up.
+
+    Raises:
+        ImportError: If it is on gs:// and what reads that is not installed.
+        ValueError: If it is on any other object store.
+    """
+    text = os.fspath(path)
+    if not is_remote(text):
+        return epath.Path(text)
+    if not text.startswith("gs://"):
+        raise ValueError(f"{text}: expected a local path or gs://bucket/path")
+    _configure_gcsfs()
+    return epath.Path(text)
+
+
+def absolute(folder: epath.Path) -> epath.Path:
+    """A path that holds in any working directory, which gs:// always does."""
+    return folder if is_remote(os.fspath(folder)) else folder.absolute()
+
+
+def _configure_gcsfs() -> None:
+    """Sets how gcsfs, which Orbax reaches gs:// by, works in this process."""
+    missing = [
+        module for module in ("fsspec", "gcsfs") if not importlib.util.find_spec(module)
+    ]
+    if missing:
+        raise ImportError(
+            f"runs on gs:// need {' and '.join(missing)}; install it with "
+            "`pip install 'vast-rl[cloud]'`"
+        )
+    import fsspec
+
+    # What it has listed once it would list for ever, whatever others write.
+    options: dict[str, object] = {"use_listings_cache": False}
+    if follow_emulator():
+        # By itself it would send real credentials there, and its class for buckets of
+        # all kinds waits a minute for an answer over gRPC to which kind one is.
+        options["token"] = "anon"
+        for protocol in ("gs", "gcs"):
+            fsspec.register_implementation(
+                protocol, "gcsfs.core.GCSFileSystem", clobber=True
+            )
+    fsspec.config.conf["gs"] = {**fsspec.config.conf.get("gs", {}), **options}

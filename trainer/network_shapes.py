@@ -1,0 +1,82 @@
+"""An agent's networks, read off the shapes of its state, whatever the agent."""
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+
+from trainer.agents.base import AgentState
+
+
+@dataclass(frozen=True)
+class Network:
+    """One network of an agent.
+
+    Attributes:
+        name: Among the parameters.
+        role: Whether it is optimised, or a slowly moving target.
+        layers: Inputs and outputs of its dense layers, in order.
+        copies: Independent copies, on leading axes of its parameters.
+        parameters: Of all copies.
+    """
+
+    name: str
+    role: Literal["optimised", "target"]
+    layers: tuple[tuple[int, int], ...]
+    copies: int
+    parameters: int
+
+    @property
+    def chain(self) -> tuple[int, ...] | None:
+        """Widths from input to output; None if its layers do not follow one another."""
+        outputs = [layer[1] for layer in self.layers]
+        if not outputs or outputs[:-1] != [layer[0] for layer in self.layers[1:]]:
+            return None
+        return (self.layers[0][0], *outputs)
+
+
+def read_networks(state: AgentState) -> tuple[Network, ...]:
+    """Reads an agent's networks off the shapes of its state.
+
+    Args:
+        state: As ``agent.init`` returns it, or its abstract shapes.
+
+    Returns:
+        The optimised networks by name, then the targets.
+    """
+    roles: tuple[tuple[Literal["optimised", "target"], Any], ...] = (
+        ("optimised", state.params),
+        ("target", state.targets),
+    )
+    return tuple(
+        _network(name, role, tree)
+        for role, trees in roles
+        for name, tree in sorted(trees.items())
+    )
+
+
+def _network(name: str, role: Literal["optimised", "target"], tree: Any) -> Network:
+    leaves = [
+        (jax.tree_util.keystr(path, simple=True, separator="/"), leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    ]
+    kernels = [
+        leaf.shape
+        for path, leaf in sorted(leaves, key=lambda item: _natural(item[0]))
+        if path.rpartition("/")[2] == "kernel"
+    ]
+    return Network(
+        name=name,
+        role=role,
+        layers=tuple((shape[-2], shape[-1]) for shape in kernels),
+        copies=math.prod(kernels[0][:-2]) if kernels else 1,
+        parameters=sum(leaf.size for _, leaf in leaves),
+    )
+
+
+def _natural(path: str) -> list[tuple[str, int]]:
+    """Orders ``hidden_2`` before ``hidden_10``."""
+    parts = re.findall(r"(\D*)(\d*)", path)
+    return [(text, int(number or 0)) for text, number in parts]
