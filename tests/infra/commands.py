@@ -1,5 +1,9 @@
 """Launches that several tests look at."""
 
+import os
+import shutil
+import sys
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -75,3 +79,11 @@ def documents(command: str) -> list[Any]:
     document = submission(command).document
     assert document is not None
     return list(yaml.safe_load_all(document))
+
+
+def installed(program: str) -> str:
+    """A program that a package brought, though its environment is not activated."""
+    here = str(Path(sys.executable).parent)
+    found = shutil.which(program, path=os.pathsep.join((here, os.environ["PATH"])))
+    assert found is not None, f"{program}: not installed; `make setup` does"
+    return found

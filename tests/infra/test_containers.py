@@ -1,13 +1,13 @@
 """Container recipes. None is built here: a linter reads them, and so do these tests."""
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from infra.jobset import USER
+from tests.infra.commands import installed
 
 FOLDER = Path("infra/containers")
 RECIPES = sorted(FOLDER.glob("*.Dockerfile"))
@@ -23,8 +23,7 @@ def test_there_is_a_recipe_for_each_kind_of_worker():
 
 
 def lint(recipe: Path) -> subprocess.CompletedProcess[str]:
-    program = shutil.which("hadolint")
-    assert program is not None
+    program = installed("hadolint")
     return subprocess.run([program, str(recipe)], capture_output=True, text=True)
 
 

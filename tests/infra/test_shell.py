@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from infra import skypilot
-from tests.infra.commands import EVALUATE, SKY, submission
+from tests.infra.commands import EVALUATE, SKY, installed, submission
 
 SCRIPTS = sorted(Path("infra").rglob("*.sh"))
 SETUP = "infra/setup_bucket.sh"
@@ -18,8 +18,7 @@ ARGUMENTS = ("my-project", "europe-west4", "vast-data")
 
 
 def check(*arguments: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
-    program = shutil.which("shellcheck")
-    assert program is not None
+    program = installed("shellcheck")
     return subprocess.run(
         [program, *arguments], input=text, capture_output=True, text=True
     )
