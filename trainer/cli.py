@@ -18,6 +18,7 @@ from trainer.commands.describe import Describe
 from trainer.commands.evaluate import Evaluate
 from trainer.commands.report import Report
 from trainer.commands.subgoals import Subgoals
+from trainer.commands.sweep import Sweep
 from trainer.commands.toy import Toy
 from trainer.commands.train import Train
 
@@ -34,6 +35,7 @@ _COMMANDS: dict[str, type[Any]] = {
     "train": Train,
     "evaluate": Evaluate,
     "report": Report,
+    "sweep": Sweep,
     "subgoals": Subgoals,
     "toy": Toy,
     "describe": Describe,

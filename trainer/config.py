@@ -6,6 +6,7 @@ anything.
 
 import dataclasses
 import difflib
+import functools
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -219,7 +220,7 @@ def decode(raw: Json, *, where: str) -> Config:
                 f"{agent['name']!r}{hint}"
             )
     try:
-        return pydantic.TypeAdapter(Config).validate_python({**raw, "agent": agent})
+        return _adapter().validate_python({**raw, "agent": agent})
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         # The agent's name stands in the place of an error within its table.
@@ -240,6 +241,11 @@ def decode(raw: Json, *, where: str) -> Config:
             if first["type"] != "value_error"
             else f"{where}: {message}"
         ) from error
+
+
+@functools.cache
+def _adapter() -> pydantic.TypeAdapter[Config]:
+    return pydantic.TypeAdapter(Config)
 
 
 def encode(config: Config) -> Json:

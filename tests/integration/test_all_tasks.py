@@ -10,13 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import relabel
 from pipeline.domains import parse_dataset
-from pipeline.store import files, manifest
-from pipeline.store.manifest import Task
-from pipeline.store.reader import Store
-from tests.stores import write_store
-from trainer import cli, config, datasets
+from tests.domain_stores import write_domain_store
+from trainer import cli, config
 from trainer.evaluation.records import read_evaluations
 from trainer.evaluation.tables import paper_datasets
 from trainer.run import METRICS_FILE, read_lines, read_run
@@ -30,43 +26,13 @@ SMALL = {"width": 8, "depth": 1, "flow_steps": 2}
 def store(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """A store of one domain, its tasks as read from its environment."""
     dataset = request.param
-    domain, facts = parse_dataset(dataset), datasets.find(dataset)
-    root = write_store(
-        tmp_path_factory.mktemp("data") / dataset,
-        # Longer than the largest horizon of any configuration.
-        ((80, 80), (80,)),
-        dataset=dataset,
+    return write_domain_store(
+        tmp_path_factory.mktemp("data"),
+        dataset,
         discounts=(configuration(dataset, 1).agent.discount,),
-        S=facts.observation_dim,
-        A=facts.action_dim,
+        episode_limit=EPISODE_LIMIT,
     )
-    label(root, domain.environment_id, relabel.read_tasks(domain))
-    return root
-
-
-def label(root: Path, environment_id: str, tasks: tuple[Task, ...]) -> None:
-    """Says in a store's manifest where its tasks are evaluated, in short episodes."""
-    read = files.read(str(root), manifest.DATASET_MANIFEST)
-    assert read is not None
-    before = Store(str(root)).manifest
-    after = dataclasses.replace(
-        before,
-        environment_id=environment_id,
-        tasks=tuple(
-            dataclasses.replace(
-                task,
-                environment_kwargs={
-                    **task.environment_kwargs,
-                    "max_episode_steps": EPISODE_LIMIT,
-                },
-            )
-            for task in tasks
-        ),
-    )
-    text = manifest.to_json(after).encode()
-    files.commit(str(root), manifest.DATASET_MANIFEST, text, replacing=read)
 
 
 @functools.cache

@@ -1,0 +1,408 @@
+"""Sweeps: which cells a grid has, how far each is, and what is run in which order."""
+
+import dataclasses
+import io
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from pipeline.store.manifest import Task
+from tests.stores import make_facts, make_table, write_store
+from trainer import config
+from trainer.agents import AGENTS
+from trainer.commands.sweep import Sweep as SweepCommand
+from trainer.evaluation.records import Evaluation, append_evaluation, read_evaluations
+from trainer.evaluation.tables import paper_datasets
+from trainer.run import CHECKPOINTS, METRICS_FILE, Run, read_run, write_run
+from trainer.sweep.cells import Cell, logged_step, look, make_cells, read_sweep
+from trainer.sweep.run import LOGS, Clock, Processes, run_sweep
+
+BASE = """
+dataset = "pointmaze-medium-navigate"
+[agent]
+name = "vast"
+max_horizon = 6
+width = 8
+depth = 1
+flow_steps = 2
+[trainer]
+steps = 20
+batch_size = 8
+updates_per_call = 5
+log_every = 10
+checkpoint_every = 10
+"""
+FQL = """
+[agent]
+name = "fql"
+depth = 1
+[trainer]
+batch_size = 16
+[datasets.pointmaze-medium-navigate.agent]
+alpha = 3.0
+"""
+SWEEP = """
+out = "{root}/out"
+datasets = ["pointmaze-medium-navigate"]
+config = "{root}/tiny.toml"
+store = "{root}/{{dataset}}"
+tasks = [1, 3]
+seeds = 3
+seeds_per_run = 2
+overrides.agent.width = 4
+[evaluation]
+episodes = 2
+checkpoints = 2
+environments = 2
+workers = 1
+[methods.vast]
+overrides.agent = {{composed_gradient = false, temperature = 0.5}}
+[methods.fql]
+"""
+TABLE = make_table([20, 20], S=2, A=2)
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Path:
+    (tmp_path / "baselines").mkdir()
+    (tmp_path / "tiny.toml").write_text(BASE)
+    (tmp_path / "baselines/fql.toml").write_text(FQL)
+    path = tmp_path / "sweep.toml"
+    path.write_text(SWEEP.format(root=tmp_path))
+    return path
+
+
+def cells_of(sweep: Path, only: str = "*") -> list[Cell]:
+    return make_cells(read_sweep(sweep), only=only)
+
+
+class FakeRunner:
+    """Leaves in a cell's folder what its command would; fails where it is told to."""
+
+    def __init__(self, cells: Sequence[Cell]) -> None:
+        self.ran: list[str] = []
+        self.codes: dict[str, int] = {}
+        self._cells = {str(cell.folder): cell for cell in cells}
+
+    def __call__(
+        self, arguments: Sequence[str], log: Path, tick: Callable[[], None]
+    ) -> int:
+        (cell,) = (self._cells[each] for each in arguments if each in self._cells)
+        self.ran.append(f"{arguments[0]} {cell.name}")
+        tick()
+        code = self.codes.get(self.ran[-1], 0)
+        if code:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            log.write_text("compiled\nerror: out of luck\n")
+        elif arguments[0] == "train":
+            commit(cell, 10, 20)
+        else:
+            evaluate(
+                cell, [int(s) for s in arguments[arguments.index("--steps") + 1 :]]
+            )
+        return code
+
+    def stopped(self) -> bool:
+        return False
+
+
+def commit(cell: Cell, *steps: int) -> None:
+    task = Task(cell.task, "made-up", "pointmaze-medium-v0", "maze", {}, {})
+    write_run(
+        cell.folder,
+        Run(
+            config=cell.config,
+            dataset=cell.config.dataset,
+            task=task,
+            facts=make_facts(TABLE),
+            fingerprint="made-up",
+            store="made-up",
+            versions={},
+        ),
+    )
+    for step in steps:
+        (cell.folder / CHECKPOINTS / str(step)).mkdir(parents=True)
+
+
+def evaluate(cell: Cell, steps: Sequence[int], *, episodes: int = 2) -> None:
+    for step in steps:
+        for seed in cell.seeds:
+            append_evaluation(
+                cell.folder,
+                Evaluation(
+                    step=step,
+                    seed=seed,
+                    evaluation_seed=0,
+                    task=cell.task,
+                    environment_id="pointmaze-medium-v0",
+                    episodes=episodes,
+                    successes=(0,) * episodes,
+                    returns=(-9.0,) * episodes,
+                    lengths=(9,) * episodes,
+                    success_timing="pre",
+                    store_success_timing="pre",
+                    environments=1,
+                    ogbench="0",
+                    mujoco="0",
+                    duration_s=1.0,
+                ),
+            )
+
+
+def run(cells: Sequence[Cell], runner: FakeRunner | Processes) -> tuple[int, str]:
+    said = io.StringIO()
+    console = Console(file=said, width=200)
+    return run_sweep(cells, runner=runner, console=console), said.getvalue()
+
+
+def test_cells_are_the_grid_with_every_setting_resolved(sweep: Path) -> None:
+    cells = cells_of(sweep)
+    name = "pointmaze-medium-navigate"
+    assert [cell.name for cell in cells] == [
+        f"{name}-{task}-{method}-{seeds}"
+        for task in (1, 3)
+        for method in ("vast", "fql")
+        for seeds in ("seeds-0-1", "seed-2")
+    ]
+    vast, _, fql, last = cells[:4]
+    assert vast.config.agent.composed_gradient is False
+    assert (vast.config.agent.width, vast.config.trainer.batch_size) == (4, 8)
+    assert (fql.config.agent.width, fql.config.trainer.batch_size) == (4, 16)
+    assert (fql.config.agent.name, fql.config.agent.alpha) == ("fql", 3.0)
+    assert (list(fql.seeds), list(last.seeds)) == ([0, 1], [2])
+    assert fql.evaluated_steps == (10, 20)
+    given = " ".join(vast.train)
+    assert f"--store {sweep.parent}/{name} --task 1 --agent vast" in given
+    assert "--agent.no-composed-gradient --agent.temperature 0.5" in given
+    assert "--trainer.seed 0 --trainer.seeds 2" in given
+
+
+def test_a_cell_is_finished_when_trained_and_evaluated_to_the_end(sweep: Path) -> None:
+    cell = cells_of(sweep)[0]
+    assert str(look(cell)) == "new"
+    commit(cell)
+    assert str(look(cell)) == "at step 0"
+    (cell.folder / CHECKPOINTS / "10").mkdir(parents=True)
+    (cell.folder / CHECKPOINTS / "20.orbax-checkpoint-tmp").mkdir()
+    assert str(look(cell)) == "at step 10"
+    (cell.folder / CHECKPOINTS / "20").mkdir()
+    assert str(look(cell)) == "trained; to evaluate: 10, 20"
+    evaluate(cell, [10])
+    evaluate(cell, [20], episodes=1)  # Fewer than are asked for.
+    assert str(look(cell)) == "trained; to evaluate: 20"
+    evaluate(cell, [20])
+    assert look(cell).stage == "finished"
+
+
+def test_a_sweep_does_what_is_missing_and_nothing_twice(sweep: Path) -> None:
+    cells = cells_of(sweep, only="*-1-vast-*")
+    runner = FakeRunner(cells)
+    code, said = run(cells, runner)
+    assert code == 0
+    assert runner.ran == [
+        f"{command} {cell.name}" for cell in cells for command in ("train", "evaluate")
+    ]
+    assert "about" in said
+
+    runner = FakeRunner(cells)
+    assert run(cells, runner)[0] == 0
+    assert runner.ran == []
+
+    (cells[1].folder / "evaluations.jsonl").unlink()
+    assert run(cells, runner)[0] == 0
+    assert runner.ran == [f"evaluate {cells[1].name}"]
+
+
+def test_a_cell_that_fails_is_listed_and_the_others_go_on(sweep: Path) -> None:
+    cells = cells_of(sweep, only="*-1-*")
+    runner = FakeRunner(cells)
+    runner.codes = {f"train {cells[0].name}": 3, f"evaluate {cells[2].name}": -9}
+    code, said = run(cells, runner)
+    assert code == 1
+    assert [look(cell).stage for cell in cells] == [
+        "new",
+        "finished",
+        "trained",
+        "finished",
+    ]
+    failures = said[said.index("2 of 4 cells failed") :]
+    assert f"{cells[0].name}: train ended with exit code 3: error: out of" in failures
+    assert f"{cells[2].name}: evaluate ended with signal 9" in failures
+
+
+def test_preemption_ends_the_sweep(sweep: Path) -> None:
+    cells = cells_of(sweep)
+    runner = FakeRunner(cells)
+    runner.codes = {f"train {cells[1].name}": 75}
+    code, said = run(cells, runner)
+    assert code == 75
+    assert runner.ran[-1] == f"train {cells[1].name}"
+    assert "run the same command to go on" in said
+
+
+def test_a_folder_of_other_settings_is_no_finished_cell(sweep: Path) -> None:
+    cells = cells_of(sweep, only="*-1-fql-*")
+    runner = FakeRunner(cells)
+    run(cells, runner)
+    sweep.write_text(sweep.read_text().replace("agent.width = 4", "agent.width = 5"))
+    cells = cells_of(sweep, only="*-1-fql-*")
+    runner = FakeRunner(cells)
+    code, said = run(cells, runner)
+    assert (code, runner.ran) == (1, [])
+    assert "agent.width: 4 there, 5 asked for" in said
+
+
+def test_commands_that_end_well_and_leave_nothing_are_failures(sweep: Path) -> None:
+    (cell,) = cells_of(sweep, only="*-1-vast-seed-2")
+
+    class Idle(FakeRunner):
+        def __call__(
+            self, arguments: Sequence[str], log: Path, tick: Callable[[], None]
+        ) -> int:
+            return 0
+
+    code, said = run([cell], Idle([cell]))
+    assert code == 1
+    assert "its commands ended well, and yet it is new" in said
+
+
+def test_the_clock_tells_methods_apart(sweep: Path) -> None:
+    vast, _, fql, _ = cells_of(sweep)[:4]
+    clock = Clock()
+    assert clock.left_s([(vast, 10)]) is None
+    clock.add(vast, 10, 20.0)
+    assert clock.left_s([(vast, 5), (fql, 5)]) == pytest.approx(20.0)
+    clock.add(fql, 10, 60.0)
+    assert clock.left_s([(vast, 5), (fql, 5)]) == pytest.approx(10.0 + 30.0)
+
+
+def test_progress_is_read_from_the_last_whole_record(sweep: Path) -> None:
+    cell = cells_of(sweep)[0]
+    assert logged_step(cell) == 0
+    cell.folder.mkdir(parents=True)
+    file = cell.folder / METRICS_FILE
+    file.write_text('{"step": 5, "loss": 1}\n' * 9000 + '{"step": 10}\n{"step": 15')
+    assert logged_step(cell) == 10
+
+
+def test_mistakes(sweep: Path) -> None:
+    text = sweep.read_text()
+
+    def refused(before: str, after: str) -> str:
+        assert before in text
+        sweep.write_text(text.replace(before, after))
+        with pytest.raises(config.ConfigError) as caught:
+            cells_of(sweep)
+        return str(caught.value)
+
+    assert "datasets: expected at least one" in refused(
+        '["pointmaze-medium-navigate"]', "[]"
+    )
+    assert "expected the configuration of cube-single-play, got one of" in refused(
+        '["pointmaze-medium-navigate"]', '["cube-single-play"]'
+    )
+    assert "did you mean 'agent.width'" in refused("agent.width", "agent.widht")
+    assert "--agent: expected one of" in refused("methods.fql", "methods.fpl")
+    assert "from 1 to 5, got 7" in refused("[1, 3]", "[1, 7]")
+    assert "4 checkpoints are to be evaluated and 3 kept" in refused(
+        "[evaluation]\nepisodes = 2\ncheckpoints = 2",
+        "overrides.trainer.checkpoint_every = 5\n[evaluation]\ncheckpoints = 4",
+    )
+    assert "seedz" in refused("seeds = 3", "seedz = 3")
+    sweep.write_text(text)
+    with pytest.raises(config.ConfigError, match="no cell's name is like 'x\\*'"):
+        cells_of(sweep, only="x*")
+    with pytest.raises(config.ConfigError, match="no such sweep"):
+        read_sweep(sweep.parent / "nothing.toml")
+
+
+def test_shipped_sweeps() -> None:
+    table = read_sweep(Path("configs/sweeps/table-1.toml"))
+    assert table.tasks == tuple(config.TASKS)
+    assert set(table.datasets) == set(paper_datasets())
+    cells = make_cells(dataclasses.replace(table, tasks=(4,)))
+    assert len(cells) == 10 * 9
+    assert {cell.config.agent.name for cell in cells} == AGENTS.keys()
+    assert {cell.config.trainer.steps for cell in cells} == {1_000_000}
+    assert {cell.seeds for cell in cells} == {range(8)}
+    evidence = cells_of(Path("configs/sweeps/cpu-evidence.toml"))
+    assert {cell.config.agent.width for cell in evidence} == {128}
+    assert {cell.evaluated_steps for cell in evidence} == {(2000, 4000, 6000, 8000)}
+
+
+def test_a_process_leaves_its_words_and_its_code(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "cell.log"
+    assert Processes()(["trian"], log, lambda: None) == 2
+    assert "unknown command 'trian'" in log.read_text()
+
+
+def test_a_signal_is_handed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ready = tmp_path / "ready"
+    script = tmp_path / "child"
+    script.write_text(
+        f"#!/bin/bash\ntrap 'exit 75' TERM\ntouch {ready}\n"
+        "while true; do sleep 0.05; done\n"
+    )
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+
+    def stop() -> None:
+        while not ready.exists():
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    processes = Processes()
+    thread = threading.Thread(target=stop)
+    with processes.listening():
+        thread.start()
+        assert processes(["train"], tmp_path / "log", lambda: None) == 75
+    thread.join()
+    assert processes.stopped()
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+@pytest.mark.slow
+def test_dry_run_lists_and_takes_no_device(sweep: Path) -> None:
+    listing = (
+        "import sys, jax, trainer.commands.sweep as c\n"
+        "from pathlib import Path\n"
+        "from rich.console import Console\n"
+        "jax.config.update('jax_platforms', 'nonexistent')\n"
+        "code = c.Sweep(Path(sys.argv[1]), dry_run=True)"
+        ".execute(Console(width=200, file=sys.stdout))\n"
+        "sys.exit(code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", listing, str(sweep)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.count(": new\n") == 8
+    assert not (sweep.parent / "out").exists()
+
+
+@pytest.mark.slow
+def test_a_real_cell(sweep: Path) -> None:
+    write_store(sweep.parent / "pointmaze-medium-navigate", S=2, A=2)
+    command = SweepCommand(sweep, only="*-3-fql-seed-2")
+    console = Console(quiet=True)
+    assert command.execute(console) == 0
+    (cell,) = cells_of(sweep, only=command.only)
+    assert look(cell).stage == "finished"
+    # What was trained is what was foreseen.
+    assert read_run(cell.folder).config == cell.config
+    assert [each.step for each in read_evaluations(cell.folder)] == [10, 20]
+    log = cell.folder.parent / LOGS / f"{cell.name}.log"
+    said = log.read_text()
+    assert "trained to step 20" in said
+    assert command.execute(console) == 0
+    assert log.read_text() == said

@@ -1,0 +1,43 @@
+"""``sweep``: a grid of runs."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Train and evaluate a grid of data sets, tasks, methods and seeds.
+
+    Repeated, it goes on where it was: what is finished is left alone. A cell that fails
+    does not end it; the failures are listed at the end.
+
+    Attributes:
+        sweep: The grid, such as configs/sweeps/cpu-evidence.toml.
+        only: Cells whose names are like this pattern, such as 'cube-*-fql-*'.
+        dry_run: List the cells and how far each has come, and do nothing.
+    """
+
+    sweep: Annotated[Path, tyro.conf.Positional]
+    only: str = "*"
+    dry_run: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+
+    def execute(self, console: Console) -> int:
+        """Runs the command; its exit code is returned."""
+        from trainer.sweep.cells import look, make_cells, read_sweep
+        from trainer.sweep.run import Processes, run_sweep
+
+        sweep = read_sweep(self.sweep)
+        cells = make_cells(sweep, only=self.only)
+        if self.dry_run:
+            for cell in cells:
+                console.print(f"{cell.name}: {look(cell)}", markup=False)
+            return 0
+        processes = Processes()
+        with processes.listening():
+            code = run_sweep(cells, runner=processes, console=console)
+        console.print(f"to report: python -m trainer report {sweep.out}/* --out REPORT")
+        return code

@@ -1,0 +1,392 @@
+"""What a sweep is: one TOML file, the runs it asks for, and how far each has come.
+
+A cell is one data set, task, method and group of seeds that one program trains. Its
+folder is an ordinary run's, and all that is known of it is read from there, so a sweep
+needs no record of its own. Nothing here touches a device: the programs of the cells
+are to have all of them.
+"""
+
+import dataclasses
+import json
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Literal
+
+import pydantic
+
+from trainer import config as configuration
+from trainer.config import TASKS, Config, ConfigError, Json
+from trainer.evaluation.records import read_evaluations
+from trainer.run import CHECKPOINTS, METRICS_FILE, RUN_FILE, read_run
+
+# Of trainer.*: what makes a run another one. How long it goes on may change.
+_FIXED = ("batch_size", "microbatches", "seed", "seeds")
+# Enough for the last record of metrics.jsonl.
+_TAIL_BYTES = 1 << 16
+Stage = Literal["new", "begun", "trained", "finished", "differs"]
+
+
+@dataclass(frozen=True)
+class Method:
+    """One column of the grid.
+
+    Attributes:
+        agent: Agent's name; the method's own if None.
+        overrides: Tables of ``Config``, over those of the sweep.
+    """
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
+
+    agent: str | None = None
+    overrides: dict[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """How every cell is evaluated.
+
+    Attributes:
+        episodes: Of each checkpoint and training seed.
+        checkpoints: Last checkpoints evaluated, the last step's among them.
+        seed: Of the evaluation.
+        environments: Acted in at once.
+        workers: Environment processes; one for each core if None.
+    """
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
+
+    episodes: int = 50
+    checkpoints: int = 1
+    seed: int = 0
+    environments: int = 8
+    workers: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("episodes", "checkpoints", "environments"):
+            if getattr(self, name) < 1:
+                raise ValueError(
+                    f"evaluation.{name}: expected at least 1, got {getattr(self, name)}"
+                )
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A grid of runs. Paths are relative to where the command is given.
+
+    Attributes:
+        out: Folder of the cells' folders.
+        datasets: Names, such as ``"cube-single-play"``.
+        methods: By name; the name is that of an agent, or ``agent`` names one.
+        config: Configuration file of a data set; ``{dataset}`` stands for its name.
+        store: Its store, likewise.
+        tasks: Task numbers.
+        seed: First seed.
+        seeds: How many.
+        seeds_per_run: Seeds trained side by side in one program; all if None.
+        overrides: Tables of ``Config``, for every cell.
+        evaluation: How every cell is evaluated.
+    """
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
+
+    out: str
+    datasets: tuple[str, ...]
+    methods: dict[str, Method]
+    config: str = "configs/{dataset}.toml"
+    store: str = "stores/{dataset}"
+    tasks: tuple[int, ...] = tuple(TASKS)
+    seed: int = 0
+    seeds: int = 1
+    seeds_per_run: int | None = None
+    overrides: dict[str, Json] = field(default_factory=dict)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+
+    def __post_init__(self) -> None:
+        for name in ("datasets", "methods", "tasks"):
+            if not getattr(self, name):
+                raise ValueError(f"{name}: expected at least one, got none")
+        for name in ("datasets", "tasks"):
+            if len(set(getattr(self, name))) < len(getattr(self, name)):
+                raise ValueError(
+                    f"{name}: expected each once, got {getattr(self, name)}"
+                )
+        if self.seeds < 1 or (self.seeds_per_run or 1) < 1:
+            raise ValueError("seeds and seeds_per_run: expected at least 1")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a sweep.
+
+    Attributes:
+        name: Of its folder.
+        folder: RUN.
+        method: Name of its method.
+        task: Task number.
+        config: As its training resolves it.
+        train: Arguments of ``python -m trainer`` that train it.
+        evaluation: How it is evaluated.
+    """
+
+    name: str
+    folder: Path
+    method: str
+    task: int
+    config: Config
+    train: tuple[str, ...]
+    evaluation: EvaluationConfig
+
+    @property
+    def seeds(self) -> range:
+        """Training seeds."""
+        trainer = self.config.trainer
+        return range(trainer.seed, trainer.seed + trainer.seeds)
+
+    @property
+    def evaluated_steps(self) -> tuple[int, ...]:
+        """Checkpoints that are to be evaluated, ascending."""
+        trainer = self.config.trainer
+        every = trainer.checkpoint_every
+        saved = {*range(every, trainer.steps + 1, every), trainer.steps}
+        return tuple(sorted(saved)[-self.evaluation.checkpoints :])
+
+    def evaluate(self, steps: tuple[int, ...]) -> tuple[str, ...]:
+        """Arguments of ``python -m trainer`` that evaluate some of its checkpoints."""
+        how = self.evaluation
+        workers = () if how.workers is None else ("--workers", str(how.workers))
+        return (
+            *("evaluate", str(self.folder), "--episodes", str(how.episodes)),
+            *("--seed", str(how.seed), "--environments", str(how.environments)),
+            *(*workers, "--steps", *map(str, steps)),
+        )
+
+
+@dataclass(frozen=True)
+class State:
+    """How far a cell has come.
+
+    Attributes:
+        stage: ``"new"``: nothing there. ``"begun"``: not at its last step.
+            ``"trained"``: not all evaluated. ``"finished"``: nothing left to do.
+            ``"differs"``: its folder holds another run.
+        step: Last committed checkpoint.
+        missing: Checkpoints to evaluate.
+        difference: What differs.
+    """
+
+    stage: Stage
+    step: int = 0
+    missing: tuple[int, ...] = ()
+    difference: str = ""
+
+    def __str__(self) -> str:
+        """One phrase, for lists."""
+        match self.stage:
+            case "begun":
+                return f"at step {self.step:,}"
+            case "trained":
+                steps = ", ".join(f"{step:,}" for step in self.missing)
+                return f"trained; to evaluate: {steps}"
+            case "differs":
+                return f"holds another run ({self.difference})"
+        return self.stage
+
+
+def read_sweep(path: Path) -> Sweep:
+    """Reads a sweep's file.
+
+    Args:
+        path: TOML file of the fields of ``Sweep``.
+
+    Returns:
+        The sweep.
+
+    Raises:
+        ConfigError: If the file is missing, no TOML, or names what does not exist.
+    """
+    try:
+        raw = tomllib.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: no such sweep; see configs/sweeps/") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not TOML: {error}") from error
+    try:
+        return pydantic.TypeAdapter(Sweep).validate_python(raw)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        message = first["msg"].removeprefix("Value error, ")
+        raise ConfigError(f"{path}: {f'{key}: ' if key else ''}{message}") from error
+
+
+def make_cells(sweep: Sweep, *, only: str = "*") -> list[Cell]:
+    """Lists the cells of a sweep, each configuration resolved and checked.
+
+    Args:
+        sweep: The sweep.
+        only: Pattern of names, as a shell's.
+
+    Returns:
+        The cells: by data set, then task, then method, then seeds, so that methods can
+        be compared on the first task before the last has begun.
+
+    Raises:
+        ConfigError: If a cell has no configuration, or no cell is left.
+    """
+    cells = [
+        cell
+        for dataset in sweep.datasets
+        for task in sweep.tasks
+        for method in sweep.methods
+        for cell in _make(sweep, dataset, task, method)
+    ]
+    chosen = [cell for cell in cells if fnmatchcase(cell.name, only)]
+    if not chosen:
+        raise ConfigError(
+            f"--only: no cell's name is like {only!r}; the first is {cells[0].name}"
+        )
+    return chosen
+
+
+def look(cell: Cell) -> State:
+    """Reads how far a cell has come.
+
+    Args:
+        cell: The cell.
+
+    Returns:
+        Its state.
+
+    Raises:
+        DataFormatError: If its folder holds files that no run left.
+    """
+    if not (cell.folder / RUN_FILE).exists():
+        return State("new")
+    difference = _difference(read_run(cell.folder).config, cell.config)
+    if difference:
+        return State("differs", difference=difference)
+    # Listed, not opened by Orbax, which would take the devices. Half-written steps have
+    # longer names.
+    folder = cell.folder / CHECKPOINTS
+    names = os.listdir(folder) if folder.is_dir() else []
+    steps = {int(name) for name in names if name.isdigit()}
+    if cell.config.trainer.steps not in steps:
+        return State("begun", step=max(steps, default=0))
+    how = cell.evaluation
+    there = {evaluation.key for evaluation in read_evaluations(cell.folder)}
+    missing = tuple(
+        step
+        for step in cell.evaluated_steps
+        if not all(
+            (step, seed, how.seed, cell.task, how.episodes) in there
+            for seed in cell.seeds
+        )
+    )
+    return State("trained" if missing else "finished", max(steps), missing)
+
+
+def logged_step(cell: Cell) -> int:
+    """Step of the last record of a cell's training; 0 if there is none."""
+    try:
+        with (cell.folder / METRICS_FILE).open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            lines = file.read().split(b"\n")[:-1]  # What follows is half a line.
+        return int(json.loads(lines[-1])["step"]) if lines else 0
+    except FileNotFoundError:
+        return 0
+
+
+def _make(sweep: Sweep, dataset: str, task: int, method: str) -> Iterator[Cell]:
+    chosen = sweep.methods[method]
+    agent = chosen.agent or method
+    file = sweep.config.replace("{dataset}", dataset)
+    base = configuration.load(file, task=task, agent=agent)
+    if base.dataset != dataset:
+        raise ConfigError(
+            f"{file}: expected the configuration of {dataset}, got one of "
+            f"{base.dataset}; put {{dataset}} into the sweep's `config`"
+        )
+    size = sweep.seeds_per_run or sweep.seeds
+    end = sweep.seed + sweep.seeds
+    for first in range(sweep.seed, end, size):
+        last = min(first + size, end) - 1
+        seeds = f"seed-{first}" if first == last else f"seeds-{first}-{last}"
+        name = f"{dataset}-{task}-{method}-{seeds}"
+        overrides = _merged(
+            sweep.overrides,
+            chosen.overrides,
+            {"trainer": {"seed": first, "seeds": last - first + 1}},
+        )
+        raw = configuration.encode(base)
+        config = configuration.decode(_merged(raw, overrides), where=name)
+        kept = config.trainer.keep_checkpoints
+        folder = Path(sweep.out) / name
+        cell = Cell(
+            name=name,
+            folder=folder,
+            method=method,
+            task=task,
+            config=config,
+            train=(
+                *("train", file, "--store", sweep.store.replace("{dataset}", dataset)),
+                *("--task", str(task), "--agent", agent, "--out", str(folder)),
+                *_flags(overrides),
+            ),
+            evaluation=sweep.evaluation,
+        )
+        if len(cell.evaluated_steps) > kept:
+            raise ConfigError(
+                f"{name}: {len(cell.evaluated_steps)} checkpoints are to be evaluated "
+                f"and {kept} kept; raise overrides.trainer.keep_checkpoints"
+            )
+        yield cell
+
+
+def _merged(*tables: Mapping[str, Any]) -> Json:
+    """Tables of tables, the later ones over the earlier."""
+    merged: Json = {}
+    for one in tables:
+        for name, value in one.items():
+            both = isinstance(value, Mapping) and isinstance(merged.get(name), Mapping)
+            merged[name] = {**merged[name], **value} if both else value
+    return merged
+
+
+def _flags(overrides: Mapping[str, Json]) -> Iterator[str]:
+    """Overrides as ``train`` takes them."""
+    for table, values in overrides.items():
+        for name, value in values.items():
+            flag = name.replace("_", "-")
+            if isinstance(value, bool):
+                yield f"--{table}.{'' if value else 'no-'}{flag}"
+            else:
+                given = value if isinstance(value, list | tuple) else [value]
+                yield from (f"--{table}.{flag}", *map(str, given))
+
+
+def _difference(saved: Config, asked: Config) -> str:
+    """What makes a saved run another one than is asked for; empty if nothing does."""
+    before, now = saved.agent, asked.agent
+    if before.name != now.name:
+        return f"agent.name: {before.name} there, {now.name} asked for"
+    pairs = [
+        (
+            f"agent.{member.name}",
+            getattr(before, member.name),
+            getattr(now, member.name),
+        )
+        for member in dataclasses.fields(now)
+    ]
+    pairs += [
+        (f"trainer.{name}", getattr(saved.trainer, name), getattr(asked.trainer, name))
+        for name in _FIXED
+    ]
+    return "; ".join(
+        f"{name}: {was} there, {wanted} asked for"
+        for name, was, wanted in pairs
+        if was != wanted
+    )

@@ -1,0 +1,280 @@
+"""Running a sweep: one program for each thing to do, one after another.
+
+A program that fails ends its cell, not the sweep. One that was preempted ends the sweep
+in the same way, to be started again.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from trainer.sweep.cells import Cell, State, logged_step, look
+
+EXIT_FAILED = 1
+# That of a training which was told to stop and has saved.
+EXIT_PREEMPTED = os.EX_TEMPFAIL
+# Beside the cells' folders, and not matched by OUT/*.
+LOGS = ".logs"
+_POLL_S = 2.0
+
+
+class Runner(Protocol):
+    """Runs ``python -m trainer`` with some arguments."""
+
+    def __call__(
+        self, arguments: Sequence[str], log: Path, tick: Callable[[], None]
+    ) -> int:
+        """Runs one command to its end.
+
+        Args:
+            arguments: Of ``python -m trainer``.
+            log: File its output is added to.
+            tick: To call now and then while it runs.
+
+        Returns:
+            Its exit code; negative if a signal ended it.
+        """
+
+    def stopped(self) -> bool:
+        """Whether this process was told to stop."""
+
+
+class Processes:
+    """A process for each command; a signal to stop is handed on to it."""
+
+    def __init__(self) -> None:
+        self._child: subprocess.Popen[bytes] | None = None
+        self._stop = False
+
+    def __call__(
+        self, arguments: Sequence[str], log: Path, tick: Callable[[], None]
+    ) -> int:
+        """Runs one command, see ``Runner``."""
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as file:
+            command = [sys.executable, "-m", "trainer", *arguments]
+            self._child = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=file, stderr=file
+            )
+            try:
+                if self._stop:  # Before there was a child to tell.
+                    self._child.terminate()
+                while True:
+                    try:
+                        return self._child.wait(_POLL_S)
+                    except subprocess.TimeoutExpired:
+                        tick()
+            finally:
+                self._child = None
+
+    def stopped(self) -> bool:
+        """Whether this process was told to stop."""
+        return self._stop
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Hands SIGTERM and Ctrl-C on to the child: training saves, then ends."""
+
+        def hand_on(number: int, frame: FrameType | None) -> None:
+            self._stop = True
+            if self._child is not None:
+                self._child.terminate()
+
+        previous = {
+            number: signal.signal(number, hand_on)
+            for number in (signal.SIGTERM, signal.SIGINT)
+        }
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+
+@dataclass
+class Clock:
+    """How long cells take, to tell how long is left.
+
+    Attributes:
+        now: Seconds of a clock that only goes on.
+    """
+
+    now: Callable[[], float] = time.perf_counter
+    _spent: dict[str, float] = field(default_factory=dict)
+    _updates: dict[str, int] = field(default_factory=dict)
+
+    def add(self, cell: Cell, updates: int, seconds: float) -> None:
+        """Remembers what some updates of a cell took, evaluation included."""
+        if updates > 0:
+            self._spent[cell.method] = self._spent.get(cell.method, 0.0) + seconds
+            self._updates[cell.method] = self._updates.get(cell.method, 0) + updates
+
+    def left_s(self, left: Sequence[tuple[Cell, int]]) -> float | None:
+        """Estimates what is left.
+
+        Args:
+            left: Cells and updates.
+
+        Returns:
+            Seconds: updates left by the mean of the method's, or of all methods' where
+            none of the method has run; None if nothing has.
+        """
+        if not self._spent:
+            return None
+        mean = sum(self._spent.values()) / sum(self._updates.values())
+        rates = {
+            method: self._spent[method] / self._updates[method]
+            for method in self._spent
+        }
+        return sum(updates * rates.get(cell.method, mean) for cell, updates in left)
+
+
+def run_sweep(
+    cells: Sequence[Cell],
+    *,
+    runner: Runner,
+    console: Console,
+    clock: Clock | None = None,
+) -> int:
+    """Trains and evaluates every cell that is not finished.
+
+    Args:
+        cells: In the order to run them.
+        runner: Runs a cell's commands.
+        console: For progress and failures.
+        clock: Of the estimates.
+
+    Returns:
+        Exit code: 0 if all cells are finished, 1 if some failed, 75 if the sweep was
+        stopped and the same command goes on.
+    """
+    clock = clock or Clock()
+    states = [look(cell) for cell in cells]
+    waiting = [
+        (cell, state)
+        for cell, state in zip(cells, states, strict=True)
+        if state.stage != "finished"
+    ]
+    console.print(f"{len(cells)} cells, {len(cells) - len(waiting)} of them finished")
+    failures: list[tuple[Cell, str]] = []
+    with _progress(console) as bar:
+        task = bar.add_task("", total=sum(_updates_left(*each) for each in waiting))
+        for index, (cell, state) in enumerate(waiting):
+            bar.update(task, description=f"{index + 1}/{len(waiting)} {cell.name}")
+            console.print(
+                f"[{index + 1}/{len(waiting)}] {cell.name}: {state}", markup=False
+            )
+            started, updates = clock.now(), _updates_left(cell, state)
+            before = bar.tasks[0].completed
+
+            def tick(
+                cell: Cell = cell, state: State = state, at: float = before
+            ) -> None:
+                done = max(0, logged_step(cell) - state.step)
+                bar.update(task, completed=at + done)
+
+            problem = _finish(cell, state, runner, tick)
+            if problem == _STOPPED:
+                console.print("stopped; run the same command to go on")
+                return EXIT_PREEMPTED
+            bar.update(task, completed=before + updates)
+            seconds = clock.now() - started
+            if problem is not None:
+                failures.append((cell, problem))
+                console.print(f"  failed: {problem}", markup=False)
+                continue
+            clock.add(cell, updates, seconds)
+            left = clock.left_s(
+                [(c, _updates_left(c, s)) for c, s in waiting[index + 1 :]]
+            )
+            console.print(
+                f"  done in {_duration(seconds)}"
+                + (f"; about {_duration(left)} left" if left else "")
+            )
+    if failures:
+        console.print(f"{len(failures)} of {len(cells)} cells failed:")
+        for cell, problem in failures:
+            console.print(f"  {cell.name}: {problem}", markup=False)
+        return EXIT_FAILED
+    return 0
+
+
+_STOPPED = "stopped"
+
+
+def _finish(
+    cell: Cell, state: State, runner: Runner, tick: Callable[[], None]
+) -> str | None:
+    """Does what a cell lacks.
+
+    Returns:
+        What went wrong, ``_STOPPED`` if the sweep is to end, else None.
+    """
+    if state.stage == "differs":
+        return f"{cell.folder} {state}; give another `out`, or move it away"
+    log = cell.folder.parent / LOGS / f"{cell.name}.log"
+    if state.stage in ("new", "begun"):
+        problem = _run(cell.train, log, runner, tick)
+        if problem is not None:
+            return problem
+        state = look(cell)
+    if state.stage == "trained":
+        problem = _run(cell.evaluate(state.missing), log, runner, tick)
+        if problem is not None:
+            return problem
+        state = look(cell)
+    if state.stage != "finished":
+        return f"its commands ended well, and yet it is {state}; see {log}"
+    return None
+
+
+def _run(
+    arguments: Sequence[str], log: Path, runner: Runner, tick: Callable[[], None]
+) -> str | None:
+    code = runner(arguments, log, tick)
+    if code == EXIT_PREEMPTED or runner.stopped():
+        return _STOPPED
+    if code == 0:
+        return None
+    how = f"exit code {code}" if code > 0 else f"signal {-code}"
+    return f"{arguments[0]} ended with {how}: {_last_line(log)} (see {log})"
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").split("\n") if log.exists() else []
+    return next((line for line in reversed(lines) if line.strip()), "it said nothing")
+
+
+def _updates_left(cell: Cell, state: State) -> int:
+    if state.stage in ("trained", "finished", "differs"):
+        return 0
+    return max(0, cell.config.trainer.steps - state.step)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} % of all updates"),
+        console=console,
+        # Without a terminal the lines of the cells are the progress.
+        disable=not console.is_terminal,
+    )
