@@ -43,7 +43,7 @@ GENERAL = {
 def test_every_domain_of_the_paper_has_its_file() -> None:
     assert set(DOMAINS) == set(paper_datasets())
     names = {path.stem for path in CONFIGS.glob("*.toml")}
-    assert names == {*DOMAINS, "demo"}
+    assert names == {*DOMAINS, "demo", "cpu-evidence"}
 
 
 @pytest.mark.parametrize("dataset", DOMAINS)
