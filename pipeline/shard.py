@@ -253,8 +253,13 @@ def commit_store(plan: StorePlan, parts: Iterable[PartManifest]) -> DatasetManif
         _delete_strays(plan)
         data = manifest.to_json(value).encode()
         files.commit(plan.root, manifest.DATASET_MANIFEST, data, replacing=there)
-    files.delete(plan.root, _CLAIM)
+    release(plan)
     return value
+
+
+def release(plan: StorePlan) -> None:
+    """Leaves the folder to whoever writes a store there next."""
+    files.delete(plan.root, _CLAIM)
 
 
 def claim(plan: StorePlan) -> None:
@@ -281,7 +286,7 @@ def claim(plan: StorePlan) -> None:
     try:
         find_committed(plan)  # Finished since it was looked for, perhaps.
     except DataFormatError:
-        files.delete(plan.root, _CLAIM)
+        release(plan)
         raise
 
 

@@ -12,6 +12,7 @@ from pipeline import export, progress, shard, summary
 from pipeline.commands.arguments import usage_errors
 from pipeline.domains import Domain
 from pipeline.plan import Inputs, StorePlan, plan_inputs
+from pipeline.store.errors import DataFormatError
 from pipeline.store.reader import Store
 
 # Starting worker processes takes as long as writing so many rows.
@@ -67,13 +68,18 @@ def write_store(
         console.print(f"{plan.root}: already finished, nothing to do", soft_wrap=True)
         return
     shard.claim(plan)
-    run_parts(
-        console,
-        plan,
-        workers,
-        beam_arguments,
-        lambda root, runs: build.define_sharding(root, plan, runs=runs),
-    )
+    try:
+        run_parts(
+            console,
+            plan,
+            workers,
+            beam_arguments,
+            lambda root, runs: build.define_sharding(root, plan, runs=runs),
+        )
+    except DataFormatError:
+        # What cannot be written so may be written otherwise.
+        shard.release(plan)
+        raise
 
 
 def run_parts(
