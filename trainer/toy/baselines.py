@@ -22,17 +22,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from trainer import sharding
 from trainer.agents import AgentConfig, make_agent
 from trainer.agents.base import Agent
 from trainer.agents.fql import FQLConfig
 from trainer.agents.iql import IQLConfig
 from trainer.agents.qc import QCConfig
-from trainer.data.feed import BatchSource, FeedConfig, make_feed
 from trainer.nn.networks import Params
-from trainer.state import init_state, make_train_call
 from trainer.toy import grid
 from trainer.toy.neural import DISCOUNT, NOISE, RECORDINGS
+from trainer.toy.training import train
 
 HORIZON = 3
 _FQL = FQLConfig(
@@ -70,7 +68,6 @@ CONFIGS: dict[str, AgentConfig] = {
 }
 UPDATES = 2_000
 BATCH_SIZE = 64
-_UPDATES_PER_CALL = 250
 _VOTES = 64
 
 
@@ -99,32 +96,8 @@ def train_baseline(name: str, seeds: tuple[int, ...]) -> list[BaselineResult]:
     """
     table = grid.table(DISCOUNT, recordings=RECORDINGS, noise=NOISE)
     agent = make_agent(CONFIGS[name], grid.facts(table))
-    # Too small to spread.
-    mesh = sharding.make_mesh(
-        sharding.MeshConfig(),
-        seeds=len(seeds),
-        batch_size=BATCH_SIZE,
-        devices=jax.devices()[:1],
-    )
-    source = BatchSource(
-        table,
-        agent.sampler,
-        seeds=seeds,
-        batch_size=BATCH_SIZE,
-        steps=UPDATES,
-        gather=False,
-    )
-    feed = make_feed(source, FeedConfig(), updates_per_call=_UPDATES_PER_CALL)
-    call = make_train_call(agent, mesh, seeds=len(seeds))
-    state = init_state(agent, mesh, seeds)
-    rows = (table.observations, table.actions)
-    for batches in feed:
-        state, _ = call(state, rows, batches)
-    params = jax.device_get(state.agent.params)
-    return [
-        _follow(agent, jax.tree.map(lambda leaf, q=q: leaf[q], params))
-        for q in range(len(seeds))
-    ]
+    trained = train([(agent, UPDATES)], table, seeds, batch_size=BATCH_SIZE)
+    return [_follow(agent, params) for params in trained]
 
 
 def _follow(agent: Agent, params: Params) -> BaselineResult:

@@ -26,14 +26,11 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from trainer import sharding
 from trainer.agents.vast import VAST
 from trainer.agents.vast_config import VASTConfig
-from trainer.data.sampler import step_generator
-from trainer.data.table import RowTable
 from trainer.nn.networks import Params
-from trainer.state import init_state, make_train_call
 from trainer.toy import grid
+from trainer.toy.training import train
 
 DISCOUNT = 0.99
 CONFIG = VASTConfig(
@@ -58,7 +55,6 @@ CONFIG = VASTConfig(
 PHASES = ((2_000, 1e-3), (1_500, 1e-4))
 BATCH_SIZE = 128
 RECORDINGS, NOISE = 64, 0.03
-_UPDATES_PER_CALL = 250
 _VOTES = 64
 
 
@@ -93,46 +89,13 @@ def train_networks(
     """
     table = grid.table(DISCOUNT, recordings=RECORDINGS, noise=NOISE)
     facts = grid.facts(table)
-    # Too small to spread.
-    mesh = sharding.make_mesh(
-        sharding.MeshConfig(),
-        seeds=len(seeds),
-        batch_size=BATCH_SIZE,
-        devices=jax.devices()[:1],
-    )
-    rows = (table.observations, table.actions)
-    state, step = init_state(VAST(CONFIG, facts), mesh, seeds), 0
-    for updates, learning_rate in phases:
-        config = dataclasses.replace(CONFIG, learning_rate=learning_rate)
-        agent = VAST(config, facts)
-        call = make_train_call(agent, mesh, seeds=len(seeds))
-        for _ in range(updates // _UPDATES_PER_CALL):
-            state, _ = call(state, rows, _draw(agent, table, seeds, step))
-            step += _UPDATES_PER_CALL
-            progress(_UPDATES_PER_CALL)
-    params = jax.device_get(state.agent.params)
-    return [
-        _follow(agent, jax.tree.map(lambda leaf, q=q: leaf[q], params))
-        for q in range(len(seeds))
+    phased = [
+        (VAST(dataclasses.replace(CONFIG, learning_rate=learning_rate), facts), updates)
+        for updates, learning_rate in phases
     ]
-
-
-def _draw(agent: VAST, table: RowTable, seeds: tuple[int, ...], step: int) -> object:
-    """Index batches of one call, ``[M, Q, B]``."""
-    drawn = [
-        [
-            agent.sampler.draw(
-                table,
-                step_generator(table, agent.sampler, seed=seed, step=step + update),
-                BATCH_SIZE,
-            )
-            for seed in seeds
-        ]
-        for update in range(_UPDATES_PER_CALL)
-    ]
-    flat = [index for row in drawn for index in row]
-    shape = (_UPDATES_PER_CALL, len(seeds), BATCH_SIZE)
-    return jax.tree.map(lambda *leaves: np.stack(leaves).reshape(shape), *flat)
+    trained = train(phased, table, seeds, batch_size=BATCH_SIZE, progress=progress)
+    agent, _ = phased[-1]
+    return [_follow(agent, params) for params in trained]
 
 
 def _follow(agent: VAST, params: Params) -> NeuralResult:
