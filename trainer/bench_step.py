@@ -21,13 +21,13 @@ from rich.table import Table
 
 from trainer import flops, sharding
 from trainer.agents import AGENTS
-from trainer.agents.base import Agent, AgentState, DataFacts, Metrics
+from trainer.agents.base import Agent, DataFacts, Metrics
 from trainer.data.made_up import draw_batches, random_table, shape_facts
 from trainer.describe_mesh import devices_of, memory_of, parse_mesh
-from trainer.network_shapes import read_networks
+from trainer.network_shapes import optimised_layers, read_networks
 from trainer.nn.networks import Precision
 from trainer.sharding import MeshConfig
-from trainer.state import TrainState, init_state, make_train_call
+from trainer.state import TrainState, init_state, make_train_call, update_seeds
 from trainer.update import make_update
 
 # Turns that the three ways take; the median of each is shown.
@@ -53,7 +53,11 @@ class Peak:
 # matrices. The first that matches holds.
 PEAKS = (
     Peak("H100 PCIe", 756e12, 378e12),
-    Peak("H100|H200|GH200", 989e12, 494e12),
+    Peak(
+        "H100|H200|GH200",
+        flops.H100.peaks["bfloat16"],
+        flops.H100.peaks["tensorfloat32"],
+    ),
     Peak("A100", 312e12, 156e12),
     Peak("L4$", 121e12, 60e12),
     Peak("TPU v6", 918e12, 918e12),
@@ -297,17 +301,7 @@ def make_plain_call(agent: Agent) -> Any:
     Returns:
         ``call(state, batches [M, Q, B, ...])``, jitted; the state is donated.
     """
-    one_update = make_update(agent)
-
-    def one(
-        agent_state: AgentState, raw_key: jax.Array, batch: Any
-    ) -> tuple[AgentState, Metrics]:
-        key = jax.random.fold_in(jax.random.wrap_key_data(raw_key), agent_state.step)
-        return one_update(agent_state, batch, key)
-
-    def update(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
-        agent_state, metrics = jax.vmap(one)(state.agent, state.keys, batch)
-        return TrainState(agent_state, state.keys), metrics
+    update = partial(update_seeds, make_update(agent))
 
     @partial(jax.jit, donate_argnums=0)
     def call(state: TrainState, batches: Any) -> tuple[TrainState, Metrics]:
@@ -332,14 +326,8 @@ def count_operations(agent: Agent, config: Any, *, batch_size: int) -> int | Non
     if calls is None:
         return None
     state = jax.eval_shape(agent.init, jax.random.key(0))
-    return flops.update_flops(
-        calls(config, batch_size),
-        {
-            network.name: (network.layers, network.copies)
-            for network in read_networks(state)
-            if network.role == "optimised"
-        },
-    )
+    layers = optimised_layers(read_networks(state))
+    return flops.update_flops(calls(config, batch_size), layers)
 
 
 def peak_of(device: str, precision: str) -> float | None:

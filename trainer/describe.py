@@ -13,7 +13,7 @@ from trainer import flops
 from trainer.agents import make_agent
 from trainer.config import Config, encode
 from trainer.data.made_up import shape_facts
-from trainer.network_shapes import Network, read_networks
+from trainer.network_shapes import Network, optimised_layers, read_networks
 
 UPDATES = 1_000_000
 
@@ -129,13 +129,8 @@ def _cost(
     if count_calls is None:
         return None
     calls = count_calls(config.agent, config.trainer.batch_size)
-    shapes = {
-        network.name: (network.layers, network.copies)
-        for network in networks
-        if network.role == "optimised"
-    }
     seeds = config.trainer.seeds
-    operations = seeds * flops.update_flops(calls, shapes)
+    operations = seeds * flops.update_flops(calls, optimised_layers(networks))
     return Cost(
         calls=calls,
         flops_per_update=operations,

@@ -133,7 +133,7 @@ def _call(place: Place, deadline: float) -> str:
     doubled = ""
     answers: list[socket.socket] = []
     port = int(place.address.rsplit(":", 1)[1])
-    with socket.create_server(("", port), reuse_port=False) as server:
+    with socket.create_server(("", port)) as server:
         while len(here) < place.count and not doubled:
             server.settimeout(max(0.001, deadline - time.monotonic()))
             try:

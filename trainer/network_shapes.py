@@ -57,6 +57,17 @@ def read_networks(state: AgentState) -> tuple[Network, ...]:
     )
 
 
+def optimised_layers(
+    networks: tuple[Network, ...],
+) -> dict[str, tuple[tuple[tuple[int, int], ...], int]]:
+    """Layers and copies of the optimised networks, by name."""
+    return {
+        network.name: (network.layers, network.copies)
+        for network in networks
+        if network.role == "optimised"
+    }
+
+
 def _network(name: str, role: Literal["optimised", "target"], tree: Any) -> Network:
     leaves = [
         (jax.tree_util.keystr(path, simple=True, separator="/"), leaf)

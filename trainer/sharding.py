@@ -9,7 +9,7 @@ Dimensions: M updates per call, Q seeds, B batch.
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -152,12 +152,7 @@ def state_shardings(shapes: Any, mesh: Mesh, rules: Sequence[Rule] = RULES) -> A
         if leaf.ndim == 1:  # A counter of each seed.
             return NamedSharding(mesh, PartitionSpec(SEED))
         name = jax.tree_util.keystr(path, simple=True, separator="/")
-        rule = next((rule for rule in active if rule.matches(name)), None)
-        if rule is None:
-            raise ValueError(
-                f"sharding: no rule matches {name} {list(leaf.shape[1:])}; add one to "
-                "trainer.sharding.RULES"
-            )
+        rule = _find_rule(active, name, leaf.shape[1:])
         used.add(rule)
         return NamedSharding(mesh, _spec(rule, name, leaf.shape, mesh))
 
@@ -185,29 +180,48 @@ def _spec(rule: Rule, path: str, shape: tuple[int, ...], mesh: Mesh) -> Partitio
                 f"{' * '.join(axes)} = {_size(mesh, axes)} devices: {size} is no "
                 "multiple of it; choose another agent.width or a smaller mesh axis"
             )
-    split = (tuple(axis for axis in axes if mesh.shape[axis] > 1) for axes in rule.axes)
-    return PartitionSpec(SEED, *[None] * whole, *(axes or None for axes in split))
+    return PartitionSpec(SEED, *_split(rule, len(shape) - 1, mesh))
+
+
+def _find_rule(rules: Sequence[Rule], path: str, shape: Sequence[int]) -> Rule:
+    for rule in rules:
+        if rule.matches(path):
+            return rule
+    raise ValueError(
+        f"sharding: no rule matches {path} {list(shape)}; add one to "
+        "trainer.sharding.RULES"
+    )
+
+
+def _split(
+    rule: Rule, ndim: int, mesh: Mesh, *, without: Sequence[str] = ()
+) -> list[tuple[str, ...] | None]:
+    """Axes of each dimension of one seed's array; those of one device left out."""
+    kept = [
+        tuple(axis for axis in axes if mesh.shape[axis] > 1 and axis not in without)
+        for axes in rule.axes
+    ]
+    return [None] * (ndim - len(kept)) + [axes or None for axes in kept]
 
 
 def gather_params(params: Any, *, mesh: Mesh) -> Any:
     """Brings the ``fsdp`` parts of one seed's parameters together."""
-    return _constrain(params, mesh, lambda axis: axis != FSDP)
+    return _constrain(params, mesh, without=(FSDP,))
 
 
 def scatter_params(params: Any, *, mesh: Mesh) -> Any:
     """Lays one seed's parameters, or their gradient, out as the state has them."""
-    return _constrain(params, mesh, lambda axis: True)
+    return _constrain(params, mesh)
 
 
-def _constrain(params: Any, mesh: Mesh, keep: Callable[[str], bool]) -> Any:
+def _constrain(params: Any, mesh: Mesh, *, without: Sequence[str] = ()) -> Any:
     if _size(mesh, (FSDP, TENSOR)) == 1:
         return params
 
     def constrain(path: Any, leaf: jax.Array) -> jax.Array:
         name = jax.tree_util.keystr(path, simple=True, separator="/")
-        rule = next(rule for rule in RULES if rule.matches(name))
-        axes = [tuple(filter(keep, axes)) or None for axes in rule.axes]
-        spec = PartitionSpec(*[None] * (leaf.ndim - len(axes)), *axes)
+        rule = _find_rule(RULES, name, leaf.shape)
+        spec = PartitionSpec(*_split(rule, leaf.ndim, mesh, without=without))
         return jax.lax.with_sharding_constraint(leaf, NamedSharding(mesh, spec))
 
     return jax.tree_util.tree_map_with_path(constrain, params)

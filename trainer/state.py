@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 
 from trainer import sharding
 from trainer.agents.base import Agent, AgentState, Metrics
-from trainer.update import make_update
+from trainer.update import Update, make_update
 
 
 class TrainState(NamedTuple):
@@ -104,25 +104,12 @@ def make_train_call(
     )
 
     def update(rows: Any, state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
-        def one(
-            agent_state: AgentState, raw_key: jax.Array, batch: Any
-        ) -> tuple[AgentState, Metrics]:
-            if rows is not None:
-                batch = agent.sampler.gather(*rows, batch)
-            key = jax.random.fold_in(
-                jax.random.wrap_key_data(raw_key), agent_state.step
-            )
-            return one_update(agent_state, batch, key)
-
-        agent_state, metrics = jax.vmap(one, spmd_axis_name=sharding.SEED)(
-            state.agent, state.keys, batch
-        )
+        if rows is not None:
+            batch = agent.sampler.gather(*rows, batch)
+        state, metrics = update_seeds(one_update, state, batch, axis=sharding.SEED)
         # Left alone, the compiler may lay out what one update hands to the next as it
         # likes: whole, at worst.
-        state = jax.lax.with_sharding_constraint(
-            TrainState(agent_state, state.keys), placed
-        )
-        return state, metrics
+        return jax.lax.with_sharding_constraint(state, placed), metrics
 
     @partial(
         jax.jit,
@@ -140,6 +127,33 @@ def make_train_call(
 
     compiled: TrainCall = call
     return compiled
+
+
+def update_seeds(
+    one_update: Update, state: TrainState, batch: Any, *, axis: str | None = None
+) -> tuple[TrainState, Metrics]:
+    """Does one update of every seed, each with a key of its own for that step.
+
+    Args:
+        one_update: Of one seed.
+        state: Of Q seeds.
+        batch: ``[Q, B, ...]``.
+        axis: Mesh axis the seeds are spread over, if any.
+
+    Returns:
+        The state after it, and figures ``[Q]``.
+    """
+
+    def one(
+        agent_state: AgentState, raw_key: jax.Array, batch: Any
+    ) -> tuple[AgentState, Metrics]:
+        key = jax.random.fold_in(jax.random.wrap_key_data(raw_key), agent_state.step)
+        return one_update(agent_state, batch, key)
+
+    agent_state, metrics = jax.vmap(one, spmd_axis_name=axis)(
+        state.agent, state.keys, batch
+    )
+    return TrainState(agent_state, state.keys), metrics
 
 
 def step_of(state: TrainState) -> int:
