@@ -18,6 +18,7 @@ from typing import Any
 from infra.errors import LaunchError
 from infra.machines import Slice
 from infra.names import BucketPath, check_job_name, parse_bucket_path
+from trainer.exits import EXIT_DIVERGED, EXIT_PREEMPTED, EXIT_USAGE
 
 Document = dict[str, Any]
 
@@ -28,8 +29,7 @@ USER = 10001
 CONFIG_FOLDER = "/etc/vast-rl"
 CONFIG_FILE = "run.toml"
 RUNS_FOLDER = "/mnt/runs"
-# Exit codes of trainer/cli.py.
-SAVED, HOPELESS = 75, (2, 3)
+SAVED, HOPELESS = EXIT_PREEMPTED, (EXIT_USAGE, EXIT_DIVERGED)
 _JOB = "trainer"
 
 

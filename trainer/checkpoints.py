@@ -14,12 +14,15 @@ import orbax.checkpoint as ocp
 
 from pipeline.store.errors import DataFormatError
 from trainer.agents.base import Agent, AgentState
+from trainer.config import differences
 from trainer.folders import FolderLike, absolute, open_folder
 from trainer.nn.networks import Params
 from trainer.run import CHECKPOINTS, Run
 from trainer.state import TrainState
 
 _PARAMS, _TRAIN, _DATA, _RUN = "params", "train", "data", "run"
+# The items of a step that hold arrays.
+ARRAY_ITEMS = (_PARAMS, _TRAIN)
 # Differences listed of another architecture.
 _SHOWN = 12
 
@@ -158,20 +161,18 @@ class Checkpoints:
                 )
         return place
 
+    def read_shapes(self, step: int, item: str) -> dict[str, Any]:
+        """Shapes and dtypes of the arrays of an item, by path; no array is read."""
+        return _by_name(self._manager.item_metadata(step)[item].tree)
+
     def _check_arrays(self, step: int, wanted: dict[str, Any]) -> None:
         """Refuses a step whose arrays are of other names or shapes."""
         differing = []
         for item, tree in wanted.items():
-            saved = {
-                _name(path): tuple(leaf.shape)
-                for path, leaf in jax.tree_util.tree_leaves_with_path(
-                    self._manager.item_metadata(step)[item].tree
-                )
-            }
-            asked = {
-                _name(path): tuple(leaf.shape)
-                for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-            }
+            saved, asked = (
+                {name: tuple(leaf.shape) for name, leaf in leaves.items()}
+                for leaves in (self.read_shapes(step, item), _by_name(tree))
+            )
             differing += [
                 f"  {item}/{name}: {saved.get(name, 'not there')} saved, "
                 f"{asked.get(name, 'not there')} asked for"
@@ -243,19 +244,10 @@ class Checkpoints:
                 f"{self.folder}/{step}: was trained on data {saved.fingerprint}, and "
                 f"the store now is {run.fingerprint}; train into another folder"
             )
-        before, now = (dict(_flat(one.config.agent)) for one in (saved, run))
-        if before["agent.name"] != now["agent.name"]:  # Other settings altogether.
-            before, now = ({"agent.name": one["agent.name"]} for one in (before, now))
         differing = [
-            f"{name}: {before[name]!r} before, {now[name]!r} now"
-            for name in before
-            if before[name] != now[name]
+            f"{name}: {before!r} before, {now!r} now"
+            for name, before, now in differences(saved.config, run.config)
         ]
-        fixed = ("batch_size", "microbatches", "seed", "seeds")
-        for name in fixed:
-            was, wanted = (getattr(one.config.trainer, name) for one in (saved, run))
-            if was != wanted:
-                differing.append(f"trainer.{name}: {was} before, {wanted} now")
         if differing:
             raise DataFormatError(
                 f"{self.folder}/{step}: is of another run than the one asked for "
@@ -263,12 +255,11 @@ class Checkpoints:
             )
 
 
-def _name(path: Any) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator="/")
-
-
-def _flat(config: Any) -> list[tuple[str, Any]]:
-    return [(f"agent.{name}", value) for name, value in vars(config).items()]
+def _by_name(tree: Any) -> dict[str, Any]:
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
 
 
 def _split(state: TrainState) -> tuple[Params, dict[str, Any]]:

@@ -21,15 +21,14 @@ from trainer.commands.subgoals import Subgoals
 from trainer.commands.sweep import Sweep
 from trainer.commands.toy import Toy
 from trainer.commands.train import Train
-
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_DIVERGED = 3
-EXIT_STALLED = 4
-# sysexits.h EX_TEMPFAIL: saved, and the same command goes on. Cluster restart
-# policies are tied to it.
-EXIT_PREEMPTED = 75
-EXIT_INTERRUPTED = 130
+from trainer.exits import (
+    EXIT_DIVERGED,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_PREEMPTED,
+    EXIT_STALLED,
+    EXIT_USAGE,
+)
 
 _COMMANDS: dict[str, type[Any]] = {
     "train": Train,

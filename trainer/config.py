@@ -21,6 +21,8 @@ from trainer.data.feed import FeedConfig
 from trainer.sharding import MeshConfig
 
 TASKS = range(1, 6)
+# Of trainer.*: what makes a run another one.
+_IDENTITY = ("batch_size", "microbatches", "seed", "seeds")
 # Folder beside a configuration file, with the settings of the other agents.
 BASELINES = "baselines"
 Json = dict[str, Any]
@@ -61,6 +63,11 @@ class TrainerConfig:
     keep_checkpoints: int = 3
     keep_every: int | None = None
     microbatches: int = 1
+
+    @property
+    def seed_range(self) -> range:
+        """Seeds of the runs trained side by side."""
+        return range(self.seed, self.seed + self.seeds)
 
     def __post_init__(self) -> None:
         for name in (
@@ -138,7 +145,7 @@ def load(path: str | Path, *, task: int, agent: str | None = None) -> Config:
         raise ConfigError(
             f"--agent: expected one of {', '.join(AGENTS)}, got {agent!r}"
         )
-    raw = _read(Path(path), missing="see configs/")
+    raw = read_toml(Path(path), missing="no such configuration file; see configs/")
     if "datasets" in raw:
         raise ConfigError(
             f"{path}: holds an agent's settings for many data sets; give the "
@@ -147,15 +154,15 @@ def load(path: str | Path, *, task: int, agent: str | None = None) -> Config:
     overrides = _pop_tasks(raw, where=str(path))
     # Every task's overrides are checked, not only those of the task at hand.
     for override in overrides.values():
-        decode(_merged(raw, override), where=str(path))
-    merged = _merged(raw, overrides.get(str(task), {}))
+        decode(merge_tables(raw, override), where=str(path))
+    merged = merge_tables(raw, overrides.get(str(task), {}))
     config = decode(merged, where=str(path))
     if agent in (None, config.agent.name):
         return config
     file = baseline_file(path, agent)
     settings = read_baseline(file, dataset=config.dataset, task=task)
     merged.pop("agent", None)
-    return decode(_merged(merged, settings), where=f"{path} with {file}")
+    return decode(merge_tables(merged, settings), where=f"{path} with {file}")
 
 
 def baseline_file(path: str | Path, agent: str) -> Path:
@@ -179,10 +186,11 @@ def read_baseline(file: Path, *, dataset: str, task: int) -> Json:
     Raises:
         ConfigError: If the file is missing, no TOML, or has not that data set.
     """
-    settings = _read(
+    settings = read_toml(
         file,
-        missing="an agent's settings are read from the folder "
-        f"{BASELINES!r} beside the given configuration, such as configs/{BASELINES}/",
+        missing="no such configuration file; an agent's settings are read from the "
+        f"folder {BASELINES!r} beside the given configuration, such as "
+        f"configs/{BASELINES}/",
     )
     datasets = settings.pop("datasets", {})
     if dataset not in datasets:
@@ -192,8 +200,8 @@ def read_baseline(file: Path, *, dataset: str, task: int) -> Json:
             f"[datasets.{dataset}.agent]"
         )
     overrides = _pop_tasks(datasets[dataset], where=f"{file}: datasets.{dataset}")
-    chosen = _merged(datasets[dataset], overrides.get(str(task), {}))
-    return _merged(settings, chosen)
+    chosen = merge_tables(datasets[dataset], overrides.get(str(task), {}))
+    return merge_tables(settings, chosen)
 
 
 def decode(raw: Json, *, where: str) -> Config:
@@ -253,11 +261,48 @@ def encode(config: Config) -> Json:
     return dataclasses.asdict(config)
 
 
-def _read(path: Path, *, missing: str) -> Json:
+def differences(one: Config, other: Config) -> list[tuple[str, Any, Any]]:
+    """What makes one run another one: checkpoints of neither go on as the other.
+
+    How long it goes on, and how it is fed and spread over devices, may change.
+
+    Args:
+        one: Configuration of a run.
+        other: Configuration of another.
+
+    Returns:
+        Name, value in the one and value in the other of what differs.
+    """
+    if one.agent.name != other.agent.name:  # Other settings altogether.
+        return [("agent.name", one.agent.name, other.agent.name)]
+    pairs = [
+        (f"agent.{name}", value, getattr(other.agent, name))
+        for name, value in vars(one.agent).items()
+    ]
+    pairs += [
+        (f"trainer.{name}", getattr(one.trainer, name), getattr(other.trainer, name))
+        for name in _IDENTITY
+    ]
+    return [pair for pair in pairs if pair[1] != pair[2]]
+
+
+def read_toml(path: Path, *, missing: str) -> Json:
+    """Reads a TOML file.
+
+    Args:
+        path: Of the file.
+        missing: What to say, and to do, if it is not there.
+
+    Returns:
+        Its tables.
+
+    Raises:
+        ConfigError: If it is missing or no TOML.
+    """
     try:
         return tomllib.loads(path.read_text())
     except FileNotFoundError as error:
-        raise ConfigError(f"{path}: no such configuration file; {missing}") from error
+        raise ConfigError(f"{path}: {missing}") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not TOML: {error}") from error
 
@@ -270,11 +315,12 @@ def _pop_tasks(raw: Json, *, where: str) -> Json:
     return overrides
 
 
-def _merged(base: Mapping[str, Any], override: Mapping[str, Any]) -> Json:
+def merge_tables(base: Mapping[str, Any], override: Mapping[str, Any]) -> Json:
+    """Tables of tables, those of the second over those of the first."""
     merged = dict(base)
     for key, value in override.items():
         nested = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
-        merged[key] = _merged(merged[key], value) if nested else value
+        merged[key] = merge_tables(merged[key], value) if nested else value
     return merged
 
 

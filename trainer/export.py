@@ -14,17 +14,13 @@ from typing import Any
 
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
 from safetensors.numpy import save_file
 
 from pipeline.store.errors import DataFormatError
-from trainer.checkpoints import Checkpoints
+from trainer.checkpoints import ARRAY_ITEMS, Checkpoints
 from trainer.folders import FolderLike
 from trainer.nn.networks import Params
 from trainer.run import Run
-
-# The items of a step that hold arrays.
-_ITEMS = ("params", "train")
 
 
 @dataclass(frozen=True)
@@ -104,9 +100,13 @@ def inspect(folder: FolderLike, *, step: int | None = None) -> Inspection:
             step=chosen,
             run=checkpoints.read_run(chosen),
             arrays=tuple(
-                array
-                for item in _ITEMS
-                for array in _read_arrays(checkpoints, chosen, item)
+                SavedArray(
+                    path=f"{item}/{name}",
+                    shape=tuple(leaf.shape),
+                    dtype=jax.numpy.dtype(leaf.dtype).name,
+                )
+                for item in ARRAY_ITEMS
+                for name, leaf in checkpoints.read_shapes(chosen, item).items()
             ),
         )
     finally:
@@ -142,8 +142,7 @@ def export(
     try:
         chosen = _choose(checkpoints, step)
         run = checkpoints.read_run(chosen)
-        trainer = run.config.trainer
-        seeds = range(trainer.seed, trainer.seed + trainer.seeds)
+        seeds = run.config.trainer.seed_range
         if seed is not None and seed not in seeds:
             raise DataFormatError(
                 f"{folder}: expected --seed to be one of {', '.join(map(str, seeds))}, "
@@ -188,16 +187,3 @@ def _choose(checkpoints: Checkpoints, step: int | None) -> int:
             f"{', '.join(map(str, steps))}, got {step}"
         )
     return steps[-1] if step is None else step
-
-
-def _read_arrays(checkpoints: Checkpoints, step: int, item: str) -> list[SavedArray]:
-    with ocp.StandardCheckpointer() as checkpointer:
-        tree = checkpointer.metadata(checkpoints.folder.absolute() / str(step) / item)
-    return [
-        SavedArray(
-            path=f"{item}/" + jax.tree_util.keystr(path, simple=True, separator="/"),
-            shape=tuple(leaf.shape),
-            dtype=jax.numpy.dtype(leaf.dtype).name,
-        )
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree.item_metadata.tree)
-    ]

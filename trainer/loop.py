@@ -27,6 +27,7 @@ from trainer.data.table import RowTable
 from trainer.folders import FolderLike, open_folder
 from trainer.metrics import MetricsWriter, combine, nonfinite, records
 from trainer.run import RUN_FILE, Run, write_run
+from trainer.signals import handled
 from trainer.state import TrainCall, init_state, make_train_call, step_of
 from trainer.tracing import trace_calls
 
@@ -68,9 +69,10 @@ def train(
         PreemptedError: If SIGTERM came; the last step is saved.
     """
     config = run.config.trainer
-    seeds = tuple(range(config.seed, config.seed + config.seeds))
+    seeds = tuple(config.seed_range)
 
     # -- Where we are: refused before anything is built ------------------------
+    hosts.check_alike(run.to_json())
     folder = open_folder(out)
     checkpoints = Checkpoints(
         folder,
@@ -112,7 +114,6 @@ def train(
         if on_device and isinstance(rows, RowTable)
         else None
     )
-    hosts.check_alike(run.to_json())
     console.print(
         f"{len(jax.devices())} {jax.devices()[0].platform} device(s) of "
         f"{jax.process_count()} process(es), mesh {dict(mesh.shape)}; rows are "
@@ -196,7 +197,7 @@ def train(
                 blocked_s += time.perf_counter() - waited
                 if compiled is None:
                     compiled = _compile(call, (state, on_mesh, batches), console)
-                    window_start = time.perf_counter()
+                    window_start, blocked_s = time.perf_counter(), 0.0
                 state, metrics = compiled(state, on_mesh, batches)
                 step += config.updates_per_call
                 pending.append(metrics)
@@ -292,12 +293,5 @@ def _stop_requested() -> Iterator[list[int]]:
     def remember(number: int, frame: FrameType | None) -> None:
         received.append(number)
 
-    previous = {
-        number: signal.signal(number, remember)
-        for number in (signal.SIGTERM, signal.SIGINT)
-    }
-    try:
+    with handled(remember, signal.SIGTERM, signal.SIGINT):
         yield received
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

@@ -59,12 +59,11 @@ class Checkpoint:
 
 def _show(found: "Inspection", out: Console) -> None:
     run, trainer = found.run, found.run.config.trainer
-    last = trainer.seed + trainer.seeds - 1
     out.print(f"steps {', '.join(map(str, found.steps))}; this is step {found.step}")
     out.print(
         f"{run.config.agent.name} on {run.dataset} task {run.task.task} "
-        f"({run.task.name}), seeds {trainer.seed} to {last}, batches of "
-        f"{trainer.batch_size}; data {run.fingerprint} from {run.store}"
+        f"({run.task.name}), seeds {trainer.seed} to {trainer.seed_range[-1]}, "
+        f"batches of {trainer.batch_size}; data {run.fingerprint} from {run.store}"
     )
     out.print(", ".join(f"{name} {version}" for name, version in run.versions.items()))
     table = Table("array", "shape", "dtype", "bytes")

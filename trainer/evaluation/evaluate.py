@@ -12,7 +12,7 @@ from rich.console import Console
 
 from pipeline.store.errors import DataFormatError
 from trainer.checkpoints import Checkpoints
-from trainer.evaluation.evaluator import Evaluator, episode_bars, training_seeds
+from trainer.evaluation.evaluator import Evaluator, episode_bars
 from trainer.evaluation.records import Evaluation
 from trainer.evaluation.rollouts import DEFAULT_ENVIRONMENTS, AgentActor
 from trainer.run import read_run
@@ -59,7 +59,7 @@ def evaluate_run(
     """
     console = Console(quiet=True) if console is None else console
     run = read_run(folder)
-    agent, seeds = run.agent(), training_seeds(run)
+    agent, seeds = run.agent(), run.config.trainer.seed_range
     actor = AgentActor(agent)
     evaluations: list[Evaluation] = []
     with contextlib.closing(Checkpoints(folder)) as checkpoints:

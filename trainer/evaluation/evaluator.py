@@ -19,7 +19,11 @@ from rich.progress import (
 
 from pipeline.store.errors import DataFormatError
 from trainer.evaluation.environments import EnvironmentFacts, EnvironmentSpec
-from trainer.evaluation.records import Evaluation, append_evaluation
+from trainer.evaluation.records import (
+    Evaluation,
+    append_evaluation,
+    evaluation_key,
+)
 from trainer.evaluation.rollouts import AgentActor, RolloutPool, usable_cores
 from trainer.evaluation.summary import Score
 from trainer.nn.networks import Params
@@ -133,7 +137,13 @@ class Evaluator:
 
     def key(self, step: int, seed: int) -> tuple[int, ...]:
         """The ``Evaluation.key`` of a checkpoint and training seed here."""
-        return (step, seed, self._evaluation_seed, self._task, self._episodes)
+        return evaluation_key(
+            step=step,
+            seed=seed,
+            evaluation_seed=self._evaluation_seed,
+            task=self._task,
+            episodes=self._episodes,
+        )
 
     def evaluate(
         self, step: int, params: Params, seeds: Sequence[int], progress: Progress
@@ -197,12 +207,6 @@ class Evaluator:
         """Says so where the task is not the one trained for."""
         own = self._run.task.task
         return "" if self._task == own else f", task {self._task} (trained for {own})"
-
-
-def training_seeds(run: Run) -> range:
-    """Seeds of the runs trained side by side."""
-    trainer = run.config.trainer
-    return range(trainer.seed, trainer.seed + trainer.seeds)
 
 
 def episode_bars(console: Console) -> Progress:

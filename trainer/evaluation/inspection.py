@@ -26,7 +26,7 @@ from trainer.evaluation.configurations import (
 )
 from trainer.evaluation.drawing import Image, Painter
 from trainer.evaluation.evaluate import choose_steps
-from trainer.evaluation.evaluator import task_environment, training_seeds
+from trainer.evaluation.evaluator import task_environment
 from trainer.evaluation.inspected import (
     ARRAYS_FILE,
     ERRORS_FILE,
@@ -115,7 +115,7 @@ def inspect_subgoals(
             f"{store.root}: expected a store of {run.dataset}, which the run was "
             f"trained on, got one of {store.manifest.dataset}"
         )
-    seed = training_seeds(run)[0]
+    seed = run.config.trainer.seed_range[0]
     if inspection.training_seed is not None:
         seed = inspection.training_seed
     step, traces = _roll_out(folder, run, seed, inspection, console)
@@ -170,7 +170,7 @@ def inspect_subgoals(
 def _roll_out(
     folder: Path, run: Run, seed: int, inspection: Inspection, console: Console
 ) -> tuple[int, list[Trace]]:
-    seeds = training_seeds(run)
+    seeds = run.config.trainer.seed_range
     if seed not in seeds:
         raise ValueError(f"training seed: expected one of {list(seeds)}, got {seed}")
     agent = run.agent()

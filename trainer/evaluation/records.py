@@ -65,7 +65,20 @@ class Evaluation:
     @property
     def key(self) -> tuple[int, ...]:
         """What it is an evaluation of; a later one of equal key replaces it."""
-        return (self.step, self.seed, self.evaluation_seed, self.task, self.episodes)
+        return evaluation_key(
+            step=self.step,
+            seed=self.seed,
+            evaluation_seed=self.evaluation_seed,
+            task=self.task,
+            episodes=self.episodes,
+        )
+
+
+def evaluation_key(
+    *, step: int, seed: int, evaluation_seed: int, task: int, episodes: int
+) -> tuple[int, ...]:
+    """What an evaluation is of, before it is there; sorts by step, then seed."""
+    return (step, seed, evaluation_seed, task, episodes)
 
 
 def append_evaluation(folder: Path, evaluation: Evaluation) -> None:

@@ -16,12 +16,13 @@ from typing import Literal
 from rich.console import Console
 
 from trainer.checkpoints import Checkpoints
-from trainer.evaluation.evaluator import Evaluator, episode_bars, training_seeds
+from trainer.evaluation.evaluator import Evaluator, episode_bars
 from trainer.evaluation.records import Evaluation, read_evaluations
 from trainer.evaluation.rollouts import DEFAULT_ENVIRONMENTS, AgentActor
 from trainer.loop import PreemptedError
 from trainer.nn.networks import Params
 from trainer.run import CHECKPOINTS, RUN_FILE, Run, read_run
+from trainer.signals import handled
 
 _ATTEMPTS = 3
 _DELETION_S = 2.0
@@ -168,7 +169,7 @@ class _Work:
         missing = {
             evaluator: [
                 seed
-                for seed in training_seeds(self._run)
+                for seed in self._run.config.trainer.seed_range
                 if evaluator.key(step, seed) not in self._recorded
             ]
             for evaluator in self._evaluators
@@ -284,8 +285,5 @@ def _sigterm_raises(folder: Path) -> Iterator[None]:
             "command to go on"
         )
 
-    previous = signal.signal(signal.SIGTERM, stop)
-    try:
+    with handled(stop, signal.SIGTERM):
         yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)

@@ -6,25 +6,30 @@ needs no record of its own. Nothing here touches a device: the programs of the c
 are to have all of them.
 """
 
-import dataclasses
+import functools
 import json
 import os
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pydantic
 
 from trainer import config as configuration
-from trainer.config import TASKS, Config, ConfigError, Json
-from trainer.evaluation.records import read_evaluations
+from trainer.config import (
+    TASKS,
+    Config,
+    ConfigError,
+    Json,
+    differences,
+    merge_tables,
+    read_toml,
+)
+from trainer.evaluation.records import evaluation_key, read_evaluations
 from trainer.run import CHECKPOINTS, METRICS_FILE, RUN_FILE, read_run
 
-# Of trainer.*: what makes a run another one. How long it goes on may change.
-_FIXED = ("batch_size", "microbatches", "seed", "seeds")
 # Enough for the last record of metrics.jsonl.
 _TAIL_BYTES = 1 << 16
 Stage = Literal["new", "begun", "trained", "finished", "differs"]
@@ -143,8 +148,7 @@ class Cell:
     @property
     def seeds(self) -> range:
         """Training seeds."""
-        trainer = self.config.trainer
-        return range(trainer.seed, trainer.seed + trainer.seeds)
+        return self.config.trainer.seed_range
 
     @property
     def evaluated_steps(self) -> tuple[int, ...]:
@@ -208,12 +212,7 @@ def read_sweep(path: Path) -> Sweep:
     Raises:
         ConfigError: If the file is missing, no TOML, or names what does not exist.
     """
-    try:
-        raw = tomllib.loads(path.read_text())
-    except FileNotFoundError as error:
-        raise ConfigError(f"{path}: no such sweep; see configs/sweeps/") from error
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: not TOML: {error}") from error
+    raw = read_toml(path, missing="no such sweep; see configs/sweeps/")
     try:
         return pydantic.TypeAdapter(Sweep).validate_python(raw)
     except pydantic.ValidationError as error:
@@ -266,7 +265,10 @@ def look(cell: Cell) -> State:
     """
     if not (cell.folder / RUN_FILE).exists():
         return State("new")
-    difference = _difference(read_run(cell.folder).config, cell.config)
+    difference = "; ".join(
+        f"{name}: {there} there, {asked} asked for"
+        for name, there, asked in differences(read_run(cell.folder).config, cell.config)
+    )
     if difference:
         return State("differs", difference=difference)
     # Listed, not opened by Orbax, which would take the devices. Half-written steps have
@@ -282,7 +284,14 @@ def look(cell: Cell) -> State:
         step
         for step in cell.evaluated_steps
         if not all(
-            (step, seed, how.seed, cell.task, how.episodes) in there
+            evaluation_key(
+                step=step,
+                seed=seed,
+                evaluation_seed=how.seed,
+                task=cell.task,
+                episodes=how.episodes,
+            )
+            in there
             for seed in cell.seeds
         )
     )
@@ -316,13 +325,16 @@ def _make(sweep: Sweep, dataset: str, task: int, method: str) -> Iterator[Cell]:
         last = min(first + size, end) - 1
         seeds = f"seed-{first}" if first == last else f"seeds-{first}-{last}"
         name = f"{dataset}-{task}-{method}-{seeds}"
-        overrides = _merged(
-            sweep.overrides,
-            chosen.overrides,
-            {"trainer": {"seed": first, "seeds": last - first + 1}},
+        overrides = functools.reduce(
+            merge_tables,
+            (
+                sweep.overrides,
+                chosen.overrides,
+                {"trainer": {"seed": first, "seeds": last - first + 1}},
+            ),
         )
         raw = configuration.encode(base)
-        config = configuration.decode(_merged(raw, overrides), where=name)
+        config = configuration.decode(merge_tables(raw, overrides), where=name)
         kept = config.trainer.keep_checkpoints
         folder = Path(sweep.out) / name
         cell = Cell(
@@ -346,16 +358,6 @@ def _make(sweep: Sweep, dataset: str, task: int, method: str) -> Iterator[Cell]:
         yield cell
 
 
-def _merged(*tables: Mapping[str, Any]) -> Json:
-    """Tables of tables, the later ones over the earlier."""
-    merged: Json = {}
-    for one in tables:
-        for name, value in one.items():
-            both = isinstance(value, Mapping) and isinstance(merged.get(name), Mapping)
-            merged[name] = {**merged[name], **value} if both else value
-    return merged
-
-
 def _flags(overrides: Mapping[str, Json]) -> Iterator[str]:
     """Overrides as ``train`` takes them."""
     for table, values in overrides.items():
@@ -366,27 +368,3 @@ def _flags(overrides: Mapping[str, Json]) -> Iterator[str]:
             else:
                 given = value if isinstance(value, list | tuple) else [value]
                 yield from (f"--{table}.{flag}", *map(str, given))
-
-
-def _difference(saved: Config, asked: Config) -> str:
-    """What makes a saved run another one than is asked for; empty if nothing does."""
-    before, now = saved.agent, asked.agent
-    if before.name != now.name:
-        return f"agent.name: {before.name} there, {now.name} asked for"
-    pairs = [
-        (
-            f"agent.{member.name}",
-            getattr(before, member.name),
-            getattr(now, member.name),
-        )
-        for member in dataclasses.fields(now)
-    ]
-    pairs += [
-        (f"trainer.{name}", getattr(saved.trainer, name), getattr(asked.trainer, name))
-        for name in _FIXED
-    ]
-    return "; ".join(
-        f"{name}: {was} there, {wanted} asked for"
-        for name, was, wanted in pairs
-        if was != wanted
-    )

@@ -4,7 +4,6 @@ A program that fails ends its cell, not the sweep. One that was preempted ends t
 in the same way, to be started again.
 """
 
-import os
 import signal
 import subprocess
 import sys
@@ -19,11 +18,10 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from trainer.exits import EXIT_FAILED, EXIT_PREEMPTED
+from trainer.signals import handled
 from trainer.sweep.cells import Cell, State, logged_step, look
 
-EXIT_FAILED = 1
-# That of a training which was told to stop and has saved.
-EXIT_PREEMPTED = os.EX_TEMPFAIL
 # Beside the cells' folders, and not matched by OUT/*.
 LOGS = ".logs"
 _POLL_S = 2.0
@@ -91,15 +89,8 @@ class Processes:
             if self._child is not None:
                 self._child.terminate()
 
-        previous = {
-            number: signal.signal(number, hand_on)
-            for number in (signal.SIGTERM, signal.SIGINT)
-        }
-        try:
+        with handled(hand_on, signal.SIGTERM, signal.SIGINT):
             yield
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
 
 
 @dataclass
