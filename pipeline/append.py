@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.plan import Inputs, StorePlan, plan_inputs
-from pipeline.shard import check_dropped, merge_statistics
+from pipeline.shard import check_dropped, claim_of, merge_statistics
 from pipeline.store import files, manifest
 from pipeline.store.errors import DataFormatError
 from pipeline.store.files import Content
@@ -93,7 +93,7 @@ def claim(plan: AppendPlan) -> None:
     Raises:
         DataFormatError: If another append has begun and not ended.
     """
-    asked = json.dumps([part.digest() for part in plan.added.parts]).encode()
+    asked = claim_of(plan.added)
     there = files.read(plan.added.root, _CLAIM)
     held = {part.plan for part in Store(plan.added.root).manifest.parts}
     # One whose parts have been taken in was only not cleared away.

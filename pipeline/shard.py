@@ -262,6 +262,11 @@ def release(plan: StorePlan) -> None:
     files.delete(plan.root, _CLAIM)
 
 
+def claim_of(plan: StorePlan) -> bytes:
+    """What a claim holds: which parts are being written."""
+    return json.dumps([part.digest() for part in plan.parts]).encode()
+
+
 def claim(plan: StorePlan) -> None:
     """Says in the folder which store is being written there, so that no other is.
 
@@ -271,7 +276,7 @@ def claim(plan: StorePlan) -> None:
     Raises:
         DataFormatError: If another one has begun there and not ended.
     """
-    asked = json.dumps([part.digest() for part in plan.parts]).encode()
+    asked = claim_of(plan)
     there = files.read(plan.root, _CLAIM)
     if there.data is None:
         with contextlib.suppress(DataFormatError):  # Who was quicker is read below.
