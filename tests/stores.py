@@ -11,6 +11,7 @@ from pipeline.store.manifest import DatasetManifest, Origin, PartManifest, Task
 from pipeline.store.returns import solved_counts, suffix_sums
 from pipeline.store.writer import PartWriter
 from trainer.agents.base import DataFacts
+from trainer.data.sampler import Sampler, uniform_numbers
 from trainer.data.table import RowTable
 
 Arrays = dict[str, np.ndarray]
@@ -54,6 +55,16 @@ def make_table(
         discount=discount,
         fingerprint=f"made-up/{list(lengths)}/{task}",
     )
+
+
+def numbers_of(
+    table: RowTable, sampler: Sampler, size: int, *, seed: int = 0, step: int = 0
+) -> np.ndarray:
+    """What the batch of one step and seed is chosen by: ``f64[D, B]``."""
+    steps = range(step, step + 1)
+    return uniform_numbers(table, sampler, seeds=(seed,), steps=steps, batch_size=size)[
+        :, 0, 0
+    ]
 
 
 def make_facts(table: RowTable) -> DataFacts:

@@ -19,7 +19,7 @@ import psutil
 from pipeline.store.reader import Store
 from trainer.data.feed import BatchSource, FeedConfig, make_feed, open_rows
 from trainer.data.resident import ResidentRows
-from trainer.data.sampler import HorizonSampler, step_generator
+from trainer.data.sampler import HorizonSampler, uniform_numbers
 from trainer.data.table import RowTable, load_table
 
 # What a trainer is busy with between two batches while blocked time is measured.
@@ -35,7 +35,7 @@ class FeedFigures:
         batches_per_s: Batches as fast as they come.
         rows_per_s: The same in windows.
         blocked_ms: Time the training thread spends on a batch when it is busy with
-            something else for 2 ms in between.
+            something else for 2 ms a batch in between.
         read_per_useful_byte: Bytes read from the store for a byte of a batch; 0 where
             the store is in memory.
         rss_mib: Resident memory of the process, after.
@@ -73,6 +73,7 @@ def bench_feed(
     *,
     task: int = 1,
     batch_size: int = 1024,
+    updates_per_call: int = 10,
     max_horizon: int = 25,
     seconds: float = 5.0,
     memory_share: float = 0.25,
@@ -84,6 +85,7 @@ def bench_feed(
         store: A committed store.
         task: Task number.
         batch_size: B.
+        updates_per_call: M, batches that Grain hands over together.
         max_horizon: K.
         seconds: Time given to each measurement.
         memory_share: Memory limit of the resident window, as a share of the data.
@@ -94,7 +96,7 @@ def bench_feed(
     """
     discount = store.manifest.discounts[0]
     sampler = HorizonSampler(max_horizon=max_horizon, discount=discount)
-    bench = _Bench(sampler, batch_size, seconds, progress)
+    bench = _Bench(sampler, batch_size, updates_per_call, seconds, progress)
     progress("store to memory")
     read: list[int] = []
     started = time.perf_counter()
@@ -108,7 +110,7 @@ def bench_feed(
         task=task,
         discount=discount,
         batch_size=batch_size,
-        updates_per_call=1,
+        updates_per_call=updates_per_call,
         seed=0,
     )
     if isinstance(rows, ResidentRows):
@@ -129,6 +131,7 @@ class _Bench:
 
     sampler: HorizonSampler
     batch_size: int
+    updates_per_call: int
     seconds: float
     progress: Callable[[str], None]
 
@@ -138,11 +141,11 @@ class _Bench:
             self._measure(
                 "Grain, index batches (device gather)", self._grain(table, gather=False)
             ),
-            self._measure(
+            self._measure_singly(
                 "plain NumPy in the training thread",
                 _plain_numpy(table, self.sampler, self.batch_size),
             ),
-            self._measure(
+            self._measure_singly(
                 "Grain, a record a window",
                 _record_by_record(table, self.sampler, self.batch_size),
             ),
@@ -167,34 +170,41 @@ class _Bench:
             gather=gather,
         )
         feed: Iterator[Any] = make_feed(
-            source, FeedConfig(prefetch_calls=8), updates_per_call=1
+            source, FeedConfig(), updates_per_call=self.updates_per_call
         )
         return feed
 
-    def _measure(self, name: str, batches: Iterator[Any]) -> FeedFigures:
+    def _measure(self, name: str, calls: Iterator[Any]) -> FeedFigures:
         self.progress(name)
-        return _measure(name, batches, self.batch_size, self.seconds)
+        return _measure(
+            name, calls, self.updates_per_call, self.batch_size, self.seconds
+        )
+
+    def _measure_singly(self, name: str, batches: Iterator[Any]) -> FeedFigures:
+        self.progress(name)
+        return _measure(name, batches, 1, self.batch_size, self.seconds)
 
 
 def _measure(
-    name: str, batches: Iterator[Any], batch_size: int, seconds: float
+    name: str, calls: Iterator[Any], batches: int, batch_size: int, seconds: float
 ) -> FeedFigures:
+    """Measures an iterator that hands over so many batches at once."""
     for _ in range(3):
-        next(batches)
+        next(calls)
     count, started = 0, time.perf_counter()
     while time.perf_counter() - started < seconds:
-        next(batches)
-        count += 1
+        next(calls)
+        count += batches
     rate = count / (time.perf_counter() - started)
     # With the trainer busy elsewhere, as it is on an accelerator.
     blocked, waits = 0.0, 0
     started = time.perf_counter()
     while time.perf_counter() - started < seconds:
-        time.sleep(_BUSY_S)
+        time.sleep(_BUSY_S * batches)
         waiting = time.perf_counter()
-        next(batches)
+        next(calls)
         blocked += time.perf_counter() - waiting
-        waits += 1
+        waits += batches
     return FeedFigures(
         source=name,
         batches_per_s=rate,
@@ -262,9 +272,9 @@ def _record_by_record(
     """Draws the same content as a Grain pipeline of windows that Grain batches."""
 
     def window(number: int) -> Any:
-        index = sampler.draw(
-            table, step_generator(table, sampler, seed=0, step=int(number)), 1
-        )
+        steps = range(int(number), int(number) + 1)
+        numbers = uniform_numbers(table, sampler, seeds=(0,), steps=steps, batch_size=1)
+        index = sampler.draw(table, numbers[:, 0, 0])
         batch = sampler.gather(table.observations, table.actions, index)
         return jax.tree.map(lambda values: values[0], batch)
 

@@ -125,6 +125,7 @@ def window_returns(
     """
     ends = starts + horizons
     alive = counts[ends] == counts[starts]
-    # power() is exact enough: k is at most a few hundred, error below 1e-14.
-    tail = np.power(discount, horizons, dtype=np.float64) * alive * sums[ends]
-    return sums[starts] - tail, alive
+    # power() is exact enough: k is at most a few hundred, error below 1e-14. Each is
+    # taken once: there are far fewer horizons than windows.
+    powers = np.power(discount, np.arange(np.max(horizons, initial=0) + 1, dtype=float))
+    return sums[starts] - powers[horizons] * alive * sums[ends], alive

@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 
 from tests import references
-from tests.stores import make_facts, make_table
+from tests.stores import make_facts, make_table, numbers_of
 from trainer.agents.base import Agent, AgentState
 from trainer.data.nstep import NStepBatch
-from trainer.data.sampler import step_generator
 from trainer.nn.networks import Params
 from trainer.update import make_update
 
@@ -33,7 +32,7 @@ Reference = Callable[[Params, Params, NStepBatch, jax.Array], Losses]
 def make_batch(agent: Agent, size: int = SIZE) -> NStepBatch:
     """Windows of the table, some of them solved, some cut, some actions at a bound."""
     sampler = agent.sampler
-    index = sampler.draw(TABLE, step_generator(TABLE, sampler, seed=0, step=0), size)
+    index = sampler.draw(TABLE, numbers_of(TABLE, sampler, size))
     batch = sampler.gather(TABLE.observations, TABLE.actions, index)
     row = np.arange(size)
     solved = row % 3 == 0

@@ -19,7 +19,7 @@ from trainer.agents.ifql import IFQLConfig
 from trainer.agents.iql import IQLConfig
 from trainer.agents.qc import QCConfig
 from trainer.agents.value_flows import ValueFlowsConfig
-from trainer.data.sampler import step_generator
+from trainer.data.sampler import uniform_numbers
 from trainer.evaluation.rollouts import AgentActor
 from trainer.nn import networks
 from trainer.nn.networks import MLP
@@ -114,17 +114,10 @@ def train(agent: Agent, *, updates: int = 2, seeds: tuple[int, ...] = (0, 1)) ->
         devices=jax.devices()[:1],
     )
     table = cases.TABLE
-    drawn = [
-        agent.sampler.draw(
-            table, step_generator(table, agent.sampler, seed=seed, step=step), 8
-        )
-        for step in range(updates)
-        for seed in seeds
-    ]
-    batches = jax.tree.map(
-        lambda *leaves: np.stack(leaves).reshape(updates, len(seeds), *leaves[0].shape),
-        *drawn,
+    numbers = uniform_numbers(
+        table, agent.sampler, seeds=seeds, steps=range(updates), batch_size=8
     )
+    batches = agent.sampler.draw(table, numbers)
     call = make_train_call(agent, mesh, seeds=len(seeds))
     state = init_state(agent, mesh, seeds)
     return call(state, (table.observations, table.actions), batches)

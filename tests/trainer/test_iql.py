@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.stores import numbers_of
 from tests.trainer import baseline_cases as cases
 from tests.trainer.baseline_cases import FACTS, TABLE, TINY, Losses
 from trainer.agents.iql import IQL, IQLConfig
@@ -55,7 +56,8 @@ def test_update_against_numpy(source: str) -> None:
 
 def test_goal_rows_are_worth_nothing() -> None:
     # At a solved row the reward is 0 and nothing follows, whatever V says there.
-    index = make_agent().sampler.draw(TABLE, np.random.default_rng(0), 2_000)
+    sampler = make_agent().sampler
+    index = sampler.draw(TABLE, numbers_of(TABLE, sampler, 2_000))
     solved = TABLE.masks[index.rows] == 0
     assert 0 < solved.sum() < 2_000
     assert (index.returns_n[solved] == 0).all()

@@ -8,14 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.store.errors import DataFormatError
-from tests.stores import make_table
+from tests.stores import make_table, numbers_of
 from trainer.data.nstep import NStepIndex, NStepSampler
-from trainer.data.sampler import step_generator
 from trainer.data.table import RowTable
 
 
 def draw(table: RowTable, sampler: NStepSampler, size: int = 2000) -> NStepIndex:
-    return sampler.draw(table, step_generator(table, sampler, seed=0, step=0), size)
+    return sampler.draw(table, numbers_of(table, sampler, size))
 
 
 def only_row(index: NStepIndex, row: int) -> NStepIndex:

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.stores import make_facts, make_table
+from tests.stores import make_facts, make_table, numbers_of
 from tests.trainer.baseline_cases import run
 from trainer.agents.vast import VAST
 from trainer.agents.vast_config import VASTConfig
-from trainer.data.sampler import HorizonBatch, step_generator
+from trainer.data.sampler import HorizonBatch
 from trainer.nn import flow, networks
 from trainer.nn.networks import MLP
 
@@ -36,7 +36,7 @@ def relative(one: Any, other: Any) -> float:
 
 def batch() -> HorizonBatch:
     sampler = VAST(SMALL, make_facts(TABLE)).sampler
-    index = sampler.draw(TABLE, step_generator(TABLE, sampler, seed=0, step=0), 32)
+    index = sampler.draw(TABLE, numbers_of(TABLE, sampler, 32))
     gathered: HorizonBatch = sampler.gather(TABLE.observations, TABLE.actions, index)
     return gathered
 

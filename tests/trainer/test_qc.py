@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.stores import numbers_of
 from tests.trainer import baseline_cases as cases
 from tests.trainer.baseline_cases import FACTS, TABLE, TINY, Losses
 from trainer.agents.qc import QC, QCConfig
@@ -98,7 +99,7 @@ def test_acting_returns_the_best_chunk_in_order() -> None:
 def test_one_discount_serves_the_chunk_and_what_follows() -> None:
     agent = make_agent()
     assert agent.sampler.discount == agent.config.discount
-    index = agent.sampler.draw(TABLE, np.random.default_rng(0), 4_000)
+    index = agent.sampler.draw(TABLE, numbers_of(TABLE, agent.sampler, 4_000))
     rows = index.rows
     for n in np.flatnonzero(index.valid)[:200]:
         window = slice(rows[n], rows[n] + H)
@@ -109,7 +110,8 @@ def test_one_discount_serves_the_chunk_and_what_follows() -> None:
 
 
 def test_windows_that_cross_an_episode_train_no_critic() -> None:
-    index = make_agent().sampler.draw(TABLE, np.random.default_rng(0), 4_000)
+    sampler = make_agent().sampler
+    index = sampler.draw(TABLE, numbers_of(TABLE, sampler, 4_000))
     ends = TABLE.episode_starts + TABLE.episode_lengths - 1
     inside = np.array([ends[ends >= row].min() - row >= H for row in index.rows])
     assert 0 < inside.sum() < 4_000

@@ -6,16 +6,14 @@ from scipy import stats
 
 from pipeline.store.errors import DataFormatError
 from tests.references import window
-from tests.stores import make_table
-from trainer.data.sampler import HorizonSampler, step_generator
+from tests.stores import make_table, numbers_of
+from trainer.data.sampler import HorizonSampler
 
 SAMPLER = HorizonSampler(max_horizon=6, discount=0.99)
 
 
 def draw(table, sampler=SAMPLER, size=4096, seed=0, step=0):
-    return sampler.draw(
-        table, step_generator(table, sampler, seed=seed, step=step), size
-    )
+    return sampler.draw(table, numbers_of(table, sampler, size, seed=seed, step=step))
 
 
 @settings(deadline=None, max_examples=40)

@@ -15,7 +15,7 @@ from tests.stores import make_facts, make_table
 from trainer import sharding
 from trainer.agents.vast import VAST
 from trainer.agents.vast_config import VASTConfig
-from trainer.data.sampler import step_generator
+from trainer.data.made_up import draw_batches
 from trainer.sharding import RULES, MeshConfig, Rule, make_mesh, state_shardings
 from trainer.state import TrainState, abstract_state, init_state, make_train_call
 from trainer.update import make_update
@@ -38,22 +38,7 @@ def mesh_of(config: MeshConfig, *, seeds: int = 1) -> jax.sharding.Mesh:
 
 def batches(*, seeds: int = 1) -> Any:
     """Batches of one call, ``[M, Q, B, ...]``."""
-    sampler = AGENT.sampler
-    drawn = [
-        sampler.gather(
-            TABLE.observations,
-            TABLE.actions,
-            sampler.draw(
-                TABLE, step_generator(TABLE, sampler, seed=seed, step=step), BATCH
-            ),
-        )
-        for step in range(UPDATES)
-        for seed in range(seeds)
-    ]
-    return jax.tree.map(
-        lambda *leaves: np.stack(leaves).reshape(UPDATES, seeds, *leaves[0].shape),
-        *drawn,
-    )
+    return draw_batches(AGENT, TABLE, updates=UPDATES, seeds=range(seeds), size=BATCH)
 
 
 def collectives(config: MeshConfig) -> list[tuple[str, list[tuple[int, ...]]]]:

@@ -4,10 +4,10 @@ import dataclasses
 
 import numpy as np
 
-from tests.stores import make_facts, make_table
+from tests.stores import make_facts, make_table, numbers_of
 from trainer.agents.vast import VAST
 from trainer.agents.vast_config import VASTConfig
-from trainer.data.sampler import HorizonBatch, step_generator
+from trainer.data.sampler import HorizonBatch
 
 CONFIG = VASTConfig(discount=0.9, max_horizon=5, width=8, depth=2, flow_steps=3)
 TABLE = make_table([30, 40], discount=0.9, S=4, A=2)
@@ -19,7 +19,7 @@ def make_agent(**changes) -> VAST:
 
 def make_batch(agent: VAST, size: int = 16) -> HorizonBatch:
     sampler = agent.sampler
-    index = sampler.draw(TABLE, step_generator(TABLE, sampler, seed=0, step=0), size)
+    index = sampler.draw(TABLE, numbers_of(TABLE, sampler, size))
     batch = sampler.gather(TABLE.observations, TABLE.actions, index)
     # Solved windows are rare and the interesting case: make some.
     solved = np.arange(size) % 4 == 0

@@ -32,7 +32,7 @@ class Bench:
         mesh: Devices by what they hold, such as seed=2,fsdp=4; one device if not given
             (step).
         updates: To measure in each setting (step).
-        updates_per_call: Fused in one call (step).
+        updates_per_call: Fused in one call, and fed together.
         observation_dim: Components of an observation (step).
         action_dim: Components of an action (step).
         json: Print one JSON value instead of a table.
@@ -71,6 +71,7 @@ class Bench:
                 Store(self.store),
                 task=self.task,
                 batch_size=self.batch_size,
+                updates_per_call=self.updates_per_call,
                 seconds=self.seconds,
                 progress=status.update,
             )
@@ -84,7 +85,8 @@ class Bench:
             "blocked ms",
             "read/useful",
             "RSS MiB",
-            title=f"batches of {report.batch_size:,} from {report.rows:,} rows; "
+            title=f"batches of {report.batch_size:,}, "
+            f"{self.updates_per_call} at once, from {report.rows:,} rows; "
             f"store to memory in {report.load_s:.1f} s, "
             f"{report.load_mib_per_s:,.0f} MiB/s",
         )

@@ -16,7 +16,7 @@ import numpy as np
 
 from pipeline.store.reader import Store
 from trainer.data.resident import ResidentRows
-from trainer.data.sampler import Sampler, step_generator
+from trainer.data.sampler import Sampler, uniform_numbers
 from trainer.data.table import RowTable, load_table
 
 GatherWhere = Literal["auto", "host", "device"]
@@ -116,7 +116,7 @@ def open_rows(
 
 
 class BatchSource:
-    """Batches of all seeds by step: a random-access source for Grain.
+    """Batches of all seeds by step: pure, so that Grain may ask in any order.
 
     Args:
         rows: Rows of one task.
@@ -125,8 +125,8 @@ class BatchSource:
         batch_size: B of each.
         steps: Length of the source.
         gather: Whether to look rows up here, or leave that to the device.
-        part: Seeds and rows of each batch this process holds. All of a seed's batch
-            is drawn, whatever part of it is held: processes never change a batch.
+        part: Seeds and rows of each batch this process holds. A held seed's numbers
+            are all drawn, whatever rows are held: processes never change a batch.
     """
 
     def __init__(
@@ -159,36 +159,32 @@ class BatchSource:
         self._gather = gather
 
     def __len__(self) -> int:
+        """Steps there are batches of."""
         return self._steps
 
-    def __getitem__(self, step: Any) -> Any:
-        """Batch, or index batch, of one step: ``[Q, B, ...]`` each."""
+    def batches(self, steps: range) -> Any:
+        """Batches, or index batches, of M steps: ``[M, Q, B, ...]`` each."""
         if isinstance(self._rows, RowTable):
-            return self._draw(self._rows, int(step))
-        with self._rows.at(int(step)) as table:
-            return self._lookup(table, self._draw(table, int(step)))
+            # All steps at once: NumPy's cost of a call is paid once for them.
+            return self._batches(self._rows, steps)
+        each = []
+        for step in steps:
+            with self._rows.at(step) as table:
+                each.append(self._batches(table, range(step, step + 1)))
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *each)
 
-    def lookup(self, index: Any) -> Any:
-        """Looks up index batches of any leading axes, where rows are in memory."""
-        if isinstance(self._rows, RowTable) and self._gather:
-            return self._lookup(self._rows, index)
-        return index
-
-    def _lookup(self, table: RowTable, index: Any) -> Any:
-        return self._sampler.gather(table.observations, table.actions, index)
-
-    def _draw(self, table: RowTable, step: int) -> Any:
-        drawn = [
-            self._sampler.draw(
-                table,
-                step_generator(table, self._sampler, seed=seed, step=step),
-                self._batch_size,
-            )
-            for seed in self._seeds
-        ]
-        return jax.tree.map(
-            lambda *leaves: np.stack([leaf[self._held_rows] for leaf in leaves]), *drawn
+    def _batches(self, table: RowTable, steps: range) -> Any:
+        numbers = uniform_numbers(
+            table,
+            self._sampler,
+            seeds=self._seeds,
+            steps=steps,
+            batch_size=self._batch_size,
         )
+        index = self._sampler.draw(table, numbers[..., self._held_rows])
+        if not self._gather:
+            return index
+        return self._sampler.gather(table.observations, table.actions, index)
 
 
 def make_feed(
@@ -205,10 +201,15 @@ def make_feed(
         An iterator over batches (or index batches) of the sampler, with leading axes
         ``[M, Q]``; its state is the number of the next call.
     """
-    calls = grain.MapDataset.source(source).batch(updates_per_call, drop_remainder=True)
-    # Rows are looked up for a whole call at once: index batches are small to stack.
+
+    def batches(call: int) -> Any:
+        first = int(call) * updates_per_call
+        return source.batches(range(first, first + updates_per_call))
+
     return iter(
-        calls.map(source.lookup).to_iter_dataset(
+        grain.MapDataset.range(len(source) // updates_per_call)
+        .map(batches)
+        .to_iter_dataset(
             grain.ReadOptions(
                 num_threads=config.threads,
                 prefetch_buffer_size=config.prefetch_calls,

@@ -11,7 +11,7 @@ import numpy as np
 
 from pipeline.store.returns import solved_counts, suffix_sums
 from trainer.agents.base import Agent, DataFacts
-from trainer.data.sampler import step_generator
+from trainer.data.sampler import uniform_numbers
 from trainer.data.table import RowTable
 
 _EPISODES = 8
@@ -76,19 +76,11 @@ def draw_batches(
         A batch of the agent's kind, ``[M, Q, B, ...]`` NumPy arrays.
     """
     sampler = agent.sampler
-
-    def one(seed: int, step: int) -> Any:
-        rng = step_generator(table, sampler, seed=seed, step=step)
-        index = sampler.draw(table, rng, size)
-        return sampler.gather(table.observations, table.actions, index)
-
-    drawn = [[one(seed, step) for seed in seeds] for step in range(updates)]
-    return jax.tree.map(
-        lambda *leaves: np.stack(leaves).reshape(
-            updates, len(seeds), *np.shape(leaves[0])
-        ),
-        *[batch for row in drawn for batch in row],
+    numbers = uniform_numbers(
+        table, sampler, seeds=seeds, steps=range(updates), batch_size=size
     )
+    index = sampler.draw(table, numbers)
+    return sampler.gather(table.observations, table.actions, index)
 
 
 def batch_shapes(

@@ -97,6 +97,8 @@ class NStepSampler:
     discount: float
     rule: WindowRule = "exact"
 
+    numbers = 1
+
     def __post_init__(self) -> None:
         if self.steps < 1:
             raise ValueError(f"agent.n_step: expected at least 1, got {self.steps}")
@@ -120,35 +122,32 @@ class NStepSampler:
                 "agent.n_step, or check the data"
             )
 
-    def draw(
-        self, table: RowTable, rng: np.random.Generator, batch_size: int
-    ) -> NStepIndex:
-        """Draws one batch.
+    def draw(self, table: RowTable, uniform: npt.NDArray[np.float64]) -> NStepIndex:
+        """Draws windows.
 
         Args:
             table: Rows of one task.
-            rng: The step's own generator.
-            batch_size: B.
+            uniform: ``f64[1, ...]`` in [0, 1).
 
         Returns:
-            Row numbers and scalars.
+            Row numbers and scalars, ``[...]`` or ``[..., n]`` each.
         """
-        uniform = rng.random(batch_size)
+        start = uniform[0]
         if self.rule == "published":
             # Flat transitions, but for the last n - 1: only the data's own end, not
             # each episode's, shortens where a window may start.
             total = int((table.episode_lengths - 1).clip(min=0).sum())
-            uniform = uniform * ((total - self.steps + 1) / total)
-        rows, last = table.pick_starts(uniform, successors=1)
-        window = rows[:, None] + np.arange(self.steps)
-        inside = window < last[:, None]  # The last row's action leads nowhere.
-        window = np.minimum(window, last[:, None] - 1)
+            start = start * ((total - self.steps + 1) / total)
+        rows, last = table.pick_starts(start, successors=1)
+        window = rows[..., None] + np.arange(self.steps)
+        inside = window < last[..., None]  # The last row's action leads nowhere.
+        window = np.minimum(window, last[..., None] - 1)
         masks = np.where(inside, table.masks[window], 1.0)
-        alive = np.cumprod(masks, axis=1)
+        alive = np.cumprod(masks, axis=-1)
         counted = inside if self.rule == "published" else inside & _before(alive)
         discounts = self.discount ** np.arange(self.steps)
-        returns = (table.rewards[window] * discounts * counted).sum(axis=1)
-        length = inside.sum(axis=1)
+        returns = (table.rewards[window] * discounts * counted).sum(axis=-1)
+        length = inside.sum(axis=-1)
         whole = length == self.steps
         valid = whole if self.rule == "published" else np.ones_like(whole)
         return NStepIndex(
@@ -156,8 +155,8 @@ class NStepSampler:
             rows_n=(rows + length).astype(np.int32),
             rows_actions=window.astype(np.int32),
             returns_n=returns.astype(np.float32),
-            bootstraps=(alive[:, -1] * self.discount**length).astype(np.float32),
-            steps=counted.sum(axis=1).astype(np.float32),
+            bootstraps=(alive[..., -1] * self.discount**length).astype(np.float32),
+            steps=counted.sum(axis=-1).astype(np.float32),
             valid=valid.astype(np.float32),
             valid_actions=inside.astype(np.float32),
         )
@@ -189,6 +188,7 @@ class NStepSampler:
 
 
 def _before(alive: npt.NDArray[np.generic]) -> npt.NDArray[np.bool_]:
-    """Steps up to and including the first solved one: ``bool[B, n]``."""
-    first = np.ones((len(alive), 1), bool)
-    return np.concatenate([first, alive[:, :-1] != 0], axis=1)
+    """Steps up to and including the first solved one: ``bool[..., n]``."""
+    before = np.ones_like(alive, bool)
+    before[..., 1:] = alive[..., :-1] != 0
+    return before

@@ -9,6 +9,7 @@ Dimensions: B batch, S observation, A action, K maximum horizon.
 """
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, Protocol
@@ -27,11 +28,18 @@ Array = Any  # NumPy on the host, jax.Array on a device.
 class Sampler(Protocol):
     """What an agent trains on. Implementations are frozen and tell all by ``repr``."""
 
+    @property
+    def numbers(self) -> int:
+        """D: uniform numbers that a window is chosen by."""
+
     def check(self, table: RowTable) -> None:
         """Raises if batches cannot be drawn from a table."""
 
-    def draw(self, table: RowTable, rng: np.random.Generator, batch_size: int) -> Any:
-        """Draws row numbers and scalars of one batch, ``[B]`` each: a NamedTuple."""
+    def draw(self, table: RowTable, uniform: npt.NDArray[np.float64]) -> Any:
+        """Turns numbers in [0, 1) into row numbers and scalars, element by element.
+
+        ``f64[D, ...]`` to a NamedTuple of ``[...]`` each.
+        """
 
     def gather(self, observations: Array, actions: Array, index: Any) -> Any:
         """Looks up the states and actions of a batch, on the host or on a device."""
@@ -42,7 +50,7 @@ STATE_FIELDS = ("observations", "next_observations", "states_k", "states_i", "go
 
 
 class HorizonIndex(NamedTuple):
-    """Row numbers and scalars of a batch of windows; ``[B]`` each.
+    """Row numbers and scalars of windows; ``[..., B]`` each.
 
     Attributes:
         rows: ``i32``, first row ``t`` of each window.
@@ -132,6 +140,8 @@ class HorizonSampler:
     goal_shares: tuple[float, float, float] = (0.1, 0.8, 0.1)
     goal_rule: GoalRule = "uniform"
 
+    numbers = 6
+
     def __post_init__(self) -> None:
         if self.min_horizon not in (1, 2):
             raise ValueError(
@@ -175,21 +185,17 @@ class HorizonSampler:
                 f"only {longest} rows; set it to at most {longest - 1}"
             )
 
-    def draw(
-        self, table: RowTable, rng: np.random.Generator, batch_size: int
-    ) -> HorizonIndex:
-        """Draws one batch.
+    def draw(self, table: RowTable, uniform: npt.NDArray[np.float64]) -> HorizonIndex:
+        """Draws windows.
 
         Args:
             table: Rows of one task.
-            rng: The step's own generator.
-            batch_size: B.
+            uniform: ``f64[6, ...]`` in [0, 1).
 
         Returns:
-            Row numbers and scalars.
+            Row numbers and scalars, ``[...]`` each.
         """
-        # One call for every random number of the batch: the stream has one shape.
-        start, horizon, between, which, later, anywhere = rng.random((6, batch_size))
+        start, horizon, between, which, later, anywhere = uniform
         rows, last = table.pick_starts(start, successors=self.min_horizon)
         k = self.min_horizon + uniform_integers(
             horizon, np.minimum(self.max_horizon, last - rows) - self.min_horizon + 1
@@ -289,6 +295,33 @@ def step_generator(
     return np.random.Generator(
         np.random.Philox(key=key, counter=np.array([0, 0, 0, step], np.uint64))
     )
+
+
+def uniform_numbers(
+    table: RowTable,
+    sampler: Sampler,
+    *,
+    seeds: Sequence[int],
+    steps: range,
+    batch_size: int,
+) -> npt.NDArray[np.float64]:
+    """What the batches of some steps are chosen by.
+
+    Args:
+        table: What is sampled from.
+        sampler: How; D numbers a window.
+        seeds: Q of them.
+        steps: M of them.
+        batch_size: B.
+
+    Returns:
+        ``f64[D, M, Q, B]``; those of one step and seed depend on no other's.
+    """
+    drawn = np.empty((len(steps), len(seeds), sampler.numbers, batch_size))
+    for of_step, step in zip(drawn, steps, strict=True):
+        for numbers, seed in zip(of_step, seeds, strict=True):
+            step_generator(table, sampler, seed=seed, step=step).random(out=numbers)
+    return np.moveaxis(drawn, 2, 0)
 
 
 @lru_cache(maxsize=1024)

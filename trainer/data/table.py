@@ -67,31 +67,36 @@ class RowTable:
         """Maps uniform numbers to rows that their episode goes on after.
 
         Args:
-            uniform: ``f64[B]`` in [0, 1).
+            uniform: ``f64[...]`` in [0, 1).
             successors: Rows that must follow in the same episode, at least 1.
 
         Returns:
-            ``i64[B]``, rows, each such row equally likely; and ``i64[B]``, the last
-            row of each one's episode.
+            ``i64[...]``, rows, each such row equally likely; and ``i64[...]``, the
+            last row of each one's episode.
         """
-        counts = np.maximum(self.episode_lengths - successors, 0)
-        ends = self._start_ends(successors)
+        counts, ends = self._starts(successors)
         chosen = (uniform * ends[-1]).astype(np.int64)
-        episode = np.searchsorted(ends, chosen, side="right")
+        if counts.min() == counts.max():  # Most data sets: a division, not a search.
+            episode = chosen // counts[0]
+        else:
+            episode = np.searchsorted(ends, chosen, side="right")
         first = self.episode_starts[episode]
         rows = first + chosen - (ends[episode] - counts[episode])
         return rows, first + self.episode_lengths[episode] - 1
 
-    def _start_ends(self, successors: int) -> npt.NDArray[np.int64]:
-        """Running count of possible starts by episode; made once per distance."""
-        if successors not in self._ends:
-            self._ends[successors] = np.cumsum(
-                np.maximum(self.episode_lengths - successors, 0)
-            )
-        return self._ends[successors]
+    def _starts(
+        self, successors: int
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Possible starts by episode and their running sum; made once a distance."""
+        if successors not in self._starts_made:
+            counts = np.maximum(self.episode_lengths - successors, 0)
+            self._starts_made[successors] = counts, np.cumsum(counts)
+        return self._starts_made[successors]
 
     @cached_property
-    def _ends(self) -> dict[int, npt.NDArray[np.int64]]:
+    def _starts_made(
+        self,
+    ) -> dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
         return {}
 
 
