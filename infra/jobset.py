@@ -15,9 +15,8 @@ by the name the headless service gives it, is the coordinator. What a pod's end 
 from dataclasses import dataclass
 from typing import Any
 
-from infra.errors import LaunchError
 from infra.machines import Slice
-from infra.names import BucketPath, check_job_name, parse_bucket_path
+from infra.names import check_job_name
 from trainer.exits import EXIT_DIVERGED, EXIT_PREEMPTED, EXIT_USAGE
 
 Document = dict[str, Any]
@@ -28,61 +27,8 @@ COORDINATOR_PORT = 8476
 USER = 10001
 CONFIG_FOLDER = "/etc/vast-rl"
 CONFIG_FILE = "run.toml"
-RUNS_FOLDER = "/mnt/runs"
 SAVED, HOPELESS = EXIT_PREEMPTED, (EXIT_USAGE, EXIT_DIVERGED)
 _JOB = "trainer"
-
-
-@dataclass(frozen=True)
-class RunFolder:
-    """Where a run is written: a folder of a bucket, mounted into the pod.
-
-    Metrics are appended to and checkpoints renamed, which Cloud Storage FUSE turns
-    into its own requests; with a hierarchical namespace renaming a folder is one.
-
-    Attributes:
-        parent: What is mounted.
-        name: The run's folder in it.
-    """
-
-    parent: BucketPath
-    name: str
-
-    @property
-    def path(self) -> str:
-        """Where the pod sees the run."""
-        return f"{RUNS_FOLDER}/{self.name}"
-
-
-def parse_run_folder(out: str) -> RunFolder:
-    """Takes the folder of a run apart.
-
-    Args:
-        out: ``gs://bucket/path``.
-
-    Returns:
-        What to mount, and the folder in it.
-
-    Raises:
-        LaunchError: If it cannot be used.
-    """
-    path = parse_bucket_path(out)
-    parent, _, name = path.folder.rpartition("/")
-    if not parent:
-        raise LaunchError(
-            f"expected the run's folder as gs://bucket/FOLDER/RUN, got {out}; the "
-            "job gets to see no more of the bucket than that folder"
-        )
-    return RunFolder(BucketPath(path.bucket, parent), name)
-
-
-def check_local_folder(out: str) -> None:
-    """Refuses a run's folder that is not on this machine, where it is run here."""
-    if "://" in out:
-        raise LaunchError(
-            f"{out}: the trainer writes into a folder of the machine it runs on; give "
-            "one here, or mount the bucket"
-        )
 
 
 @dataclass(frozen=True)
@@ -97,7 +43,6 @@ class Training:
         region: Of the cluster.
         config: Text of the configuration file; it travels with the job.
         arguments: Of ``python -m trainer train CONFIG``.
-        run: Where to.
         chips: That train.
         spot: Whether on nodes that can be taken away.
         max_restarts: Restarts of the set that count.
@@ -111,7 +56,6 @@ class Training:
     region: str
     config: str
     arguments: tuple[str, ...]
-    run: RunFolder
     chips: Slice
     spot: bool
     max_restarts: int
@@ -203,10 +147,7 @@ def _training_job(training: Training, name: str) -> Document:
                 ]
             },
             "template": {
-                "metadata": {
-                    "labels": _labels(name),
-                    "annotations": {"gke-gcsfuse/volumes": "true"},
-                },
+                "metadata": {"labels": _labels(name)},
                 "spec": _training_pod(training, name),
             },
         }
@@ -234,9 +175,12 @@ def _training_pod(training: Training, name: str) -> Document:
     else:
         resource = "nvidia.com/gpu"
         selector["cloud.google.com/gke-accelerator"] = chips.accelerator.selector
-    volumes, mounts = _run_volume(training.run)
-    volumes.append({"name": "config", "configMap": {"name": f"{name}-config"}})
-    mounts.append({"name": "config", "mountPath": CONFIG_FOLDER, "readOnly": True})
+    volumes: list[Document] = [
+        {"name": "config", "configMap": {"name": f"{name}-config"}}
+    ]
+    mounts: list[Document] = [
+        {"name": "config", "mountPath": CONFIG_FOLDER, "readOnly": True}
+    ]
     if resource == "nvidia.com/gpu":
         # NCCL's buffers between processes of one machine outgrow the 64 MiB of Docker.
         volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
@@ -306,7 +250,6 @@ class Evaluation:
     image: str
     region: str
     arguments: tuple[str, ...]
-    run: RunFolder
     cpus: int
     memory: str
 
@@ -318,7 +261,6 @@ def evaluation_documents(evaluation: Evaluation) -> list[Document]:
     again.
     """
     name = check_job_name(evaluation.name, longest=63 - len("-xxxxx"))
-    volumes, mounts = _run_volume(evaluation.run)
     quantities = {"cpu": str(evaluation.cpus), "memory": evaluation.memory}
     container = {
         "name": "evaluator",
@@ -331,7 +273,6 @@ def evaluation_documents(evaluation: Evaluation) -> list[Document]:
             "limits": {"memory": evaluation.memory},
         },
         "securityContext": _UNPRIVILEGED,
-        "volumeMounts": mounts,
     }
     job = {
         "apiVersion": "batch/v1",
@@ -344,10 +285,7 @@ def evaluation_documents(evaluation: Evaluation) -> list[Document]:
         "spec": {
             "backoffLimit": 3,
             "template": {
-                "metadata": {
-                    "labels": _labels(name),
-                    "annotations": {"gke-gcsfuse/volumes": "true"},
-                },
+                "metadata": {"labels": _labels(name)},
                 "spec": {
                     "restartPolicy": "Never",
                     "serviceAccountName": evaluation.account,
@@ -356,7 +294,6 @@ def evaluation_documents(evaluation: Evaluation) -> list[Document]:
                     },
                     "securityContext": _NOT_ROOT,
                     "containers": [container],
-                    "volumes": volumes,
                 },
             },
         },
@@ -375,22 +312,6 @@ _NOT_ROOT = {
     "fsGroup": USER,
     "seccompProfile": {"type": "RuntimeDefault"},
 }
-
-
-def _run_volume(run: RunFolder) -> tuple[list[Document], list[Document]]:
-    """The folder of runs, by Google's driver for Cloud Storage FUSE."""
-    options = f"only-dir={run.parent.folder},uid={USER},gid={USER}"
-    volume = {
-        "name": "runs",
-        "csi": {
-            "driver": "gcsfuse.csi.storage.gke.io",
-            "volumeAttributes": {
-                "bucketName": run.parent.bucket,
-                "mountOptions": options,
-            },
-        },
-    }
-    return [volume], [{"name": "runs", "mountPath": RUNS_FOLDER}]
 
 
 def _labels(name: str) -> dict[str, str]:

@@ -46,12 +46,12 @@ class Measured:
         update_rates: Updates a second, by what they ran on.
     """
 
-    # tests/benchmarks/README.md: 3,003,000 rows in 24.6 s, one command on two virtual
-    # cores of an AMD EPYC under load 5, whose threads keep about two cores busy.
-    shard_rows_per_s: float = 122_000.0
+    # tests/benchmarks/README.md: 3,003,000 rows in 19.6 s, one command on two virtual
+    # cores of an idle AMD EPYC, whose threads keep about two cores busy.
+    shard_rows_per_s: float = 153_119.0
     shard_cores: int = 2
-    # tests/benchmarks/README.md: cube-triple, one worker, load 5.
-    collect_rows_per_s: float = 288.0
+    # tests/benchmarks/README.md: cube-triple, one episode by one worker, one core.
+    collect_rows_per_s: float = 290.0
     # tests/benchmarks/README.md: files grown from 24 real cube-triple episodes.
     npz_share: float = 0.566
     # tests/benchmarks/README.md: store against npz, with labels of five tasks.

@@ -34,6 +34,11 @@ class BucketPath:
     bucket: str
     folder: str
 
+    @property
+    def name(self) -> str:
+        """Last part of the folder."""
+        return self.folder.rpartition("/")[2]
+
     def __str__(self) -> str:
         return f"gs://{self.bucket}/{self.folder}".rstrip("/")
 
@@ -73,6 +78,31 @@ def parse_bucket_path(path: str) -> BucketPath:
                 "leave out empty parts, dots alone, and * ? [ ] #"
             )
     return BucketPath(bucket, folder)
+
+
+def parse_run(out: str) -> BucketPath:
+    """Takes the folder of a run apart, which processes on several machines reach.
+
+    Raises:
+        LaunchError: If it cannot be used, or is a whole bucket.
+    """
+    path = parse_bucket_path(out)
+    if not path.folder:
+        raise LaunchError(f"expected the run's folder as gs://bucket/RUN, got {out}")
+    return path
+
+
+def in_buckets(*paths: str) -> tuple[str, ...]:
+    """Those of some paths that are on an object store, checked as names there.
+
+    Example:
+        >>> in_buckets("runs/one", "gs://vast-data/runs/one")
+        ('gs://vast-data/runs/one',)
+    """
+    remote = tuple(path for path in paths if "://" in path)
+    for path in remote:
+        parse_bucket_path(path)
+    return remote
 
 
 def _check_bucket(bucket: str, path: str) -> None:

@@ -71,13 +71,10 @@ grant_folder() {
 make_account vast-pipeline "vast-rl pipeline workers"
 make_account vast-trainer "vast-rl trainers"
 
-# Folders that can be granted one by one need uniform access; folders that can be
-# renamed in one step, as checkpoints are, a hierarchical namespace, which a bucket is
-# given when it is made or never.
+# Folders that can be granted one by one need uniform access.
 there gcloud storage buckets describe "gs://$bucket" ||
   change gcloud storage buckets create "gs://$bucket" --project="$project" \
-    --location="$region" --uniform-bucket-level-access \
-    --enable-hierarchical-namespace --public-access-prevention
+    --location="$region" --uniform-bucket-level-access --public-access-prevention
 
 for folder in raw tmp stores runs; do make_folder "$folder"; done
 

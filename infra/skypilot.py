@@ -9,7 +9,7 @@ runtime, SkyPilot takes only containers whose user may become root, and ours may
 from dataclasses import dataclass
 from typing import Any
 
-from infra.jobset import COORDINATOR_PORT, RUNS_FOLDER, SAVED, RunFolder
+from infra.jobset import COORDINATOR_PORT, SAVED
 from infra.machines import Slice
 from infra.submission import format_command
 
@@ -40,13 +40,11 @@ class SkyTask:
     Attributes:
         name: Of the job.
         region: As ``gcp/europe-west4``, or None for wherever machines are found.
-        run: Where the run is.
         command: To run on every node.
     """
 
     name: str
     region: str | None
-    run: RunFolder
     command: tuple[str, ...]
 
 
@@ -80,10 +78,7 @@ def training_task(
                 "recover_on_exit_codes": [SAVED],
             },
         },
-        "file_mounts": {
-            CONFIG: config,
-            RUNS_FOLDER: _runs(task.run),
-        },
+        "file_mounts": {CONFIG: config},
         "setup": _INSTALL.format(extra=" 'jax[cuda12]'"),
         "run": f"{_ACTIVATE}{script}exec {format_command(task.command)}\n",
     }
@@ -99,7 +94,6 @@ def evaluation_task(task: SkyTask, *, cpus: int, memory_gb: int) -> dict[str, An
             "cpus": f"{cpus}+",
             "memory": f"{memory_gb}+",
         },
-        "file_mounts": {RUNS_FOLDER: _runs(task.run)},
         "envs": {"JAX_PLATFORMS": "cpu"},
         "setup": _INSTALL.format(extra=""),
         "run": f"{_ACTIVATE}exec {format_command(task.command)}\n",
@@ -119,7 +113,3 @@ def google_region(region: str | None) -> str | None:
 
 def _where(task: SkyTask) -> dict[str, Any]:
     return {} if task.region is None else {"infra": task.region}
-
-
-def _runs(run: RunFolder) -> dict[str, str]:
-    return {"source": str(run.parent), "mode": "MOUNT"}

@@ -6,6 +6,7 @@ needs a path: Orbax, and asking what a folder holds.
 
 import importlib.util
 import os
+from fnmatch import fnmatchcase
 
 from etils import epath
 
@@ -35,6 +36,39 @@ def open_folder(path: FolderLike) -> epath.Path:
         raise ValueError(f"{text}: expected a local path or gs://bucket/path")
     _configure_gcsfs()
     return epath.Path(text)
+
+
+def find_folders(pattern: FolderLike, *, holding: str) -> list[epath.Path]:
+    """Folders that a path stands for; no shell knows those on gs://.
+
+    Args:
+        pattern: A folder, or one whose last part is a pattern, as a shell's:
+            ``gs://bucket/runs/*``.
+        holding: File that makes a matching folder one of those meant.
+
+    Returns:
+        The folder as given, whatever it holds; of a pattern, those that match and hold
+        the file, by name.
+    """
+    given = open_folder(pattern)
+    parent, name = given.parent, given.name
+    # A folder may be called as a pattern is written.
+    if not set(name) & set("*?[") or (given / holding).exists():
+        return [given]
+    there = sorted(path.name for path in parent.iterdir()) if parent.is_dir() else []
+    return [
+        parent / each
+        for each in there
+        # As in a shell, names with a dot are asked for by it.
+        if fnmatchcase(each, name)
+        and each.startswith(".") <= name.startswith(".")
+        and (parent / each / holding).exists()
+    ]
+
+
+def name_of(folder: epath.Path) -> str:
+    """Name of a folder; that of the working directory for ``.``."""
+    return (folder if is_remote(os.fspath(folder)) else folder.resolve()).name
 
 
 def absolute(folder: epath.Path) -> epath.Path:

@@ -73,20 +73,19 @@ class Evaluate:
             "hours not known: no rate of evaluation was measured",
         )
         if self.target == "local":
-            jobset.check_local_folder(self.run_folder)
             return Submission(
                 command=python("trainer", "evaluate", self.run_folder, *options),
                 document=None,
                 takes=takes,
+                writes=names.in_buckets(self.run_folder),
             )
-        run = jobset.parse_run_folder(self.run_folder)
+        run = names.parse_run(self.run_folder)
         name = self.name or f"{run.name}-evaluate"
         if self.target == "sky":
             task = skypilot.SkyTask(
                 name=names.check_job_name(name, longest=63),
                 region=self.region,
-                run=run,
-                command=("python", "-m", "trainer", "evaluate", run.path, *options),
+                command=("python", "-m", "trainer", "evaluate", str(run), *options),
             )
             return Submission(
                 command=("sky", "jobs", "launch", "--yes", "{}"),
@@ -107,8 +106,7 @@ class Evaluate:
             account=self.account,
             image=names.check_image(self.image, version=version()),
             region=names.check_region(self.region),
-            arguments=(run.path, *options),
-            run=run,
+            arguments=(str(run), *options),
             cpus=self.cpus,
             memory=f"{self.memory_gb}Gi",
         )

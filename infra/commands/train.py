@@ -90,19 +90,19 @@ class Train:
             raise LaunchError("--updates-per-s: expected a rate above 0")
         options = ("--store", self.store, "--task", str(self.task), "--out")
         if self.target == "local":
-            jobset.check_local_folder(self.out)
             given = (str(self.config), *options, self.out, *arguments)
             return Submission(
                 command=python("trainer", "train", *given),
                 document=None,
                 takes=("this machine", self._hours(config, None)),
-                reads=(self.store,) if "://" in self.store else (),
+                reads=names.in_buckets(self.store),
+                writes=names.in_buckets(self.out),
             )
         chips = self._chips()
         self._check_mesh(config, chips)
         names.parse_bucket_path(self.store)
-        run = jobset.parse_run_folder(self.out)
-        trained = (*options, run.path, *arguments)
+        run = names.parse_run(self.out)
+        trained = (*options, str(run), *arguments)
         takes = self._takes(config, chips)
         if self.target == "sky":
             command = ("python", "-m", "trainer", "train", skypilot.CONFIG, *trained)
@@ -110,7 +110,6 @@ class Train:
                 skypilot.SkyTask(
                     name=names.check_job_name(self.name or run.name, longest=63),
                     region=self.region,
-                    run=run,
                     command=command,
                 ),
                 chips,
@@ -134,7 +133,6 @@ class Train:
             region=names.check_region(self.region),
             config=self.config.read_text(),
             arguments=trained,
-            run=run,
             chips=chips,
             spot=self.spot,
             max_restarts=self.max_restarts,

@@ -44,10 +44,12 @@ DRY_RUNS = {
         f"{PIPELINE} --episodes 100000 {DATAFLOW} --max-workers 100 --subnetwork vast"
     ),
     "train-local": f"{TRAIN} --target local --out runs/one -- --agent.width 1024",
+    "train-local-gs": f"{TRAIN} --target local",
     "train-gke": f"{GPU} --chips 16 --spot",
     "train-tpu": f"{TPU} --chips 16 --updates-per-s 200 -- --trainer.seeds 8",
     "train-sky": f"{SKY} --chips 16 --spot",
     "evaluate-local": f"{EVALUATE} --target local --run runs/one",
+    "evaluate-local-gs": f"{EVALUATE} --target local",
     "evaluate-gke": f"{EVALUATE_GKE} -- --all-steps",
     "evaluate-sky": f"{EVALUATE} --target sky --region gcp/europe-west4",
 }
@@ -150,15 +152,18 @@ IMAGE = f"--image r/x:{VERSION}"
         (f"{GPU} --chips 16 --name {'x' * 46}", "at most 45 characters"),
         (f"{GPU} --chips 8 --task 7", "expected a task from 1 to 5"),
         (f"{GPU} --chips 8 --store gs://x/y", "has 1 characters"),
-        (f"{GPU} --chips 8 --out gs://vast-data/run", "gs://bucket/FOLDER/RUN"),
+        (
+            f"{GPU} --chips 8 --out gs://vast-data",
+            "the run's folder as gs://bucket/RUN",
+        ),
         (f"{GPU} --chips 8 --updates-per-s 0", "a rate above 0"),
         (f"{TRAIN} --target gke --accelerator h100 --chips 8 {IMAGE}", "--region"),
         (
             f"{TRAIN.replace('run.toml', 'rn.toml')} --target local --out x",
             "no such configuration file",
         ),
-        (f"{TRAIN} --target local", "writes into a folder of the machine"),
-        (f"{EVALUATE} --target local", "writes into a folder of the machine"),
+        (f"{TRAIN} --target local --out s3://vast/x", "expected gs://bucket/path"),
+        (f"{EVALUATE} --target local --run gs://x/y", "has 1 characters"),
         (f"{EVALUATE} --target gke {IMAGE}", "--region: expected a region"),
         (f"{EVALUATE} --target gke --region europe-west4", "--image: expected"),
         (f"{EVALUATE} --target local --episodes 0", "at least 1 of each"),
@@ -235,6 +240,31 @@ def test_a_bucket_that_cannot_be_used_stops_the_launch(recorder, monkeypatch, ca
         ("gs://vast-data/runs/cube-single-1", "europe-west4", True),
     ]
     assert not (recorder / "arguments").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "asked"),
+    [
+        (
+            TRAIN,
+            [("stores/cube-single-play", False), ("runs/cube-single-1", True)],
+        ),
+        (f"{TRAIN} --out runs/one", [("stores/cube-single-play", False)]),
+        (EVALUATE, [("runs/cube-single-1", True)]),
+    ],
+)
+def test_what_runs_here_may_use_buckets_that_can_be_used(command, asked, monkeypatch):
+    looked, ran = [], []
+    monkeypatch.setattr(
+        "infra.bucket.require",
+        lambda path, *, region, write: looked.append((path, region, write)),
+    )
+    monkeypatch.setattr("infra.submission._run", lambda each: ran.append(each) or 0)
+    local = f"{command.replace('--dry-run', '')} --target local"
+    assert main(local.split()) == 0
+    # Wherever they are: this machine is in no region.
+    assert looked == [(f"gs://vast-data/{path}", None, write) for path, write in asked]
+    assert len(ran) == 1
 
 
 def test_a_command_of_ours_is_run_and_its_exit_code_handed_on():

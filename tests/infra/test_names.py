@@ -18,6 +18,7 @@ def test_paths_come_apart_and_together(path, bucket, folder):
     parsed = names.parse_bucket_path(path)
     assert parsed == BucketPath(bucket, folder)
     assert str(parsed) == path.rstrip("/")
+    assert parsed.name == folder.split("/")[-1]
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_skypilot_takes_the_task_files(load):
     assert two["spot"] is True
     assert two["recovery"]["recover_on_exit_codes"] == [75]
     assert two["recovery"]["max_restarts_on_errors"] == 10
-    assert two["mounts"] == ["/mnt/runs"]
+    assert two["mounts"] == []
     assert two["files"] == {"/tmp/vast-rl/run.toml": "tests/infra/run.toml"}
     assert (one["nodes"], one["region"]) == (1, "europe-west4")
     assert evaluate["accelerators"] is None

@@ -7,7 +7,9 @@ requests and cuts some answers off.
 import contextlib
 import dataclasses
 import functools
+import io
 import json
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -32,15 +34,33 @@ from pipeline.store.errors import DataFormatError
 from pipeline.store.manifest import DATASET_MANIFEST
 from pipeline.store.reader import Store
 from tests.fake_gcs import failing, forget_clients, serve
+from tests.trainer.runs import FakeTrainer
+from tests.trainer.test_watch import steps_of, training, wait_until, watched
 from trainer import loop
 from trainer.agents.iql import IQLConfig
 from trainer.checkpoints import Checkpoints
+from trainer.cli import main as trainer_main
 from trainer.config import Config, TrainerConfig
 from trainer.data.feed import BatchSource, FeedConfig, make_feed, open_rows
 from trainer.data.resident import ResidentRows
 from trainer.evaluation.history import read_history
+from trainer.evaluation.inspected import SUBGOALS
+from trainer.evaluation.records import (
+    Evaluation,
+    append_evaluation,
+    read_evaluations,
+)
+from trainer.evaluation.report import write_report
+from trainer.evaluation.watch import Patience, watch_run
 from trainer.folders import open_folder
-from trainer.run import METRICS_FILE, Run, describe_run, read_lines, read_run
+from trainer.run import (
+    CHECKPOINTS,
+    METRICS_FILE,
+    Run,
+    describe_run,
+    read_lines,
+    read_run,
+)
 
 pytestmark = [
     # Google's client warns of its own ways.
@@ -78,7 +98,7 @@ class Local:
 
     @property
     def out(self) -> Path:
-        return self.folder / "run"
+        return self.folder / "runs" / "one"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -95,7 +115,10 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Local:
     write_npz(folder / f"{DATASET}-v0.npz", episodes=8, seed=0)
     write_npz(folder / f"{DATASET}-v0-val.npz", episodes=2, seed=1)
     assert shard(folder / f"{DATASET}-v0.npz", folder / "store") == 0
-    return Local(folder, train(str(folder / "store"), str(folder / "run"), steps=20))
+    out = folder / "runs" / "one"
+    run = train(str(folder / "store"), str(out), steps=20)
+    assess(folder / "runs", folder / "report")
+    return Local(folder, run)
 
 
 @pytest.fixture
@@ -165,6 +188,27 @@ def rows_of(store: str, feed: FeedConfig) -> Any:
     )
 
 
+def assess(runs: Any, report: Any) -> list[str]:
+    """What ``evaluate --watch`` and ``report`` do; the report's files."""
+    evaluations = watch_run(
+        f"{runs}/one",
+        episodes=1,
+        environments=1,
+        workers=1,
+        patience=Patience(poll_s=0.05, timeout_s=30),
+    )
+    assert [(each.step, each.seed) for each in evaluations] == [
+        *((10, 0), (10, 1), (20, 0), (20, 1))
+    ]
+    written = write_report([f"{runs}/*"], report)
+    return [os.path.relpath(path, report) for path in written]
+
+
+def evaluated(out: Any) -> list[Evaluation]:
+    """Everything but how long it took."""
+    return [dataclasses.replace(each, duration_s=0.0) for each in read_evaluations(out)]
+
+
 def windowed_batches(store: str) -> list[np.ndarray]:
     """Every array of the batches drawn from a window of a store."""
     rows = rows_of(store, WINDOWED)
@@ -228,6 +272,16 @@ def demo(bucket: Any, local: Local) -> None:
     assert read_history(local.out).names() == read_history(open_folder(out)).names()
     events = files.list_names(out, "tensorboard")
     assert len(events) == 2  # One file for each go.
+    # Evaluated and reported.
+    report = f"gs://{BUCKET}/report"
+    written = assess(f"gs://{BUCKET}/runs", report)
+    assert evaluated(out) == evaluated(local.out)
+    assert files.list_names(report) == sorted(written)
+    pictures = [name for name in written if name.endswith(".png")]
+    assert len(pictures) == 4
+    for name in (*pictures, "results.csv"):
+        drawn = files.read(report, name).data
+        assert drawn == (local.folder / "report" / name).read_bytes(), name
 
 
 def test_the_whole_way_on_a_bucket(gcs: Any, local: Local) -> None:
@@ -253,6 +307,62 @@ def test_a_run_that_is_not_there_is_named(gcs: Any) -> None:
     gcs.blob("thesis/thesis.tex").upload_from_string("years of work")
     with pytest.raises(DataFormatError, match="not empty and holds no run"):
         loop.check_folder(f"gs://{BUCKET}/thesis")
+
+
+def test_a_run_that_is_copied_to_a_bucket_and_a_step_that_is_not_whole(
+    gcs: Any, local: Local
+) -> None:
+    out, last = f"gs://{BUCKET}/copied", f"{CHECKPOINTS}/20/commit_success.txt"
+    copied = tree_of(local.out)
+    for name, data in copied.items():
+        if name != last:
+            files.write(out, name, data)
+    with contextlib.closing(Checkpoints(out)) as checkpoints:
+        assert checkpoints.steps() == [10]
+    files.write(out, last, copied[last])
+    assert_equal(learned(out, local.run), learned(str(local.out), local.run))
+
+
+def test_a_run_on_a_bucket_is_watched_inspected_and_found(
+    conditional: Any, local: Local
+) -> None:
+    folder, shown = f"gs://{BUCKET}/runs/watched", io.StringIO()
+
+    def make_up() -> None:
+        trainer = FakeTrainer(folder, keep=1)
+        trainer.commit(10)
+        wait_until(shown, "step 10, seed 4: ")
+        trainer.commit(20)  # Which deletes step 10.
+        trainer.close()
+
+    with training(make_up):
+        evaluations = watched(folder, shown)
+    assert steps_of(evaluations) == [(10, 3), (10, 4), (20, 3), (20, 4)]
+    assert read_evaluations(folder) == evaluations
+    run = ("evaluate", folder, "--watch", "--episodes", "1", "--environments", "1")
+    assert trainer_main([*run, "--workers", "1"]) == 0
+    assert len(read_evaluations(folder)) == 4  # Nothing was left to do.
+    # Evaluated by several at once, no line is lost.
+    more = [
+        dataclasses.replace(evaluations[0], evaluation_seed=seed) for seed in (1, 2, 3)
+    ]
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(functools.partial(append_evaluation, folder), more))
+    assert len(read_evaluations(folder)) == 7
+    store = ("--store", str(local.folder / "store"))
+    drawn = ("--episodes", "1", "--frames", "1")
+    assert trainer_main(["subgoals", f"{folder}/", *store, *drawn]) == 0
+    there = files.list_names(folder, SUBGOALS)
+    assert {"subgoals.json", "subgoals.npz", "subgoal_errors.png"} <= set(there)
+    # A folder of runs holds other things too.
+    files.write(f"gs://{BUCKET}/runs", "notes/first.txt", b"try wider nets")
+    runs, report = f"gs://{BUCKET}/runs/*", f"gs://{BUCKET}/report"
+    assert trainer_main(["report", runs, "--out", report]) == 0
+    names = files.list_names(report)
+    assert "watched/subgoal_errors.png" in names
+    assert {name.split("/")[0] for name in names if "/" in name} == {"watched"}
+    with pytest.raises(DataFormatError, match=r"x\*: matches no folder of a run"):
+        write_report([f"gs://{BUCKET}/runs/x*"], report)
 
 
 def test_of_two_pipelines_racing_for_one_store_one_wins(

@@ -8,20 +8,30 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from pipeline.store import files
 from pipeline.store.manifest import Task
+from tests.fake_gcs import forget_clients, serve
 from tests.stores import make_facts, make_table, write_store
 from trainer import config
 from trainer.agents import AGENTS
 from trainer.commands.sweep import Sweep as SweepCommand
 from trainer.evaluation.records import Evaluation, append_evaluation, read_evaluations
 from trainer.evaluation.tables import paper_datasets
-from trainer.run import CHECKPOINTS, METRICS_FILE, Run, read_run, write_run
+from trainer.folders import find_folders
+from trainer.run import (
+    CHECKPOINTS,
+    METRICS_FILE,
+    RUN_FILE,
+    Run,
+    read_run,
+    write_run,
+)
 from trainer.sweep.cells import Cell, logged_step, look, make_cells, read_sweep
 from trainer.sweep.run import LOGS, Clock, Processes, run_sweep
 
@@ -129,7 +139,8 @@ def commit(cell: Cell, *steps: int) -> None:
         ),
     )
     for step in steps:
-        (cell.folder / CHECKPOINTS / str(step)).mkdir(parents=True)
+        folder = f"{cell.folder}/{CHECKPOINTS}/{step}"
+        files.write(folder, "commit_success.txt", b"")
 
 
 def evaluate(cell: Cell, steps: Sequence[int], *, episodes: int = 2) -> None:
@@ -282,6 +293,41 @@ def test_the_clock_tells_methods_apart(sweep: Path) -> None:
     assert clock.left_s([(vast, 5), (fql, 5)]) == pytest.approx(20.0)
     clock.add(fql, 10, 60.0)
     assert clock.left_s([(vast, 5), (fql, 5)]) == pytest.approx(10.0 + 30.0)
+
+
+@pytest.fixture
+def bucket() -> Iterator[str]:
+    forget_clients()
+    with serve() as client:
+        client.create_bucket("vast-sweep")
+        yield "gs://vast-sweep"
+    forget_clients()
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_sweep_on_a_bucket(sweep: Path, bucket: str) -> None:
+    local = f"{sweep.parent}/out"
+    sweep.write_text(sweep.read_text().replace(local, f"{bucket}/out"))
+    cell, other = cells = cells_of(sweep, only="*-1-vast-*")
+    assert str(look(cell)) == "new"
+    assert logged_step(cell) == 0
+    commit(cell, 10)
+    files.write(f"{cell.folder}/{CHECKPOINTS}/20", "params/a", b"not yet whole")
+    files.write(str(cell.folder), METRICS_FILE, b'{"step": 10}\n{"step": 15')
+    assert str(look(cell)) == "at step 10"
+    assert logged_step(cell) == 10
+    runner = FakeRunner(cells)
+    runner.codes = {f"evaluate {other.name}": 1}
+    code, said = run(cells, runner)
+    assert code == 1
+    assert [look(each).stage for each in cells] == ["finished", "trained"]
+    log = f"{other.name}.log"
+    assert f"error: out of luck (see {bucket}/out/{LOGS}/{log})" in said
+    assert b"out of luck" in (files.read(f"{bucket}/out/{LOGS}", log).data or b"")
+    # What the sweep says to report finds its cells and nothing else.
+    found = find_folders(f"{bucket}/out/*", holding=RUN_FILE)
+    assert found == sorted(each.folder for each in cells)
 
 
 def test_progress_is_read_from_the_last_whole_record(sweep: Path) -> None:

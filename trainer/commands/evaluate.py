@@ -1,7 +1,6 @@
 """``evaluate``: roll out a run's checkpoints."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import tyro
@@ -16,7 +15,7 @@ class Evaluate:
     the run's last step. Repeated, it goes on where it was.
 
     Attributes:
-        run: Folder of the run.
+        run: Folder of the run, a local path or gs://bucket/path.
         episodes: Episodes of each checkpoint and training seed.
         seed: Of the evaluation: start states and the policy's noise.
         steps: Checkpoints to evaluate, by step; the latest if none is given, or with
@@ -33,7 +32,7 @@ class Evaluate:
         timeout: Minutes without a new checkpoint until --watch gives up.
     """
 
-    run: Annotated[Path, tyro.conf.Positional]
+    run: Annotated[str, tyro.conf.Positional]
     episodes: int = 50
     seed: int = 0
     steps: tuple[int, ...] = ()

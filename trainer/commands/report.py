@@ -1,7 +1,6 @@
 """``report``: curves and tables of runs."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import tyro
@@ -13,21 +12,25 @@ class Report:
     """Draw learning curves and a table beside the paper's numbers.
 
     Attributes:
-        runs: Folders of runs.
-        out: Folder for report.html, PNG and CSV files.
+        runs: Folders of runs, local paths or gs://bucket/path; of many on gs://, a
+            pattern in quotes, such as 'gs://bucket/runs/*'.
+        out: Folder for report.html, PNG and CSV files, likewise.
     """
 
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    out: Path
+    runs: Annotated[tuple[str, ...], tyro.conf.Positional]
+    out: str
 
     def execute(self, console: Console) -> int:
         """Runs the command; its exit code is returned."""
         from trainer.evaluation.report import write_report
-        from trainer.run import METRICS_FILE, read_lines
+        from trainer.folders import find_folders
+        from trainer.run import METRICS_FILE, RUN_FILE, read_lines
 
         written = write_report(list(self.runs), self.out)
         console.print("wrote " + ", ".join(str(path) for path in written))
-        for folder in self.runs:
+        for folder in (
+            each for runs in self.runs for each in find_folders(runs, holding=RUN_FILE)
+        ):
             errors = [
                 (line["step"], line["segment_error"])
                 for line in read_lines(folder / METRICS_FILE)

@@ -1,7 +1,6 @@
 """``subgoals``: what a policy means to reach."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import tyro
@@ -16,9 +15,10 @@ class Subgoals:
     draw, subgoals.png: the scene now and, transparent, at the sub-goal.
 
     Attributes:
-        run: Folder of the run.
+        run: Folder of the run, a local path or gs://bucket/path.
         store: Store of its data, a local path or gs://bucket/path.
-        out: Folder to write into; RUN/subgoals, which the report shows, if not given.
+        out: Folder to write into, likewise; RUN/subgoals, which the report shows, if
+            not given.
         episodes: Episodes to compare in; the first one is drawn.
         episode_seed: Of the evaluation: start states and the policy's noise.
         step: Checkpoint; the latest if not given.
@@ -27,9 +27,9 @@ class Subgoals:
         video: Draw rollout.gif as well: about a second a frame without a GPU.
     """
 
-    run: Annotated[Path, tyro.conf.Positional]
+    run: Annotated[str, tyro.conf.Positional]
     store: str
-    out: Path | None = None
+    out: str | None = None
     episodes: int = 5
     episode_seed: int = 0
     step: int | None = None
@@ -46,7 +46,7 @@ class Subgoals:
         written = inspect_subgoals(
             self.run,
             Store(self.store),
-            self.run / SUBGOALS if self.out is None else self.out,
+            self.out or f"{self.run}/{SUBGOALS}",
             Inspection(
                 episodes=self.episodes,
                 seed=self.episode_seed,

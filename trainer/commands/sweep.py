@@ -1,5 +1,6 @@
 """``sweep``: a grid of runs."""
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -39,5 +40,7 @@ class Sweep:
         processes = Processes()
         with processes.listening():
             code = run_sweep(cells, runner=processes, console=console)
-        console.print(f"to report: python -m trainer report {sweep.out}/* --out REPORT")
+        # No shell knows what is on gs://; quoted, the pattern reaches the command.
+        runs = shlex.quote(f"{sweep.out}/*") if "://" in sweep.out else f"{sweep.out}/*"
+        console.print(f"to report: python -m trainer report {runs} --out REPORT")
         return code

@@ -5,7 +5,6 @@ Composition only: which checkpoints, in which tasks.
 
 import contextlib
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal
 
 from rich.console import Console
@@ -15,13 +14,14 @@ from trainer.checkpoints import Checkpoints
 from trainer.evaluation.evaluator import Evaluator, episode_bars
 from trainer.evaluation.records import Evaluation
 from trainer.evaluation.rollouts import DEFAULT_ENVIRONMENTS, AgentActor
+from trainer.folders import FolderLike
 from trainer.run import read_run
 
 Steps = Sequence[int] | Literal["latest", "all"]
 
 
 def evaluate_run(
-    folder: Path,
+    folder: FolderLike,
     *,
     episodes: int,
     steps: Steps = "latest",

@@ -4,7 +4,6 @@ import importlib.metadata
 import re
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from types import TracebackType
 
 import jax
@@ -26,6 +25,7 @@ from trainer.evaluation.records import (
 )
 from trainer.evaluation.rollouts import AgentActor, RolloutPool, usable_cores
 from trainer.evaluation.summary import Score
+from trainer.folders import FolderLike
 from trainer.nn.networks import Params
 from trainer.run import Run
 
@@ -91,7 +91,7 @@ class Evaluator:
 
     def __init__(
         self,
-        folder: Path,
+        folder: FolderLike,
         run: Run,
         actor: AgentActor,
         *,

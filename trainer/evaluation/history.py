@@ -4,12 +4,12 @@ Dimensions: N log points, Q training seeds, K maximum horizon.
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from trainer.folders import FolderLike, open_folder
 from trainer.run import METRICS_FILE, read_lines
 
 Float64 = npt.NDArray[np.float64]
@@ -69,7 +69,7 @@ class History:
         return np.sum(values, axis=0, dtype=np.float64) if values else None
 
 
-def read_history(folder: Path) -> History:
+def read_history(folder: FolderLike) -> History:
     """Reads the metrics of a run; one that logged nothing yet is empty.
 
     Args:
@@ -80,7 +80,7 @@ def read_history(folder: Path) -> History:
     """
     records = {
         (int(record["step"]), int(record["seed"])): record
-        for record in read_lines(folder / METRICS_FILE)
+        for record in read_lines(open_folder(folder) / METRICS_FILE)
     }
     return History(
         steps=np.array(sorted({step for step, _ in records}), np.int64),

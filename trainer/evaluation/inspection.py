@@ -7,14 +7,16 @@ the report looks for it.
 import contextlib
 import io
 import json
+import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from etils import epath
 from rich.console import Console
 
+from pipeline.store import files
 from pipeline.store.errors import DataFormatError
 from pipeline.store.reader import Store
 from trainer.checkpoints import Checkpoints
@@ -44,6 +46,7 @@ from trainer.evaluation.subgoals import (
     mean_by_horizon,
     play_traces,
 )
+from trainer.folders import FolderLike, name_of, open_folder
 from trainer.run import Run, read_run
 
 _VIDEO_FRAMES = 40
@@ -79,13 +82,13 @@ class Inspection:
 
 
 def inspect_subgoals(
-    folder: Path,
+    folder: FolderLike,
     store: Store,
-    out: Path,
+    out: FolderLike,
     inspection: Inspection | None = None,
     *,
     console: Console | None = None,
-) -> list[Path]:
+) -> list[epath.Path]:
     """Rolls out a checkpoint and shows what sub-goals it pursues.
 
     Written are ``subgoals.json``, the predictions themselves in ``subgoals.npz``,
@@ -95,7 +98,7 @@ def inspect_subgoals(
     Args:
         folder: RUN.
         store: Of its data: its rows lend configurations what predictions do not say.
-        out: Folder to write into; made if missing.
+        out: Folder to write into, on disk or gs://; made if missing.
         inspection: What to look at.
         console: Where results are shown; None shows nothing.
 
@@ -122,11 +125,12 @@ def inspect_subgoals(
     comparison = compare(traces, run.facts.observation_std)
     drawn = np.concatenate([trace.steps_ahead for trace in traces])
     K = int(max(getattr(run.config.agent, "max_horizon", 0), drawn.max()))
-    out.mkdir(parents=True, exist_ok=True)
+    target = open_folder(out)
+    root = os.fspath(target)
     for name in (SCENE_FILE, VIDEO_FILE):  # Of an earlier inspection.
-        (out / name).unlink(missing_ok=True)
+        files.delete(root, name)
     report = {
-        "run": folder.resolve().name,
+        "run": name_of(open_folder(folder)),
         "dataset": run.dataset,
         "task": run.task.task,
         "step": step,
@@ -145,9 +149,12 @@ def inspect_subgoals(
         "steps": _steps(comparison),
         "frames": [],
     }
-    written = [out / JSON_FILE, out / ARRAYS_FILE, out / ERRORS_FILE]
-    np.savez_compressed(written[1], allow_pickle=False, **_arrays(traces))
-    _save(subgoal_charts.error_chart(comparison, drawn, K), written[2])
+    arrays = io.BytesIO()
+    np.savez_compressed(arrays, allow_pickle=False, **_arrays(traces))
+    written = {
+        ARRAYS_FILE: arrays.getvalue(),
+        ERRORS_FILE: _png(subgoal_charts.error_chart(comparison, drawn, K)),
+    }
     summary: Any = report["summary"]
     console.print(
         f"step {step:,}, seed {seed}: {summary['compared']:,} of {summary['steps']:,} "
@@ -156,19 +163,19 @@ def inspect_subgoals(
         f"{summary['mean_relative_change']:.2f} if nothing moved"
     )
     try:
-        report["frames"] = _draw(run, store, traces[0], step, inspection, out)
-        written += [out / name for name in (SCENE_FILE, VIDEO_FILE)]
-        written = [
-            path for path in written if path.suffix != ".gif" or inspection.video
-        ]
+        report["frames"], pictures = _draw(run, store, traces[0], step, inspection)
+        written |= pictures
     except (NoBackendError, EvaluationError, DataFormatError) as error:
         console.print(f"no picture of the scene: {error}", soft_wrap=True)
-    written[0].write_text(json.dumps(report, indent=1, allow_nan=False) + "\n")
-    return written
+    text = json.dumps(report, indent=1, allow_nan=False) + "\n"
+    # Last: what it tells of is there then.
+    for name, data in {**written, JSON_FILE: text.encode()}.items():
+        files.write(root, name, data)
+    return [target / name for name in (JSON_FILE, *written)]
 
 
 def _roll_out(
-    folder: Path, run: Run, seed: int, inspection: Inspection, console: Console
+    folder: FolderLike, run: Run, seed: int, inspection: Inspection, console: Console
 ) -> tuple[int, list[Trace]]:
     seeds = run.config.trainer.seed_range
     if seed not in seeds:
@@ -244,9 +251,9 @@ def _arrays(traces: list[Trace]) -> dict[str, Any]:
 
 
 def _draw(
-    run: Run, store: Store, trace: Trace, step: int, inspection: Inspection, out: Path
-) -> list[dict[str, Any]]:
-    """Draws the episode; what each moment shows is returned."""
+    run: Run, store: Store, trace: Trace, step: int, inspection: Inspection
+) -> tuple[list[dict[str, Any]], dict[str, bytes]]:
+    """Draws the episode: what each moment shows, and the pictures by name."""
     T = len(trace.horizons)
     moments = _spread(T, inspection.frames)
     shown = moments
@@ -281,10 +288,10 @@ def _draw(
         f"(episode {outcome} in {trace.episode.length} steps)"
     )
     note = _note(run, [ghosts[moment] for moment in moments])
-    _save(subgoal_charts.scene_chart(frames, title, note), out / SCENE_FILE)
+    pictures = {SCENE_FILE: _png(subgoal_charts.scene_chart(frames, title, note))}
     if inspection.video:
-        _animate([images[moment] for moment in shown], out / VIDEO_FILE)
-    return [
+        pictures[VIDEO_FILE] = _gif([images[moment] for moment in shown])
+    moments_shown = [
         {
             "step": moment,
             "horizon": int(trace.steps_ahead[moment]),
@@ -295,6 +302,7 @@ def _draw(
         }
         for moment in moments
     ]
+    return moments_shown, pictures
 
 
 def _note(run: Run, ghosts: list[Configuration]) -> str:
@@ -324,15 +332,15 @@ def _spread(length: int, count: int) -> list[int]:
     return np.unique(np.linspace(0, length - 1, count + 1)[:-1].astype(int)).tolist()
 
 
-def _save(figure: Any, path: Path) -> None:
+def _png(figure: Any) -> bytes:
     buffer = io.BytesIO()
     # Without a date or version in it, equal data give equal files.
     figure.savefig(buffer, format="png", metadata={"Software": None})
-    path.write_bytes(buffer.getvalue())
+    return buffer.getvalue()
 
 
-def _animate(images: list[Image], path: Path) -> None:
-    """Writes an animation, at half the size: the report carries it whole."""
+def _gif(images: list[Image]) -> bytes:
+    """Makes an animation, at half the size: the report carries it whole."""
     # Matplotlib, which draws the rest, brings it.
     from PIL import Image as Pictures
 
@@ -343,11 +351,14 @@ def _animate(images: list[Image], path: Path) -> None:
         .quantize(method=Pictures.Quantize.FASTOCTREE, dither=Pictures.Dither.NONE)
         for image in images
     ]
+    buffer = io.BytesIO()
     frames[0].save(
-        path,
+        buffer,
+        format="GIF",
         save_all=True,
         append_images=frames[1:],
         duration=_VIDEO_MS,
         loop=0,
         optimize=False,
     )
+    return buffer.getvalue()

@@ -4,16 +4,22 @@ Owns the lines of ``RUN/evaluations.jsonl``. Repeating an evaluation adds a line
 readers take the last of its kind.
 """
 
+import contextlib
 import dataclasses
 import json
+import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import pydantic
 
+from pipeline.store import files
 from pipeline.store.errors import DataFormatError
+from trainer.folders import FolderLike, open_folder
 from trainer.run import EVALUATIONS_FILE, read_lines
+
+# Writers of one file at once are few, and each write takes a fraction of a second.
+_ATTEMPTS = 20
 
 
 @dataclass(frozen=True)
@@ -81,25 +87,33 @@ def evaluation_key(
     return (step, seed, evaluation_seed, task, episodes)
 
 
-def append_evaluation(folder: Path, evaluation: Evaluation) -> None:
+def append_evaluation(folder: FolderLike, evaluation: Evaluation) -> None:
     """Adds one line to ``evaluations.jsonl`` of a run's folder.
 
-    A last line without its end, a killed writer's, is cut off first.
+    A last line without its end, a killed writer's, is cut off first. Objects of a
+    bucket cannot be appended to: the file is replaced, unless it has changed
+    meanwhile, and then the line is added to what it has become.
 
     Args:
         folder: RUN.
         evaluation: To add.
     """
     line = json.dumps(dataclasses.asdict(evaluation)) + "\n"
-    with (folder / EVALUATIONS_FILE).open("ab+") as file:
-        file.seek(0)
-        content = file.read()
-        if content and not content.endswith(b"\n"):
-            file.truncate(content.rfind(b"\n") + 1)
-        file.write(line.encode())
+    root = os.fspath(folder)
+    for _ in range(_ATTEMPTS):
+        there = files.read(root, EVALUATIONS_FILE)
+        complete, end, _ = (there.data or b"").rpartition(b"\n")
+        data = complete + end + line.encode()
+        with contextlib.suppress(DataFormatError):  # Somebody else was quicker.
+            files.commit(root, EVALUATIONS_FILE, data, replacing=there)
+            return
+    raise DataFormatError(
+        f"{root}/{EVALUATIONS_FILE}: others keep changing it; run fewer "
+        "evaluations of this run at once"
+    )
 
 
-def read_evaluations(folder: Path) -> list[Evaluation]:
+def read_evaluations(folder: FolderLike) -> list[Evaluation]:
     """Reads the evaluations of a run, by step, then seed.
 
     Args:
@@ -111,7 +125,7 @@ def read_evaluations(folder: Path) -> list[Evaluation]:
     Raises:
         DataFormatError: If a line is no evaluation.
     """
-    path = folder / EVALUATIONS_FILE
+    path = open_folder(folder) / EVALUATIONS_FILE
     adapter = pydantic.TypeAdapter(Evaluation)
     latest: dict[tuple[int, ...], Evaluation] = {}
     for number, line in enumerate(read_lines(path), start=1):

@@ -6,18 +6,21 @@ Reads what runs left in their folders and writes files; computes nothing of its 
 import dataclasses
 import io
 import json
+import os
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
+from etils import epath
 
+from pipeline.store import files
 from pipeline.store.errors import DataFormatError
-from trainer.evaluation import charts, inspected, results
+from trainer.evaluation import aggregates, charts, inspected, results
 from trainer.evaluation.history import History, read_history
 from trainer.evaluation.page import Picture, Section, Table, render
 from trainer.evaluation.records import Evaluation, read_evaluations
 from trainer.evaluation.tables import METHODS, PAPER, find_paper_result
-from trainer.run import Run, read_run
+from trainer.folders import FolderLike, find_folders, name_of, open_folder
+from trainer.run import RUN_FILE, Run, read_run
 
 HTML_FILE = "report.html"
 MARKDOWN_FILE = "report.md"
@@ -34,7 +37,7 @@ class _Source:
     """Everything one run left behind."""
 
     name: str
-    folder: Path
+    folder: epath.Path
     run: Run
     history: History
     evaluations: list[Evaluation]
@@ -51,7 +54,7 @@ class _Source:
         return results.result_rows(self.name, self.run, self.evaluations)
 
 
-def write_report(runs: Sequence[Path], out: Path) -> list[Path]:
+def write_report(runs: Sequence[FolderLike], out: FolderLike) -> list[epath.Path]:
     """Writes a report on runs.
 
     Written are ``report.html``, which holds everything and needs no other file,
@@ -60,14 +63,14 @@ def write_report(runs: Sequence[Path], out: Path) -> list[Path]:
     yet, are reported with what there is.
 
     Args:
-        runs: Folders of runs, at least one.
-        out: Folder to write into; made if missing.
+        runs: Folders of runs, at least one, as ``find_folders`` takes them.
+        out: Folder to write into, on disk or gs://; made if missing.
 
     Returns:
         Files written, the HTML file first.
 
     Raises:
-        DataFormatError: If a folder is no run's, or none is given.
+        DataFormatError: If a folder is no run's, none is given, or none matches.
         ImportError: If matplotlib is not installed.
     """
     if not runs:
@@ -75,6 +78,7 @@ def write_report(runs: Sequence[Path], out: Path) -> list[Path]:
             "expected the folders of one or more runs to report on, got none; give the "
             "--out of a `python -m trainer train`"
         )
+    folders = [folder for pattern in runs for folder in _found(pattern)]
     sources = [
         _Source(
             name,
@@ -83,16 +87,9 @@ def write_report(runs: Sequence[Path], out: Path) -> list[Path]:
             read_history(folder),
             read_evaluations(folder),
         )
-        for name, folder in zip(_names(runs), runs, strict=True)
+        for name, folder in zip(_names(folders), folders, strict=True)
     ]
-    out.mkdir(parents=True, exist_ok=True)
     pictures = {source.name: _pictures(source) for source in sources}
-    written = [out / HTML_FILE, out / MARKDOWN_FILE, out / CSV_FILE]
-    for name, drawn in pictures.items():
-        (out / name).mkdir(exist_ok=True)
-        for picture in drawn:
-            written.append(out / name / f"{picture.name}.{picture.kind}")
-            written[-1].write_bytes(picture.data)
     rows = [row for source in sources for row in source.rows]
     tables = [
         Table(
@@ -101,21 +98,38 @@ def write_report(runs: Sequence[Path], out: Path) -> list[Path]:
             [results.cells(row) for row in rows],
             results.NOTES,
         ),
+        *_aggregate_tables(sources),
         *_paper_tables(sources),
     ]
     sections = [_section(source, pictures[source.name]) for source in sources]
     title = "Training report: " + ", ".join(source.name for source in sources)
-    written[0].write_text(render(title, tables, sections), encoding="utf-8")
-    written[1].write_text(_markdown(title, tables, sections, sources), encoding="utf-8")
-    written[2].write_text(results.to_csv(rows), encoding="utf-8")
-    return written
+    content = {
+        HTML_FILE: render(title, tables, sections).encode(),
+        MARKDOWN_FILE: _markdown(title, tables, sections, sources).encode(),
+        CSV_FILE: results.to_csv(rows).encode(),
+    } | {
+        f"{name}/{picture.name}.{picture.kind}": picture.data
+        for name, drawn in pictures.items()
+        for picture in drawn
+    }
+    target = open_folder(out)
+    for file, data in content.items():
+        files.write(os.fspath(target), file, data)
+    return [target / file for file in content]
 
 
-def _names(runs: Sequence[Path]) -> list[str]:
+def _found(pattern: FolderLike) -> list[epath.Path]:
+    found = find_folders(pattern, holding=RUN_FILE)
+    if not found:
+        raise DataFormatError(f"{os.fspath(pattern)}: matches no folder of a run")
+    return found
+
+
+def _names(runs: Sequence[epath.Path]) -> list[str]:
     """Names of the runs' folders, told apart where they are equal."""
     names: list[str] = []
     for run in runs:
-        base = run.resolve().name or "run"
+        base = name_of(run) or "run"
         name, number = base, 2
         while name in names:
             name, number = f"{base}-{number}", number + 1
@@ -175,11 +189,13 @@ def _pictures(source: _Source) -> list[Picture]:
     return [*pictures, *_subgoal_pictures(source.folder / inspected.SUBGOALS)]
 
 
-def _subgoal_pictures(folder: Path) -> list[Picture]:
+def _subgoal_pictures(folder: epath.Path) -> list[Picture]:
     """What an inspection of sub-goals has left in the run's folder."""
-    if not (folder / inspected.JSON_FILE).exists():
+    root = os.fspath(folder)
+    report = files.read(root, inspected.JSON_FILE).data
+    if report is None:
         return []
-    found = json.loads((folder / inspected.JSON_FILE).read_text())
+    found = json.loads(report)
     when = f"After {found['step']:,} updates, training seed {found['seed']}. "
     captions = {
         inspected.SCENE_FILE: "Solid: the scene now. Pale and transparent: the "
@@ -190,15 +206,16 @@ def _subgoal_pictures(folder: Path) -> list[Picture]:
         "steps later. A policy's sub-goal is a draw and it need not get there: below "
         "the line of nothing moving is good.",
     }
+    there = ((name, files.read(root, name).data) for name in captions)
     return [
         Picture(
-            path.stem,
-            when + caption,
-            path.read_bytes(),
-            "gif" if path.suffix == ".gif" else "png",
+            name.rpartition(".")[0],
+            when + captions[name],
+            data,
+            "gif" if name.endswith(".gif") else "png",
         )
-        for path, caption in ((folder / name, text) for name, text in captions.items())
-        if path.exists()
+        for name, data in there
+        if data is not None
     ]
 
 
@@ -253,6 +270,24 @@ def _remarks(source: _Source) -> list[str]:
             "on: lengths and returns differ by a step."
         )
     return remarks
+
+
+def _aggregate_tables(sources: Sequence[_Source]) -> list[Table]:
+    """Methods over tasks, in the tasks they are trained for."""
+    found = aggregates.aggregate(
+        [
+            (
+                source.run.config.agent.name,
+                f"{source.run.dataset} {source.run.task.task}",
+                source.own,
+            )
+            for source in sources
+        ]
+    )
+    if not found:
+        return []
+    rows = [each.cells for each in found]
+    return [Table("Over tasks", aggregates.HEADINGS, rows, aggregates.NOTES)]
 
 
 def _paper_tables(sources: Sequence[_Source]) -> list[Table]:

@@ -9,16 +9,18 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType
 from typing import Literal
 
+from etils import epath
 from rich.console import Console
 
+from pipeline.store.files import is_remote
 from trainer.checkpoints import Checkpoints
 from trainer.evaluation.evaluator import Evaluator, episode_bars
 from trainer.evaluation.records import Evaluation, read_evaluations
 from trainer.evaluation.rollouts import DEFAULT_ENVIRONMENTS, AgentActor
+from trainer.folders import FolderLike, open_folder
 from trainer.loop import PreemptedError
 from trainer.nn.networks import Params
 from trainer.run import CHECKPOINTS, RUN_FILE, Run, read_run
@@ -54,7 +56,7 @@ class Patience:
 
 
 def watch_run(
-    folder: Path,
+    folder: FolderLike,
     *,
     episodes: int,
     steps: Sequence[int] | Literal["all"] = "all",
@@ -73,7 +75,7 @@ def watch_run(
     stopped goes on where it was.
 
     Args:
-        folder: RUN; it need not exist yet.
+        folder: RUN, a local path or ``gs://bucket/path``; it need not exist yet.
         episodes: Of each checkpoint and training seed.
         steps: Checkpoints to evaluate, ``"all"`` or their steps. With steps, it is done
             when each was evaluated or training has passed it by.
@@ -97,6 +99,7 @@ def watch_run(
     console = Console(quiet=True) if console is None else console
     patience = Patience() if patience is None else patience
     evaluations: list[Evaluation] = []
+    folder = open_folder(folder)
     with _sigterm_raises(folder), contextlib.ExitStack() as stack:
         folder_watch = _FolderWatch(folder, patience, console)
         folder_watch.wait_for_first()
@@ -151,7 +154,7 @@ class _Work:
 
     def __init__(
         self,
-        folder: Path,
+        folder: epath.Path,
         run: Run,
         evaluators: list[Evaluator],
         stack: contextlib.ExitStack,
@@ -191,7 +194,9 @@ class _Work:
 class _FolderWatch:
     """Looks for committed checkpoints, and at the clock."""
 
-    def __init__(self, folder: Path, patience: Patience, console: Console) -> None:
+    def __init__(
+        self, folder: epath.Path, patience: Patience, console: Console
+    ) -> None:
         self._folder = folder
         self._patience = patience
         self._console = console
@@ -208,7 +213,8 @@ class _FolderWatch:
         """Committed steps, ascending."""
         folder = self._folder / CHECKPOINTS
         names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-        if names == self._names:
+        # On gs:// a step's folder is there before the step is whole.
+        if names == self._names and not is_remote(str(folder)):
             return self._steps
         if names:
             try:
@@ -254,7 +260,9 @@ class _FolderWatch:
         time.sleep(min(patience.poll_s, patience.timeout_s - waited))
 
 
-def _restore(folder: Path, step: int, run: Run, console: Console) -> Params | None:
+def _restore(
+    folder: epath.Path, step: int, run: Run, console: Console
+) -> Params | None:
     """Parameters of a step; None if the trainer has deleted it meanwhile."""
     for attempt in range(_ATTEMPTS):
         with contextlib.closing(Checkpoints(folder)) as checkpoints:
@@ -276,7 +284,7 @@ def _restore(folder: Path, step: int, run: Run, console: Console) -> Params | No
 
 
 @contextlib.contextmanager
-def _sigterm_raises(folder: Path) -> Iterator[None]:
+def _sigterm_raises(folder: epath.Path) -> Iterator[None]:
     """Turns SIGTERM into an exception, so that the environments are ended too."""
 
     def stop(number: int, frame: FrameType | None) -> None:

@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Literal
 
 import pydantic
+from etils import epath
 
+from pipeline.store.files import is_remote
 from trainer import config as configuration
 from trainer.config import (
     TASKS,
@@ -28,10 +30,13 @@ from trainer.config import (
     read_toml,
 )
 from trainer.evaluation.records import evaluation_key, read_evaluations
+from trainer.folders import open_folder
 from trainer.run import CHECKPOINTS, METRICS_FILE, RUN_FILE, read_run
 
 # Enough for the last record of metrics.jsonl.
 _TAIL_BYTES = 1 << 16
+# Orbax's name for it.
+_COMMITTED = "commit_success.txt"
 Stage = Literal["new", "begun", "trained", "finished", "differs"]
 
 
@@ -83,7 +88,7 @@ class Sweep:
     """A grid of runs. Paths are relative to where the command is given.
 
     Attributes:
-        out: Folder of the cells' folders.
+        out: Folder of the cells' folders, a local path or ``gs://bucket/path``.
         datasets: Names, such as ``"cube-single-play"``.
         methods: By name; the name is that of an agent, or ``agent`` names one.
         config: Configuration file of a data set; ``{dataset}`` stands for its name.
@@ -138,7 +143,7 @@ class Cell:
     """
 
     name: str
-    folder: Path
+    folder: epath.Path
     method: str
     task: int
     config: Config
@@ -272,14 +277,16 @@ def look(cell: Cell) -> State:
     if difference:
         return State("differs", difference=difference)
     # Listed, not opened by Orbax, which would take the devices. Half-written steps have
-    # longer names.
+    # longer names on disk, and lack their last object on gs://.
     folder = cell.folder / CHECKPOINTS
-    names = os.listdir(folder) if folder.is_dir() else []
-    steps = {int(name) for name in names if name.isdigit()}
+    there = list(folder.iterdir()) if folder.is_dir() else []
+    steps = {int(path.name) for path in there if path.name.isdigit()}
+    if is_remote(str(folder)):
+        steps = {step for step in steps if (folder / str(step) / _COMMITTED).exists()}
     if cell.config.trainer.steps not in steps:
         return State("begun", step=max(steps, default=0))
     how = cell.evaluation
-    there = {evaluation.key for evaluation in read_evaluations(cell.folder)}
+    evaluated = {evaluation.key for evaluation in read_evaluations(cell.folder)}
     missing = tuple(
         step
         for step in cell.evaluated_steps
@@ -291,7 +298,7 @@ def look(cell: Cell) -> State:
                 task=cell.task,
                 episodes=how.episodes,
             )
-            in there
+            in evaluated
             for seed in cell.seeds
         )
     )
@@ -336,7 +343,7 @@ def _make(sweep: Sweep, dataset: str, task: int, method: str) -> Iterator[Cell]:
         raw = configuration.encode(base)
         config = configuration.decode(merge_tables(raw, overrides), where=name)
         kept = config.trainer.keep_checkpoints
-        folder = Path(sweep.out) / name
+        folder = open_folder(sweep.out) / name
         cell = Cell(
             name=name,
             folder=folder,

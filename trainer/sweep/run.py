@@ -7,6 +7,7 @@ in the same way, to be started again.
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,8 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from pipeline.store import files
+from pipeline.store.files import is_remote
 from trainer.exits import EXIT_FAILED, EXIT_PREEMPTED
 from trainer.signals import handled
 from trainer.sweep.cells import Cell, State, logged_step, look
@@ -214,32 +217,66 @@ def _finish(
     """
     if state.stage == "differs":
         return f"{cell.folder} {state}; give another `out`, or move it away"
-    log = cell.folder.parent / LOGS / f"{cell.name}.log"
-    if state.stage in ("new", "begun"):
-        problem = _run(cell.train, log, runner, tick)
-        if problem is not None:
-            return problem
-        state = look(cell)
-    if state.stage == "trained":
-        problem = _run(cell.evaluate(state.missing), log, runner, tick)
-        if problem is not None:
-            return problem
-        state = look(cell)
-    if state.stage != "finished":
-        return f"its commands ended well, and yet it is {state}; see {log}"
+    with _log_of(cell) as log:
+        if state.stage in ("new", "begun"):
+            problem = _run(cell.train, log, runner, tick)
+            if problem is not None:
+                return problem
+            state = look(cell)
+        if state.stage == "trained":
+            problem = _run(cell.evaluate(state.missing), log, runner, tick)
+            if problem is not None:
+                return problem
+            state = look(cell)
+        if state.stage != "finished":
+            return f"its commands ended well, and yet it is {state}; see {log.kept}"
     return None
 
 
+@dataclass(frozen=True)
+class _Log:
+    """Output of a cell's programs.
+
+    Attributes:
+        file: Written to while they run.
+        kept: Where it is found afterwards.
+    """
+
+    file: Path
+    kept: str
+
+
+@contextmanager
+def _log_of(cell: Cell) -> Iterator[_Log]:
+    """The log of a cell.
+
+    Objects of a bucket cannot be appended to: on gs:// it is put there when the cell's
+    programs have ended.
+    """
+    folder, name = str(cell.folder.parent / LOGS), f"{cell.name}.log"
+    if not is_remote(folder):
+        yield _Log(Path(folder) / name, f"{folder}/{name}")
+        return
+    with tempfile.TemporaryDirectory(prefix="vast-rl-sweep-") as scratch:
+        log = _Log(Path(scratch) / name, f"{folder}/{name}")
+        log.file.write_bytes(files.read(folder, name).data or b"")
+        try:
+            yield log
+        finally:
+            files.write(folder, name, log.file.read_bytes())
+
+
 def _run(
-    arguments: Sequence[str], log: Path, runner: Runner, tick: Callable[[], None]
+    arguments: Sequence[str], log: _Log, runner: Runner, tick: Callable[[], None]
 ) -> str | None:
-    code = runner(arguments, log, tick)
+    code = runner(arguments, log.file, tick)
     if code == EXIT_PREEMPTED or runner.stopped():
         return _STOPPED
     if code == 0:
         return None
     how = f"exit code {code}" if code > 0 else f"signal {-code}"
-    return f"{arguments[0]} ended with {how}: {_last_line(log)} (see {log})"
+    said = _last_line(log.file)
+    return f"{arguments[0]} ended with {how}: {said} (see {log.kept})"
 
 
 def _last_line(log: Path) -> str:

@@ -1,0 +1,110 @@
+"""What the READMEs show of launching is what is printed and what was measured."""
+
+import dataclasses
+import re
+import shlex
+from pathlib import Path
+from typing import get_args, get_type_hints
+
+import pytest
+
+from infra.cli import main, parse
+from infra.commands.evaluate import Evaluate
+from infra.commands.pipeline import Pipeline
+from infra.commands.train import Train
+from infra.measured import MEASURED
+from tests.infra.commands import REGISTRY, VERSION
+
+READMES = ("README.md", "infra/README.md")
+
+
+def blocks(file: str) -> list[str]:
+    """Fenced blocks of a page, lines that go on joined."""
+    text = Path(file).read_text()
+    return [
+        block.replace("\\\n", " ")
+        for block in re.findall(r"^```\w*\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    ]
+
+
+def commands(block: str) -> list[list[str]]:
+    """Whole commands of ours in a block; a synopsis of many is none."""
+    lines = [
+        line.replace("REGISTRY", REGISTRY)
+        for line in block.splitlines()
+        if line.startswith("python -m infra") and not set(line) & {"{", "["}
+    ]
+    return [shlex.split(line, comments=True)[3:] for line in lines]
+
+
+def rates() -> dict[str, float]:
+    """Rows a second of the pipeline's benchmarks, by what was measured."""
+    text = Path("tests/benchmarks/README.md").read_text()
+    found = re.findall(r"^\| ([^|]+?) \| (?:[^|]*, )?([\d,]+) rows/s \|", text, re.M)
+    return {name: float(rate.replace(",", "")) for name, rate in found}
+
+
+@pytest.mark.parametrize("file", READMES)
+def test_commands_that_are_shown_are_taken(file):
+    shown = [command for block in blocks(file) for command in commands(block)]
+    assert {command[0] for command in shown} >= {"doctor"}
+    for command in shown:
+        parse(command)
+
+
+def test_what_a_dry_run_is_said_to_take_is_what_it_prints(capsys):
+    pages = blocks("README.md")
+    dry = [
+        (command, pages[index + 1])
+        for index, block in enumerate(pages)
+        for command in commands(block)
+        if "--dry-run" in command
+    ]
+    assert dry
+    for command, shown in dry:
+        capsys.readouterr()
+        assert main(command) == 0
+        assert capsys.readouterr().err == shown
+
+
+def test_images_that_are_shown_are_of_this_version():
+    for file in READMES:
+        named = re.findall(r"vast-rl-[-a-z]+:(\S+)", Path(file).read_text())
+        assert named
+        assert set(named) == {VERSION}
+
+
+def test_targets_of_the_stages_are_those_there_are():
+    text = Path("infra/README.md").read_text()
+    for name, stage in (
+        ("pipeline", Pipeline),
+        ("train", Train),
+        ("evaluate", Evaluate),
+    ):
+        row = re.search(rf"^\| {name} \| (.*?) \|", text, re.MULTILINE)
+        assert row is not None
+        targets = get_args(get_type_hints(stage)["target"])
+        assert tuple(re.findall(r"`(\w+)`", row[1])) == targets
+
+
+def test_rates_are_those_of_the_benchmarks():
+    measured = rates()
+    assert measured["3,003,000 rows, npz to store, end to end"] == (
+        MEASURED.shard_rows_per_s
+    )
+    assert measured["collect cube-triple-play, one core"] == MEASURED.collect_rows_per_s
+    text = " ".join(Path("tests/benchmarks/README.md").read_text().split())
+    assert f"deflate to {MEASURED.npz_share} of their size" in text
+    assert f"labels of 5 tasks | {MEASURED.store_share} of its size" in text
+
+
+def test_rates_of_updates_stand_where_they_say():
+    for rate in MEASURED.update_rates:
+        file, _, what = rate.source.partition(", ")
+        command = re.match(r"`[^`]+`", what)
+        assert command is not None, dataclasses.asdict(rate)
+        lines = [
+            line for line in Path(file).read_text().splitlines() if command[0] in line
+        ]
+        wanted = (f"{rate.updates_per_s:g} updates/s", f"width {rate.width}")
+        assert any(all(each in line for each in wanted) for line in lines)

@@ -1,0 +1,139 @@
+"""One figure for a method over tasks: the interquartile mean, and how sure it is.
+
+Source: Agarwal et al. (2021), Deep Reinforcement Learning at the Edge of the
+Statistical Precipice, sections 4.1 and 4.3: the mean of the middle half of all scores
+of single training runs is moved less by outliers than the mean, and wastes less of them
+than the median; runs are drawn anew within each task, as tasks are no sample.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.stats import trim_mean
+
+from trainer.evaluation.records import Evaluation
+from trainer.evaluation.summary import select_largest
+
+_RESAMPLES = 10_000
+
+HEADINGS = ("agent", "tasks", "training seeds", "IQM", "95 % interval", "mean")
+NOTES = (
+    "IQM: mean of the middle half of the last success rates of all single training "
+    "seeds and tasks. The interval is of a bootstrap that draws training seeds anew "
+    "within each task; with few seeds it is too narrow.",
+    "An agent that was run more than once in a task is left out: its runs are not of "
+    "one setting.",
+)
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """A method over tasks.
+
+    Attributes:
+        agent: Its name.
+        tasks: How many it was evaluated in.
+        runs: Scores in all: a task's training seeds, summed over tasks.
+        iqm: Interquartile mean of success rates, in [0, 1].
+        interval: Its stratified bootstrap interval, at 95 %.
+        mean: Of the same rates.
+    """
+
+    agent: str
+    tasks: int
+    runs: int
+    iqm: float
+    interval: tuple[float, float]
+    mean: float
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """As text, one cell for each of ``HEADINGS``."""
+        low, high = self.interval
+        return (
+            self.agent,
+            str(self.tasks),
+            str(self.runs),
+            f"{100 * self.iqm:.1f} %",
+            f"{100 * low:.1f} to {100 * high:.1f} %",
+            f"{100 * self.mean:.1f} %",
+        )
+
+
+def aggregate(
+    runs: Sequence[tuple[str, str, Sequence[Evaluation]]],
+) -> list[Aggregate]:
+    """Aggregates runs by agent.
+
+    Args:
+        runs: Agent, task, and what evaluations of the run in that task there are.
+
+    Returns:
+        Those of agents evaluated at least once, and never twice in a task, by name.
+    """
+    by_agent: dict[str, dict[str, list[npt.NDArray[np.float64]]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for agent, task, evaluations in runs:
+        if evaluations:
+            by_agent[agent][task].append(last_rates(evaluations))
+    found = []
+    for agent, tasks in sorted(by_agent.items()):
+        if all(len(rates) == 1 for rates in tasks.values()):
+            scores = [rates[0] for rates in tasks.values()]
+            pooled = np.concatenate(scores)
+            found.append(
+                Aggregate(
+                    agent=agent,
+                    tasks=len(scores),
+                    runs=len(pooled),
+                    iqm=interquartile_mean(pooled),
+                    interval=stratified_interval(scores),
+                    mean=float(pooled.mean()),
+                )
+            )
+    return found
+
+
+def last_rates(evaluations: Sequence[Evaluation]) -> npt.NDArray[np.float64]:
+    """Success rate of every training seed at the last step evaluated: ``f64[Q]``."""
+    last = max(evaluation.step for evaluation in evaluations)
+    by_seed: dict[int, list[int]] = defaultdict(list)
+    for evaluation in select_largest(evaluations):
+        if evaluation.step == last:
+            by_seed[evaluation.seed].extend(evaluation.successes)
+    return np.array([np.mean(by_seed[seed]) for seed in sorted(by_seed)])
+
+
+def interquartile_mean(scores: npt.NDArray[np.float64]) -> float:
+    """Mean of the middle half of all scores, of any shape.
+
+    Example:
+        >>> interquartile_mean(np.array([0.0, 0.2, 0.4, 1.0]))
+        0.30000000000000004
+    """
+    return float(trim_mean(scores, 0.25, axis=None))
+
+
+def stratified_interval(
+    scores: Sequence[npt.NDArray[np.float64]], *, resamples: int = _RESAMPLES
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of the interquartile mean, at 95 %.
+
+    Args:
+        scores: ``f64[Q]`` of each task; Q may differ.
+        resamples: How often all scores are drawn anew.
+
+    Returns:
+        Lower and upper end. Equal calls give equal results.
+    """
+    rng = np.random.default_rng(0)
+    drawn = [
+        task[rng.integers(len(task), size=(resamples, len(task)))] for task in scores
+    ]
+    means = trim_mean(np.concatenate(drawn, axis=1), 0.25, axis=1)
+    low, high = np.quantile(means, [0.025, 0.975])
+    return float(low), float(high)
