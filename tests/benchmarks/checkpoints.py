@@ -1,0 +1,117 @@
+"""How long a checkpoint blocks training: ``python -m tests.benchmarks.checkpoints``.
+
+Saves a state of random numbers of configs/wide as training does, and prints how long
+the loop waits, how long the background takes, and how long restoring does. Nothing is
+trained: what a save costs does not depend on it.
+"""
+
+import argparse
+import dataclasses
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from pipeline.store.manifest import Task
+from trainer import config, datasets, sharding
+from trainer.checkpoints import Checkpoints
+from trainer.data.feed import BatchSource, FeedConfig, make_feed
+from trainer.data.made_up import random_table, shape_facts
+from trainer.run import Run
+from trainer.state import abstract_state
+
+CONFIG = Path(__file__).parents[2] / "configs" / "wide" / "cube-triple-play-4096.toml"
+# Saving costs the loop the share of a minute between two checkpoints.
+INTERVAL_S = 60
+
+
+def random_state(agent: Any, mesh: jax.sharding.Mesh) -> Any:
+    """A state of random numbers: equal ones would deflate to nothing."""
+    rng = np.random.default_rng(0)
+    placed = sharding.replicated(mesh)
+
+    def draw(leaf: jax.ShapeDtypeStruct) -> Any:
+        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return jax.device_put(jax.random.split(jax.random.key(0), leaf.shape))
+        if leaf.dtype == np.float32:
+            return jax.device_put(rng.random(leaf.shape, np.float32), placed)
+        return jax.device_put(np.zeros(leaf.shape, leaf.dtype), placed)
+
+    return jax.tree.map(draw, abstract_state(agent, seeds=1))
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--width", type=int, default=4096)
+    parser.add_argument("--saves", type=int, default=3)
+    parser.add_argument("--out", type=Path, help="on the disk to be measured")
+    given = parser.parse_args()
+
+    settings = config.load(CONFIG, task=1)
+    settings = dataclasses.replace(
+        settings, agent=dataclasses.replace(settings.agent, width=given.width)
+    )
+    known = datasets.find(settings.dataset)
+    facts = shape_facts(known.observation_dim, known.action_dim)
+    task = Task(1, "task1", "none", "stored")
+    run = Run(settings, settings.dataset, task, facts, "random", "none", {})
+    agent = run.agent()
+    mesh = sharding.make_mesh(
+        sharding.MeshConfig(), seeds=1, batch_size=1, devices=jax.devices()[:1]
+    )
+    state = random_state(agent, mesh)
+    table = random_table(facts, discount=settings.agent.discount)
+    source = BatchSource(
+        table, agent.sampler, seeds=(0,), batch_size=1, steps=50, gather=False
+    )
+    feed = make_feed(
+        source, FeedConfig(), updates_per_call=settings.trainer.updates_per_call
+    )
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+
+    blocked, written = [], []
+    with tempfile.TemporaryDirectory(dir=given.out) as folder:
+        checkpoints = Checkpoints(Path(folder) / "run", keep=1, writable=True)
+        for step in range(given.saves):
+            started = time.perf_counter()
+            checkpoints.save(step, state, feed, run)
+            blocked.append(time.perf_counter() - started)
+            checkpoints.wait()
+            written.append(time.perf_counter() - started)
+        started = time.perf_counter()
+        restored = checkpoints.restore(
+            step, state, feed, updates_per_call=settings.trainer.updates_per_call
+        )
+        jax.block_until_ready(restored)
+        restore_s = time.perf_counter() - started
+        checkpoints.close()
+
+    device = f"{jax.devices()[0].device_kind} ({os.cpu_count()} cores)"
+    shown = Table(
+        *("width", "state, GiB", "loop blocked, s", f"share of {INTERVAL_S} s"),
+        *("written in, s", "MiB/s", "restored in, s"),
+        title=f"checkpoints of VAST on {device}, median of {given.saves}",
+    )
+    wait, write = statistics.median(blocked), statistics.median(written)
+    shown.add_row(
+        f"{given.width:,}",
+        f"{size / 2**30:.2f}",
+        f"{wait:.2f}",
+        f"{wait / INTERVAL_S:.1%}",
+        f"{write:.1f}",
+        f"{size / 2**20 / write:,.0f}",
+        f"{restore_s:.1f}",
+    )
+    Console().print(shown)
+
+
+if __name__ == "__main__":
+    main()
