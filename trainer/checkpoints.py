@@ -6,6 +6,10 @@ Four items a step: ``params`` (enough to act), ``train`` (targets, optimiser, st
 keys), ``data`` (the state of Grain's iterator) and ``run`` (what run it is of).
 """
 
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import grain
@@ -27,6 +31,10 @@ ARRAY_ITEMS = (_PARAMS, _TRAIN)
 _SHOWN = 12
 
 
+class StorageError(RuntimeError):
+    """What a run writes could not be written: what, where and what to do."""
+
+
 class Checkpoints:
     """The checkpoints of one run's folder.
 
@@ -46,6 +54,7 @@ class Checkpoints:
         writable: bool = False,
     ) -> None:
         self.folder = open_folder(folder) / CHECKPOINTS
+        self._failed = False
         if not writable and not self.folder.is_dir():
             raise DataFormatError(
                 f"{self.folder}: expected checkpoints of a run, found no such folder; "
@@ -86,26 +95,26 @@ class Checkpoints:
             state: After them.
             data: Standing at the next call's batches.
             run: What run it is of.
+
+        Raises:
+            StorageError: If this step, or the one before, cannot be written.
         """
         params, train = _split(state)
-        self._manager.save(
-            step,
-            args=ocp.args.Composite(
-                **{
-                    _PARAMS: ocp.args.StandardSave(params),
-                    _TRAIN: ocp.args.StandardSave(train),
-                    # Grain would write a file for each process, which another number
-                    # of them could not read; its state is the same in all.
-                    _DATA: ocp.args.JsonSave(
-                        {
-                            "feed": data.get_state(),
-                            "updates_per_call": run.config.trainer.updates_per_call,
-                        }
-                    ),
-                    _RUN: ocp.args.JsonSave(run.to_json()),
+        items = {
+            _PARAMS: ocp.args.StandardSave(params),
+            _TRAIN: ocp.args.StandardSave(train),
+            # Grain would write a file for each process, which another number of them
+            # could not read; its state is the same in all.
+            _DATA: ocp.args.JsonSave(
+                {
+                    "feed": data.get_state(),
+                    "updates_per_call": run.config.trainer.updates_per_call,
                 }
             ),
-        )
+            _RUN: ocp.args.JsonSave(run.to_json()),
+        }
+        with self._writing():
+            self._manager.save(step, args=ocp.args.Composite(**items))
 
     def restore(
         self,
@@ -221,12 +230,43 @@ class Checkpoints:
         return params
 
     def wait(self) -> None:
-        """Waits until every started save is committed."""
-        self._manager.wait_until_finished()
+        """Waits until every started save is committed.
+
+        Raises:
+            StorageError: If one cannot be written.
+        """
+        with self._writing():
+            self._manager.wait_until_finished()
 
     def close(self) -> None:
-        """Waits for saves and stops the background threads."""
-        self._manager.close()
+        """Waits for saves and stops the background threads.
+
+        Raises:
+            StorageError: If a save cannot be written, and none has said so before.
+        """
+        said = self._failed
+        try:
+            with self._writing():
+                self._manager.close()
+        except StorageError:
+            if not said:
+                raise
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Says where it was that a save failed, which is in the background mostly."""
+        try:
+            yield
+        except jax.errors.JaxRuntimeError:  # Of the devices, or of other processes.
+            raise
+        except Exception as error:
+            self._failed = True
+            good = self.latest()
+            raise StorageError(
+                f"{self.folder}: a checkpoint could not be written ({_reason(error)}); "
+                f"the last good one is {'none' if good is None else f'step {good}'}. "
+                "Make room there, then run the same command to go on"
+            ) from error
 
     def check_run(self, step: int, run: Run) -> None:
         """Refuses a step that was saved by another run.
@@ -253,6 +293,14 @@ class Checkpoints:
                 f"{self.folder}/{step}: is of another run than the one asked for "
                 f"({'; '.join(differing)}); train into another folder"
             )
+
+
+def _reason(error: Exception) -> str:
+    """What the system said, which TensorStore tells by number in a long line."""
+    number = re.search(r"os_error_code='(\d+)'", str(error))
+    if number:
+        return os.strerror(int(number[1]))
+    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 def _by_name(tree: Any) -> dict[str, Any]:

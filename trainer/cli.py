@@ -45,6 +45,7 @@ _COMMANDS: dict[str, type[Any]] = {
 _RUNTIME_EXITS = {
     "EvaluationError": EXIT_FAILED,
     "HostsError": EXIT_FAILED,
+    "StorageError": EXIT_FAILED,
     "TrainingDivergedError": EXIT_DIVERGED,
     "PreemptedError": EXIT_PREEMPTED,
     "StalledError": EXIT_STALLED,
@@ -58,13 +59,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: Without the program's name; the process's own if None.
 
     Returns:
-        Exit code: 0; 1 if the environment failed; 2 for wrong use or data; 3 if
-        training diverged; 4 if a watched one stalled; 75 if it was preempted and has
-        saved; 130 if interrupted.
+        Exit code: 0; 1 if the environment, a disk or another process failed; 2 for
+        wrong use or data; 3 if training diverged; 4 if a watched one stalled; 75 if it
+        was preempted and has saved; 130 if interrupted.
     """
     console = Console(stderr=True, soft_wrap=True)
-    # Orbax warns of every folder it opens only to read.
-    logging.getLogger("absl").setLevel(logging.ERROR)
+    # Orbax warns of every folder it opens only to read, and tells at length, from
+    # each of its threads, of an error that it raises as well.
+    logging.getLogger("absl").setLevel(logging.CRITICAL)
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if not arguments or arguments[0] not in _COMMANDS:
         asked = bool(arguments) and arguments[0] in ("-h", "--help")

@@ -14,17 +14,18 @@ VAST_START_TIMEOUT         seconds to wait for the others, 300 if not given
 import json
 import os
 import socket
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 from orbax.checkpoint import multihost
+
+from trainer.peers import CenterWatch, MemberWatch, Watch
 
 _ADDRESS, _COUNT, _INDEX, _TIMEOUT = (
     "VAST_COORDINATOR_ADDRESS",
@@ -93,8 +94,21 @@ class Place:
         return place
 
 
-def connect(environment: Mapping[str, str] = os.environ) -> None:
+@contextmanager
+def together(
+    environment: Mapping[str, str] = os.environ,
+    *,
+    alike: tuple[type[Exception], ...] = (),
+) -> Iterator[None]:
     """Makes this process one of several, if its launcher says so. Before any device.
+
+    While it lasts, a process that is gone ends the others: each says who it is, and
+    exits with 1.
+
+    Args:
+        environment: That the launcher's variables are in.
+        alike: Errors that all processes raise if one does, besides those of hosts:
+            good ends, after which nobody is missed.
 
     Raises:
         ValueError: If the launcher's variables cannot be.
@@ -102,33 +116,50 @@ def connect(environment: Mapping[str, str] = os.environ) -> None:
     """
     place = Place.read(environment)
     if place is None or place.count == 1:
+        yield
         return
+    alike = (HostsError, *alike)
     # JAX ends a process that waits in vain without a word of who is missing.
-    roll_call(place)
-    jax.distributed.initialize(
-        place.address,
-        place.count,
-        place.index,
-        initialization_timeout=max(10, round(place.timeout)),
-    )
+    watch = roll_call(place)
+    watch.start()
+    try:
+        jax.distributed.initialize(
+            place.address,
+            place.count,
+            place.index,
+            initialization_timeout=max(10, round(place.timeout)),
+        )
+        yield
+    except alike:
+        watch.leave()
+        raise
+    except jax.errors.JaxRuntimeError:
+        watch.await_loss()
+        watch.fail()
+        raise
+    except BaseException:
+        watch.fail()
+        raise
+    watch.leave()
 
 
-def roll_call(place: Place) -> None:
+def roll_call(place: Place) -> Watch:
     """Waits until all processes are there, and tells every one if not.
 
-    Process 0 listens where JAX's coordinator will, and has left when it starts.
+    Process 0 listens where JAX's coordinator will, and has left when it starts; where
+    it is watched, on a port that is free, it says in its answer.
+
+    Returns:
+        This process's part in the watch over all, not started.
 
     Raises:
         HostsError: If some are missing, or two have one number.
     """
     deadline = time.monotonic() + place.timeout
-    meet = _call if place.index == 0 else _answer
-    verdict = meet(place, deadline)
-    if verdict:
-        raise HostsError(verdict)
+    return (_call if place.index == 0 else _answer)(place, deadline)
 
 
-def _call(place: Place, deadline: float) -> str:
+def _call(place: Place, deadline: float) -> Watch:
     here = {0: socket.gethostname()}
     doubled = ""
     answers: list[socket.socket] = []
@@ -160,36 +191,63 @@ def _call(place: Place, deadline: float) -> str:
                 + ", ".join(f"{index} on {here[index]}" for index in sorted(here))
                 + ". Look at the missing ones' logs, then start all of them again"
             )
+        watched = socket.create_server(("", 0), backlog=place.count)
         for connection in answers:
-            _tell(connection, verdict)
-    return verdict
+            _tell(connection, _Verdict(verdict, here[0], watched.getsockname()[1]))
+    if verdict:
+        watched.close()
+        raise HostsError(verdict)
+    return CenterWatch(here, watched)
 
 
-def _tell(connection: socket.socket, verdict: str) -> None:
+@dataclass(frozen=True)
+class _Verdict:
+    """Process 0's answer to all: what is wrong, if anything, and where to go on."""
+
+    error: str
+    host: str
+    port: int
+
+
+def _tell(connection: socket.socket, verdict: _Verdict) -> None:
     with connection:
         try:
-            connection.sendall((json.dumps(verdict) + "\n").encode())
+            connection.sendall((json.dumps(asdict(verdict)) + "\n").encode())
             connection.recv(1)  # Whoever closes last keeps no port busy.
         except OSError:
             pass  # Gone: it will be missed in what comes next.
 
 
-def _answer(place: Place, deadline: float) -> str:
+def _answer(place: Place, deadline: float) -> Watch:
     host, port = place.address.rsplit(":", 1)
+    verdict = _hear(place, (host, int(port)), deadline)
+    if verdict.error:
+        raise HostsError(verdict.error)
+    try:
+        connection = socket.create_connection((host, verdict.port), timeout=30)
+    except OSError as error:
+        raise HostsError(
+            f"process {place.index} on {socket.gethostname()} does not reach port "
+            f"{verdict.port} of process 0 on {host} ({error}); processes must reach "
+            "any port of each other"
+        ) from error
+    return MemberWatch(place.index, connection, verdict.host)
+
+
+def _hear(place: Place, address: tuple[str, int], deadline: float) -> _Verdict:
     reason: Exception | None = None
     while time.monotonic() < deadline:
         try:
-            with socket.create_connection((host, int(port)), timeout=5) as connection:
+            with socket.create_connection(address, timeout=5) as connection:
                 line = json.dumps([place.index, socket.gethostname()]) + "\n"
                 connection.sendall(line.encode())
                 # The caller's own deadline decides: it may have begun later.
                 connection.settimeout(place.timeout + 10)
-                verdict: str = json.loads(connection.makefile("r").readline())
-                return verdict
+                return _Verdict(**json.loads(connection.makefile("r").readline()))
         except (OSError, ValueError) as error:  # Not up yet, or not in the DNS yet.
             reason = error
             time.sleep(0.2)
-    return (
+    raise HostsError(
         f"process {place.index} on {socket.gethostname()} found no process 0 at "
         f"{place.address} within {place.timeout:.0f} s ({reason})"
     )
@@ -256,25 +314,6 @@ def _flat(facts: Facts, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from _flat(value, f"{prefix}{name}.")
         else:
             yield prefix + name, value
-
-
-@contextmanager
-def losses_named() -> Iterator[None]:
-    """Ends this process, saying so, when another one of the run is gone."""
-    try:
-        yield
-    except jax.errors.JaxRuntimeError as error:
-        if jax.process_count() == 1:
-            raise
-        reason = str(error).splitlines()[0]
-        print(  # noqa: T201
-            f"error: another process of the run is gone ({reason}); start all of them "
-            "again to go on from the latest checkpoint",
-            file=sys.stderr,
-            flush=True,
-        )
-        # Leaving in good order, JAX would wait for the one that is gone.
-        os._exit(1)
 
 
 def any_process(flag: bool) -> bool:

@@ -3,7 +3,7 @@
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 from typing import Any
 
@@ -20,7 +20,7 @@ from rich.progress import (
 from pipeline.store.errors import DataFormatError
 from trainer import hosts, sharding
 from trainer.agents.base import Metrics
-from trainer.checkpoints import Checkpoints
+from trainer.checkpoints import Checkpoints, StorageError
 from trainer.data.feed import BatchSource, gather_on_device, make_feed
 from trainer.data.resident import ResidentRows
 from trainer.data.table import RowTable
@@ -65,6 +65,7 @@ def train(
 
     Raises:
         DataFormatError: If the folder holds another run.
+        StorageError: If what it writes cannot be written.
         TrainingDivergedError: If a loss is not finite; nothing of it is saved.
         PreemptedError: If SIGTERM came; the last step is saved.
     """
@@ -131,8 +132,9 @@ def train(
     step = step_of(state)
     writer: MetricsWriter | None = None
     if hosts.is_primary():
-        write_run(folder, run)
-        writer = MetricsWriter(folder, resume_step=step)
+        with _writing(folder):
+            write_run(folder, run)
+            writer = MetricsWriter(folder, resume_step=step)
 
     # -- Loop ------------------------------------------------------------------
     compiled: TrainCall | None = None
@@ -154,7 +156,8 @@ def train(
             "input_blocked_share": blocked_s / elapsed,
         }
         if writer is not None:
-            writer.write(records(metrics, seeds=seeds, facts=facts))
+            with _writing(folder):
+                writer.write(records(metrics, seeds=seeds, facts=facts))
         bad = nonfinite(metrics)
         if bad:
             good = checkpoints.latest()
@@ -172,7 +175,8 @@ def train(
     def save() -> None:
         log()  # Nothing that is not finite is ever saved.
         if writer is not None:
-            writer.sync()  # No step is there without the records up to it.
+            with _writing(folder):
+                writer.sync()  # No step is there without the records up to it.
         if step not in checkpoints.steps():
             checkpoints.save(step, state, feed, run)
 
@@ -198,7 +202,8 @@ def train(
                 if compiled is None:
                     compiled = _compile(call, (state, on_mesh, batches), console)
                     window_start, blocked_s = time.perf_counter(), 0.0
-                state, metrics = compiled(state, on_mesh, batches)
+                with _only_sent_on_purpose():
+                    state, metrics = compiled(state, on_mesh, batches)
                 step += config.updates_per_call
                 pending.append(metrics)
                 after_call(metrics.mean["loss"])
@@ -212,9 +217,12 @@ def train(
             save()
             checkpoints.wait()
     finally:
-        if writer is not None:
-            writer.close()
-        checkpoints.close()
+        try:
+            if writer is not None:
+                with _writing(folder):
+                    writer.close()
+        finally:
+            checkpoints.close()
     if step < config.steps:
         raise PreemptedError(
             f"stopped at step {step} of {config.steps} and saved it; run the same "
@@ -270,6 +278,27 @@ def _to_mesh(values: Any, placed: jax.sharding.NamedSharding) -> Any:
     return jax.tree.map(
         lambda value: jax.make_array_from_process_local_data(placed, value), values
     )
+
+
+def _only_sent_on_purpose() -> AbstractContextManager[None]:
+    """Refuses values that would move to or from a device without being sent to it.
+
+    They would be sent anew with every call, and a fetched one waited for. A CPU device
+    shares the host's memory: there, nothing that is fetched can be refused.
+    """
+    return jax.transfer_guard("disallow")
+
+
+@contextmanager
+def _writing(folder: FolderLike) -> Iterator[None]:
+    """Says what it was that could not be written."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"{folder}: the run's metrics could not be written ({error}). Make room "
+            "there, then run the same command to go on from the latest checkpoint"
+        ) from error
 
 
 def _progress(console: Console) -> Progress:

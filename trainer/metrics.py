@@ -91,13 +91,15 @@ class MetricsWriter:
 
     def write(self, records: list[Json]) -> None:
         """Writes records; vectors go to the JSON lines only."""
+        # First: where these cannot be written, TensorBoard's thread may have died of
+        # the same, and what it is given would wait for ever.
+        self._lines.writelines(json.dumps(record) + "\n" for record in records)
+        self._lines.flush()
         for record in records:
-            self._lines.write(json.dumps(record) + "\n")
             for name, value in record.items():
                 if isinstance(value, int | float) and math.isfinite(value):
                     tag = f"seed{record['seed']}/{name}"
                     self._board.add_scalar(tag, value, record["step"])
-        self._lines.flush()
         if self._copies is not None:
             self._copies.update()
 

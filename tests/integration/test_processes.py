@@ -210,20 +210,59 @@ def test_processes_with_other_settings_are_refused_by_name(
         assert "config.agent.temperature differs: 0.05 in process 0" in said
 
 
+def wait_for_a_checkpoint(out: Path) -> None:
+    deadline = time.monotonic() + 120
+    while not (out / "checkpoints").is_dir() or not Checkpoints(out).steps():
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+
+
 @pytest.mark.slow
 def test_a_killed_process_ends_the_others_and_all_go_on(
     store: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
     processes = start(store, out, processes=2, steps=1_000_000)
-    deadline = time.monotonic() + 120
-    while not (out / "checkpoints").is_dir() or not Checkpoints(out).steps():
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
+    wait_for_a_checkpoint(out)
     processes[1].kill()
+    killed = time.monotonic()
     code, said = finish(processes)[0]
     assert code == 1, said
-    assert "another process of the run is gone" in said
+    assert time.monotonic() - killed < 20
+    assert f"error: process 1 on {socket.gethostname()} is gone; start all of" in said
     step = Checkpoints(out).latest()
     said = train(store, out, processes=2, steps=(step // 20 + 2) * 20)
     assert "going on from the checkpoint" in said
+
+
+@pytest.mark.slow
+def test_without_process_0_the_others_end_at_once(store: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    processes = start(store, out, processes=2, steps=1_000_000)
+    wait_for_a_checkpoint(out)
+    processes[0].kill()
+    killed = time.monotonic()
+    code, said = finish(processes)[1]
+    assert time.monotonic() - killed < 20
+    # JAX aborts them as well, and may be first.
+    if code != -signal.SIGABRT:
+        assert code == 1, said
+        assert f"error: process 0 on {socket.gethostname()} is gone" in said
+
+
+@pytest.mark.slow
+def test_an_error_of_one_process_alone_ends_all(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file where a folder should be")
+    started = time.monotonic()
+    ended = finish(
+        start(
+            store,
+            tmp_path / "run",
+            processes=2,
+            overrides={1: ["--out", str(tmp_path / "taken")]},
+        )
+    )
+    assert time.monotonic() - started < 60
+    assert [code for code, _ in ended] == [1, 1], ended
+    assert f"error: process 1 on {socket.gethostname()} is gone" in ended[0][1]
+    assert "expected a folder for the run, found a file" in ended[1][1]

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from trainer.hosts import HostsError, Place, any_process, check_alike, gather, roll_call
+from trainer.peers import Watch
 
 VARIABLES = {
     "VAST_COORDINATOR_ADDRESS": "10.0.0.1:8476",
@@ -24,10 +25,11 @@ def free_address() -> str:
 def meet(places: list[Place]) -> dict[int, str]:
     """Calls the roll in a thread for each place: what each was told, '' for well."""
     told: list[tuple[int, str]] = []
+    watches: list[Watch] = []
 
     def one(place: Place) -> None:
         try:
-            roll_call(place)
+            watches.append(roll_call(place))
             told.append((place.index, ""))
         except HostsError as error:
             told.append((place.index, str(error)))
@@ -38,6 +40,8 @@ def meet(places: list[Place]) -> dict[int, str]:
     for thread in threads:
         thread.join(timeout=30)
         assert not thread.is_alive()
+    for watch in watches:
+        watch.leave()
     assert len(told) == len(places)
     return dict(told)
 
@@ -100,7 +104,10 @@ def test_without_process_0_the_others_say_where_they_looked() -> None:
 def test_a_stranger_at_the_door_is_passed_over() -> None:
     address = free_address()
     host, port = address.split(":")
-    first = threading.Thread(target=roll_call, args=(Place(address, 2, 0, timeout=20),))
+    watches: list[Watch] = []
+    first = threading.Thread(
+        target=lambda: watches.append(roll_call(Place(address, 2, 0, timeout=20)))
+    )
     first.start()
     knocked = False
     while not knocked:
@@ -111,9 +118,11 @@ def test_a_stranger_at_the_door_is_passed_over() -> None:
         ):
             door.sendall(b"GET / HTTP/1.1\r\n\r\n")
             knocked = True
-    roll_call(Place(address, 2, 1, timeout=20))
+    watches.append(roll_call(Place(address, 2, 1, timeout=20)))
     first.join(timeout=10)
-    assert not first.is_alive()
+    assert len(watches) == 2
+    for watch in watches:
+        watch.leave()
 
 
 def test_a_single_process_agrees_with_itself() -> None:

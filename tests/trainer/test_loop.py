@@ -116,6 +116,67 @@ def test_resume_is_bit_exact(
     assert losses[0] == losses[1]
 
 
+def test_calls_of_another_size_go_on_with_the_same_batches(
+    store: Store, table: RowTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[Any] = []
+    to_mesh = loop._to_mesh
+
+    def note(values: Any, placed: Any) -> Any:
+        sent.append(values)
+        return to_mesh(values, placed)
+
+    monkeypatch.setattr(loop, "_to_mesh", note)
+
+    def train(folder: str, **changes: int) -> None:
+        run = make_run(store, table, **changes)
+        loop.train(run, table, tmp_path / folder, console=QUIET)
+
+    def batches() -> list[np.ndarray]:
+        """Every batch since the last time: ``[updates, Q, B, ...]`` each."""
+        joined = jax.tree.map(lambda *calls: np.concatenate(calls), *sent)
+        sent.clear()
+        return jax.tree.leaves(joined)
+
+    train("unbroken")
+    unbroken = batches()
+    train("changed", steps=20)
+    assert len(sent) == 4
+    train("changed", updates_per_call=10)
+    assert len(sent) == 4 + 2
+    changed = batches()
+    assert len(changed) == len(unbroken) > 3
+    for ours, theirs in zip(changed, unbroken, strict=True):
+        assert len(ours) == 40
+        np.testing.assert_array_equal(ours, theirs)
+    params = []
+    for folder in ("unbroken", "changed"):
+        checkpoints = Checkpoints(tmp_path / folder)
+        agent = make_run(store, table).agent()
+        params.append(checkpoints.restore_params(40, agent, seeds=2))
+        checkpoints.close()
+    # Two programs: the compiler may round differently.
+    for a, b in zip(*map(jax.tree.leaves, params), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_what_is_not_sent_on_purpose_is_refused(
+    store: Store, table: RowTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Nor can a later call be traced anew: the loop calls what it has compiled, which
+    # refuses other shapes and types. All other tests here pass under the guard.
+    monkeypatch.setattr(loop, "_to_mesh", lambda values, placed: values)
+    with pytest.raises(
+        jax.errors.JaxRuntimeError, match="Disallowed host-to-device transfer"
+    ):
+        loop.train(make_run(store, table), table, tmp_path, console=QUIET)
+    with (
+        loop._only_sent_on_purpose(),
+        pytest.raises(jax.errors.JaxRuntimeError, match="Disallowed"),
+    ):
+        float(jax.device_put(np.ones(2))[0])  # Its index would be sent.
+
+
 def test_a_finished_run_started_again_changes_nothing(
     whole: Path, store: Store, table: RowTable
 ) -> None:

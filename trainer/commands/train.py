@@ -2,11 +2,14 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 from rich.console import Console
 from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
+
+if TYPE_CHECKING:
+    from trainer.config import Config
 
 # The keys of trainer.agents.AGENTS, which it takes JAX to import.
 AgentName = Literal[
@@ -40,11 +43,8 @@ class Train:
 
     def execute(self, overrides: list[str], console: Console) -> int:
         """Runs the command; its exit code is returned."""
-        from pipeline.store.reader import Store
         from trainer import config as configuration
         from trainer import hosts, loop
-        from trainer.data.feed import open_rows
-        from trainer.run import describe_run
 
         config = configuration.load(self.config, task=self.task, agent=self.agent)
         if overrides:
@@ -54,9 +54,17 @@ class Train:
                 args=overrides,
                 prog="python -m trainer train CONFIG",
             )
-        hosts.connect()
-        if not hosts.is_primary():  # One says it for all; errors are said by each.
-            console = Console(quiet=True)
+        with hosts.together(alike=(loop.PreemptedError, loop.TrainingDivergedError)):
+            # One says it for all; errors are said by each.
+            self._train(config, console if hosts.is_primary() else Console(quiet=True))
+        return 0
+
+    def _train(self, config: "Config", console: Console) -> None:
+        from pipeline.store.reader import Store
+        from trainer import loop
+        from trainer.data.feed import open_rows
+        from trainer.run import describe_run
+
         store = Store(self.store)
         with Progress(
             *Progress.get_default_columns(),
@@ -83,9 +91,5 @@ class Train:
             f"rewards {run.facts.reward_min:g} to "
             f"{run.facts.reward_max:g}, best return {run.facts.return_max:.2f}"
         )
-        with hosts.losses_named():
-            step = loop.train(
-                run, rows, self.out, console=console, profile=self.profile
-            )
+        step = loop.train(run, rows, self.out, console=console, profile=self.profile)
         console.print(f"trained to step {step}; the run is in {self.out}")
-        return 0

@@ -1,0 +1,209 @@
+"""The watch over processes, each of them a thread here: who is missed, and by whom."""
+
+import contextlib
+import queue
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from trainer.peers import CenterWatch, MemberWatch, end_process
+
+GRACE_S = 0.3
+HOSTS = {0: "ant", 1: "bee", 2: "cat", 3: "dog"}
+
+
+class Process:
+    """A watched process that notes how it is ended, and can be killed.
+
+    Attributes:
+        watch: Its part.
+        ended: What it was ended with.
+    """
+
+    def __init__(self, index: int, server: socket.socket) -> None:
+        self.ended: queue.Queue[str] = queue.Queue()
+        self._server = server
+        self._connection: socket.socket | None = None
+        self.watch: CenterWatch | MemberWatch
+        if index == 0:
+            self.watch = CenterWatch(HOSTS, server, grace_s=GRACE_S, end=self.ended.put)
+        else:
+            self._connection = socket.create_connection(server.getsockname())
+            self.watch = MemberWatch(
+                index,
+                self._connection,
+                HOSTS[0],
+                grace_s=GRACE_S,
+                end=self.ended.put,
+            )
+        self.watch.start()
+
+    def kill(self) -> None:
+        """Does to its sockets what the kernel does to a killed process's."""
+        sockets = (
+            [self._connection]
+            if self._connection
+            else [*self.watch._members.values(), self._server]
+        )
+        for each in sockets:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def line(self) -> str:
+        return self.ended.get(timeout=10)
+
+
+@pytest.fixture
+def processes() -> Iterator[list[Process]]:
+    """Four of them, watched."""
+    server = socket.create_server(("127.0.0.1", 0))
+    four = [Process(index, server) for index in range(4)]
+    deadline = time.monotonic() + 10
+    while len(four[0].watch._members) < 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    yield four
+    for each in reversed(four):
+        each.watch.leave()
+
+
+def test_a_killed_process_is_named_by_all_others(processes: list[Process]) -> None:
+    processes[2].kill()
+    killed = time.monotonic()
+    for index in (1, 3, 0):
+        assert processes[index].line() == (
+            "error: process 2 on cat is gone; start all of them again to go on from "
+            "the latest checkpoint"
+        )
+        assert time.monotonic() - killed >= GRACE_S
+    assert time.monotonic() - killed < 5
+
+
+def test_two_killed_at_once_are_both_named(processes: list[Process]) -> None:
+    processes[1].kill()
+    processes[3].kill()
+    for index in (2, 0):
+        assert "processes 1 on bee and 3 on dog are gone" in processes[index].line()
+
+
+def test_without_process_0_the_others_end_at_once(processes: list[Process]) -> None:
+    processes[0].kill()
+    killed = time.monotonic()
+    for index in (1, 2, 3):
+        assert "process 0 on ant is gone" in processes[index].line()
+    assert time.monotonic() - killed < GRACE_S
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0)])
+def test_who_leaves_in_good_order_is_not_missed(
+    processes: list[Process], order: tuple[int, ...]
+) -> None:
+    for index in order:
+        processes[index].watch.leave()
+        time.sleep(0.05)
+        processes[index].kill()
+    time.sleep(2 * GRACE_S + 1)
+    assert all(each.ended.empty() for each in processes)
+
+
+@pytest.mark.parametrize("failed", [0, 2])
+def test_an_error_of_one_ends_all_and_the_others_name_it(
+    processes: list[Process], failed: int
+) -> None:
+    processes[failed].watch.fail()
+    others = [each for each in processes if each is not processes[failed]]
+    for each in others:
+        assert f"process {failed} on {HOSTS[failed]} is gone" in each.line()
+    # Its own error is said already; JAX would hold it.
+    assert processes[failed].line() == ""
+
+
+def test_process_0_goes_last(processes: list[Process]) -> None:
+    processes[1].watch.fail()
+    for index in (1, 2, 3):
+        processes[index].line()
+        assert processes[0].ended.empty()
+    assert processes[0].line()
+
+
+def test_an_error_of_all_is_said_by_each(processes: list[Process]) -> None:
+    for each in processes:
+        each.watch.fail()
+        time.sleep(GRACE_S / 10)
+    time.sleep(GRACE_S)
+    # Only what ends a process that JAX holds: none of them names another.
+    assert {each.line() for each in processes} == {""}
+
+
+def test_an_error_caused_by_a_loss_waits_for_its_name(
+    processes: list[Process],
+) -> None:
+    processes[3].kill()
+    processes[1].watch.await_loss()
+    assert "process 3 on dog" in processes[1].line()
+    began = time.monotonic()
+    processes[2].watch.leave()
+    processes[0].line()
+    assert time.monotonic() - began < 5
+
+
+def test_an_error_that_no_loss_caused_is_not_held_up(processes: list[Process]) -> None:
+    began = time.monotonic()
+    processes[1].watch.await_loss()
+    assert time.monotonic() - began < 2
+    assert processes[1].ended.empty()
+
+
+def test_strangers_are_passed_over() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()
+        ended: queue.Queue[str] = queue.Queue()
+        watch = CenterWatch({0: "ant", 1: "bee"}, server, grace_s=0.1, end=ended.put)
+        watch.start()
+        for said in (b"GET / HTTP/1.1\r\n\r\n", b"7\n", b"[1]\n", b""):
+            with socket.create_connection(address) as stranger:
+                stranger.sendall(said)
+        member = MemberWatch(
+            1, socket.create_connection(address), "ant", grace_s=0.1, end=ended.put
+        )
+        member.start()
+        deadline = time.monotonic() + 10
+        while 1 not in watch._members:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        member.leave()
+        watch.leave()
+        assert ended.empty()
+
+
+def test_a_silent_machine_is_asked_whether_it_is_there(
+    processes: list[Process],
+) -> None:
+    for connection in (
+        processes[0].watch._members[1],
+        processes[1].watch._connection,
+    ):
+        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        idle, interval, count = (
+            connection.getsockopt(socket.IPPROTO_TCP, option)
+            for option in (
+                socket.TCP_KEEPIDLE,
+                socket.TCP_KEEPINTVL,
+                socket.TCP_KEEPCNT,
+            )
+        )
+        # Before gloo has waited its 30 s.
+        assert idle + interval * count < 30
+
+
+def test_the_end_is_exit_code_1_and_a_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes: list[int] = []
+    monkeypatch.setattr("os._exit", codes.append)
+    end_process("error: process 1 on bee is gone")
+    end_process("")
+    assert codes == [1, 1]
+    assert capsys.readouterr().err == "error: process 1 on bee is gone\n"
