@@ -288,7 +288,6 @@ def test_the_whole_way_on_a_bucket(gcs: Any, local: Local) -> None:
     demo(gcs, local)
 
 
-@pytest.mark.slow
 def test_the_whole_way_behind_a_server_that_fails(gcs: Any, local: Local) -> None:
     with failing(refused=0.05, cut=0.01) as proxy:
         forget_clients()
