@@ -7,6 +7,7 @@ the same updates jitted without a mesh.
 Dimensions: M updates per call, Q seeds, B batch.
 """
 
+import dataclasses
 import itertools
 import re
 import statistics
@@ -150,15 +151,17 @@ def bench_step(
                 f"--precisions: expected some of {', '.join(get_args(Precision))}, "
                 f"got {precision!r}"
             )
+    settings = dict(settings or {})
+    fields = {field.name for field in dataclasses.fields(AGENTS[agent].config)}
+    for name in settings.keys() - fields:
+        raise ValueError(f"--{name.replace('_', '-')}: {agent} has no such setting")
     sizes = parse_mesh(mesh) if mesh else MeshConfig(data=1)
     facts = shape_facts(observation_dim, action_dim)
     figures = []
     for width, batch, count, precision in itertools.product(
         widths, batches, seeds, precisions
     ):
-        config = AGENTS[agent].config(
-            width=width, precision=precision, **(settings or {})
-        )
+        config = AGENTS[agent].config(width=width, precision=precision, **settings)
         figures.append(
             measure(
                 AGENTS[agent].agent(config, facts),

@@ -179,6 +179,8 @@ def test_mistakes_are_refused() -> None:
     given = {"widths": [8], "batches": [8], "seeds": [1]}
     with pytest.raises(ValueError, match="--agent: expected one of vast, iql"):
         bench_step.bench_step("fql-n", **given)
+    with pytest.raises(ValueError, match="--flow-steps: iql has no such setting"):
+        bench_step.bench_step("iql", settings={"flow_steps": 5}, **given)
     with pytest.raises(ValueError, match="--precisions: expected some of float32"):
         bench_step.bench_step("iql", precisions=["half"], **given)
     with pytest.raises(ValueError, match="at most the 8 devices here, got 16"):

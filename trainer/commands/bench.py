@@ -26,6 +26,7 @@ class Bench:
         agent: Method to update (step).
         widths: Of hidden layers, such as 512,2048 (step).
         depth: Hidden layers (step).
+        flow_steps: Euler steps of a sampled flow, as published if not given (step).
         batches: Batch sizes, such as 256,1024 (step).
         seeds: Seeds side by side, such as 1,8 (step).
         precisions: float32, bfloat16 or float32,bfloat16 (step).
@@ -46,6 +47,7 @@ class Bench:
     agent: str = "vast"
     widths: str = "64,512"
     depth: int = 4
+    flow_steps: int | None = None
     batches: str = "512"
     seeds: str = "1"
     precisions: str = "float32"
@@ -119,7 +121,8 @@ class Bench:
                 updates_per_call=self.updates_per_call,
                 observation_dim=self.observation_dim,
                 action_dim=self.action_dim,
-                settings={"depth": self.depth},
+                settings={"depth": self.depth}
+                | ({} if self.flow_steps is None else {"flow_steps": self.flow_steps}),
                 progress=status.update,
             )
         device = jax.devices()[0].device_kind
