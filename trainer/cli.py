@@ -64,9 +64,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         was preempted and has saved; 130 if interrupted.
     """
     console = Console(stderr=True, soft_wrap=True)
-    # Orbax warns of every folder it opens only to read, and tells at length, from
-    # each of its threads, of an error that it raises as well.
-    logging.getLogger("absl").setLevel(logging.CRITICAL)
+    # Orbax warns of every folder it opens only to read; of an error that it raises,
+    # each of its threads and tasks tells at length as well.
+    for name in ("absl", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if not arguments or arguments[0] not in _COMMANDS:
         asked = bool(arguments) and arguments[0] in ("-h", "--help")
@@ -96,6 +97,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if exit_code is None:
             raise
         return _fail(console, str(error), exit_code)
+
+
+def told_once(unraisable: Any) -> None:
+    """Passes over what TensorStore's threads report of writes that were given up.
+
+    They come back to a loop that Orbax has closed, after it has raised the first error.
+    """
+    if str(unraisable.exc_value) != "Event loop is closed":
+        sys.__unraisablehook__(unraisable)
 
 
 def _usage(unknown: str | None) -> str:
