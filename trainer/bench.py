@@ -141,13 +141,15 @@ class _Bench:
             self._measure(
                 "Grain, index batches (device gather)", self._grain(table, gather=False)
             ),
-            self._measure_singly(
+            self._measure(
                 "plain NumPy in the training thread",
                 _plain_numpy(table, self.sampler, self.batch_size),
+                batches=1,
             ),
-            self._measure_singly(
+            self._measure(
                 "Grain, a record a window",
                 _record_by_record(table, self.sampler, self.batch_size),
+                batches=1,
             ),
         ]
 
@@ -174,15 +176,13 @@ class _Bench:
         )
         return feed
 
-    def _measure(self, name: str, calls: Iterator[Any]) -> FeedFigures:
+    def _measure(
+        self, name: str, calls: Iterator[Any], *, batches: int | None = None
+    ) -> FeedFigures:
+        """Measures what hands over so many batches at once, a call's if not given."""
         self.progress(name)
-        return _measure(
-            name, calls, self.updates_per_call, self.batch_size, self.seconds
-        )
-
-    def _measure_singly(self, name: str, batches: Iterator[Any]) -> FeedFigures:
-        self.progress(name)
-        return _measure(name, batches, 1, self.batch_size, self.seconds)
+        together = self.updates_per_call if batches is None else batches
+        return _measure(name, calls, together, self.batch_size, self.seconds)
 
 
 def _measure(

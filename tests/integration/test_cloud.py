@@ -34,8 +34,7 @@ from pipeline.store.errors import DataFormatError
 from pipeline.store.manifest import DATASET_MANIFEST
 from pipeline.store.reader import Store
 from tests.fake_gcs import failing, forget_clients, serve
-from tests.trainer.runs import FakeTrainer
-from tests.trainer.test_watch import steps_of, training, wait_until, watched
+from tests.trainer.test_watch import steps_of, train_past, training, watched
 from trainer import loop
 from trainer.agents.iql import IQLConfig
 from trainer.checkpoints import Checkpoints
@@ -326,15 +325,7 @@ def test_a_run_on_a_bucket_is_watched_inspected_and_found(
     conditional: Any, local: Local
 ) -> None:
     folder, shown = f"gs://{BUCKET}/runs/watched", io.StringIO()
-
-    def make_up() -> None:
-        trainer = FakeTrainer(folder, keep=1)
-        trainer.commit(10)
-        wait_until(shown, "step 10, seed 4: ")
-        trainer.commit(20)  # Which deletes step 10.
-        trainer.close()
-
-    with training(make_up):
+    with training(functools.partial(train_past, folder, shown)):
         evaluations = watched(folder, shown)
     assert steps_of(evaluations) == [(10, 3), (10, 4), (20, 3), (20, 4)]
     assert read_evaluations(folder) == evaluations

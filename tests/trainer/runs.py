@@ -12,7 +12,7 @@ from trainer.agents.vast_config import VASTConfig
 from trainer.checkpoints import Checkpoints
 from trainer.config import Config, TrainerConfig
 from trainer.data.feed import BatchSource, make_feed
-from trainer.run import Run, write_run
+from trainer.run import Run, read_run, write_run
 from trainer.state import TrainState
 
 LIMIT = 60
@@ -90,3 +90,14 @@ class FakeTrainer:
 
     def close(self) -> None:
         self._checkpoints.close()
+
+
+def final_params(out: Path, step: int) -> list[np.ndarray]:
+    """Every parameter of a one-seed run's last checkpoint, which is of that step."""
+    checkpoints = Checkpoints(out)
+    try:
+        assert checkpoints.latest() == step
+        params = checkpoints.restore_params(step, read_run(out).agent(), seeds=1)
+        return [np.asarray(leaf) for leaf in jax.tree.leaves(params)]
+    finally:
+        checkpoints.close()

@@ -11,13 +11,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 
 from tests.stores import write_store
-from trainer.checkpoints import Checkpoints
-from trainer.run import METRICS_FILE, RUN_FILE, read_lines, read_run
+from tests.trainer.runs import final_params
+from trainer.run import METRICS_FILE, RUN_FILE, read_lines
 
 TOML = """
 dataset = "pointmaze-medium-navigate"
@@ -75,17 +74,6 @@ def train(data: Path, out: Path, *, steps: int, room: int = -1) -> tuple[int, st
     return done.returncode, done.stderr
 
 
-def params(out: Path, step: int) -> list[np.ndarray]:
-    """The last checkpoint's, which is of that step."""
-    checkpoints = Checkpoints(out)
-    try:
-        assert checkpoints.latest() == step
-        restored = checkpoints.restore_params(step, read_run(out).agent(), seeds=1)
-        return [np.asarray(leaf) for leaf in jax.tree.leaves(restored)]
-    finally:
-        checkpoints.close()
-
-
 def steps_logged(out: Path) -> list[int]:
     return [line["step"] for line in read_lines(out / METRICS_FILE)]
 
@@ -95,7 +83,7 @@ def test_the_last_good_checkpoint_outlives_a_full_disk(
 ) -> None:
     out = tmp_path / "run"
     shutil.copytree(eight_updates, out)
-    before = params(out, 8)
+    before = final_params(out, 8)
     code, said = train(data, out, steps=16, room=ROOM)
     assert code == 1
     assert re.fullmatch(
@@ -105,12 +93,12 @@ def test_the_last_good_checkpoint_outlives_a_full_disk(
         said.splitlines()[-1],
     )
     assert "Traceback" not in said
-    for ours, theirs in zip(params(out, 8), before, strict=True):
+    for ours, theirs in zip(final_params(out, 8), before, strict=True):
         np.testing.assert_array_equal(ours, theirs)
     code, said = train(data, out, steps=16)
     assert code == 0, said
     assert "going on from the checkpoint of step 8" in said
-    after = params(out, 16)
+    after = final_params(out, 16)
     assert any((a != b).any() for a, b in zip(after, before, strict=True))
     assert steps_logged(out) == [*range(2, 17, 2)]
 
@@ -129,4 +117,4 @@ def test_records_that_cannot_be_written_stop_the_run(
     assert "File too large" in last
     # What was cut short is no record, and without records nothing is saved.
     assert steps_logged(out) == [2, 4, 6, 8]
-    assert params(out, 8)
+    assert final_params(out, 8)

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 from tests.stores import write_store
+from tests.trainer.runs import final_params
 from trainer.checkpoints import Checkpoints
-from trainer.run import CHECKPOINTS, METRICS_FILE, read_lines, read_run
+from trainer.run import CHECKPOINTS, METRICS_FILE, read_lines
 
 # Saves are many and updates few, so that most kills fall into a save.
 TOML = """
@@ -94,17 +95,6 @@ def train(command: list[str]) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def final_arrays(out: Path, steps: int) -> list[np.ndarray]:
-    """Every array of the last checkpoint's parameters."""
-    checkpoints = Checkpoints(out)
-    try:
-        assert checkpoints.latest() == steps
-        params = checkpoints.restore_params(steps, read_run(out).agent(), seeds=1)
-        return [np.asarray(leaf) for leaf in jax.tree.leaves(params)]
-    finally:
-        checkpoints.close()
-
-
 def check(store: Path, folder: Path, *, steps: int, kills: int) -> None:
     """Kills a run so often, lets it end, and compares it with one never killed."""
     config = folder / "tiny.toml"
@@ -125,7 +115,7 @@ def check(store: Path, folder: Path, *, steps: int, kills: int) -> None:
         reached = step
     assert at_work >= kills / 2
     train([*start, str(killed)])
-    one, other = (final_arrays(out, steps) for out in (killed, straight))
+    one, other = (final_params(out, steps) for out in (killed, straight))
     assert len(one) > 10
     for ours, theirs in zip(one, other, strict=True):
         np.testing.assert_array_equal(ours, theirs)

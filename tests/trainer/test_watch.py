@@ -74,6 +74,15 @@ def wait_until(shown: io.StringIO, text: str) -> None:
         time.sleep(0.02)
 
 
+def train_past(folder: Any, shown: io.StringIO) -> None:
+    """Commits a step, and once it is evaluated another, which deletes the first."""
+    trainer = FakeTrainer(folder, keep=1)
+    trainer.commit(10)
+    wait_until(shown, "step 10, seed 4: ")
+    trainer.commit(20)
+    trainer.close()
+
+
 def test_checkpoints_of_a_run_that_does_not_exist_yet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,11 +97,7 @@ def test_checkpoints_of_a_run_that_does_not_exist_yet(
 
     def train() -> None:
         wait_until(shown, "there is no run yet")
-        trainer = FakeTrainer(folder, keep=1)
-        trainer.commit(10)
-        wait_until(shown, "step 10, seed 4: ")
-        trainer.commit(20)  # Which deletes step 10.
-        trainer.close()
+        train_past(folder, shown)
 
     with training(train):
         evaluations = watched(folder, shown)

@@ -20,7 +20,7 @@ from pipeline.store import files
 from pipeline.store.errors import DataFormatError
 from pipeline.store.reader import Store
 from trainer.checkpoints import Checkpoints
-from trainer.evaluation import subgoal_charts
+from trainer.evaluation import charts, subgoal_charts
 from trainer.evaluation.configurations import (
     Configuration,
     configurations,
@@ -153,7 +153,7 @@ def inspect_subgoals(
     np.savez_compressed(arrays, allow_pickle=False, **_arrays(traces))
     written = {
         ARRAYS_FILE: arrays.getvalue(),
-        ERRORS_FILE: _png(subgoal_charts.error_chart(comparison, drawn, K)),
+        ERRORS_FILE: charts.to_png(subgoal_charts.error_chart(comparison, drawn, K)),
     }
     summary: Any = report["summary"]
     console.print(
@@ -288,7 +288,9 @@ def _draw(
         f"(episode {outcome} in {trace.episode.length} steps)"
     )
     note = _note(run, [ghosts[moment] for moment in moments])
-    pictures = {SCENE_FILE: _png(subgoal_charts.scene_chart(frames, title, note))}
+    pictures = {
+        SCENE_FILE: charts.to_png(subgoal_charts.scene_chart(frames, title, note))
+    }
     if inspection.video:
         pictures[VIDEO_FILE] = _gif([images[moment] for moment in shown])
     moments_shown = [
@@ -330,13 +332,6 @@ def _note(run: Run, ghosts: list[Configuration]) -> str:
 def _spread(length: int, count: int) -> list[int]:
     """Steps spread evenly over an episode, its first among them."""
     return np.unique(np.linspace(0, length - 1, count + 1)[:-1].astype(int)).tolist()
-
-
-def _png(figure: Any) -> bytes:
-    buffer = io.BytesIO()
-    # Without a date or version in it, equal data give equal files.
-    figure.savefig(buffer, format="png", metadata={"Software": None})
-    return buffer.getvalue()
 
 
 def _gif(images: list[Image]) -> bytes:

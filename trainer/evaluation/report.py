@@ -4,7 +4,6 @@ Reads what runs left in their folders and writes files; computes nothing of its 
 """
 
 import dataclasses
-import io
 import json
 import os
 from collections.abc import Sequence
@@ -182,10 +181,7 @@ def _pictures(source: _Source) -> list[Picture]:
     pictures = []
     for name, caption, figure in drawn:
         if figure is not None:
-            buffer = io.BytesIO()
-            # Without a date or version in it, equal data give equal files.
-            figure.savefig(buffer, format="png", metadata={"Software": None})
-            pictures.append(Picture(name, caption, buffer.getvalue()))
+            pictures.append(Picture(name, caption, charts.to_png(figure)))
     return [*pictures, *_subgoal_pictures(source.folder / inspected.SUBGOALS)]
 
 
