@@ -22,6 +22,7 @@ from trainer.config import differences
 from trainer.folders import FolderLike, absolute, open_folder
 from trainer.nn.networks import Params
 from trainer.run import CHECKPOINTS, Run
+from trainer.snapshot import Snapshot
 from trainer.state import TrainState
 
 _PARAMS, _TRAIN, _DATA, _RUN = "params", "train", "data", "run"
@@ -55,6 +56,7 @@ class Checkpoints:
     ) -> None:
         self.folder = open_folder(folder) / CHECKPOINTS
         self._failed = False
+        self._snapshot: Snapshot | None = None
         if not writable and not self.folder.is_dir():
             raise DataFormatError(
                 f"{self.folder}: expected checkpoints of a run, found no such folder; "
@@ -64,8 +66,8 @@ class Checkpoints:
             absolute(self.folder),
             # Named with their handlers: of others it tells no shapes before a restore.
             item_handlers={
-                _PARAMS: ocp.StandardCheckpointHandler(),
-                _TRAIN: ocp.StandardCheckpointHandler(),
+                _PARAMS: _array_handler(),
+                _TRAIN: _array_handler(),
                 _DATA: ocp.JsonCheckpointHandler(),
                 _RUN: ocp.JsonCheckpointHandler(),
             },
@@ -85,10 +87,23 @@ class Checkpoints:
         """Last committed step, or None. A half-written step is not one."""
         return max(self.steps(), default=None)
 
+    def prepare(self, state: TrainState) -> Snapshot:
+        """Gets the memory that saves of such a state need, so that none waits for it.
+
+        Args:
+            state: As it will be saved.
+
+        Returns:
+            What saves copy the state with.
+        """
+        if self._snapshot is None:
+            self._snapshot = Snapshot(state)
+        return self._snapshot
+
     def save(
         self, step: int, state: TrainState, data: grain.DatasetIterator, run: Run
     ) -> None:
-        """Starts saving a step; returns once the devices' values are copied.
+        """Starts saving a step; returns once the state's values are copied.
 
         Args:
             step: Updates done.
@@ -99,10 +114,11 @@ class Checkpoints:
         Raises:
             StorageError: If this step, or the one before, cannot be written.
         """
-        params, train = _split(state)
+        self.wait()  # The last save may still read the snapshot.
+        params, train = _split(self.prepare(state).take(state))
         items = {
-            _PARAMS: ocp.args.StandardSave(params),
-            _TRAIN: ocp.args.StandardSave(train),
+            _PARAMS: ocp.args.PyTreeSave(params),
+            _TRAIN: ocp.args.PyTreeSave(train),
             # Grain would write a file for each process, which another number of them
             # could not read; its state is the same in all.
             _DATA: ocp.args.JsonSave(
@@ -144,8 +160,8 @@ class Checkpoints:
             step,
             args=ocp.args.Composite(
                 **{
-                    _PARAMS: ocp.args.StandardRestore(params),
-                    _TRAIN: ocp.args.StandardRestore(train),
+                    _PARAMS: _restore_args(params),
+                    _TRAIN: _restore_args(train),
                     _DATA: ocp.args.JsonRestore(),
                 }
             ),
@@ -224,7 +240,7 @@ class Checkpoints:
             one,
         )
         restored = self._manager.restore(
-            step, args=ocp.args.Composite(**{_PARAMS: ocp.args.StandardRestore(target)})
+            step, args=ocp.args.Composite(**{_PARAMS: _restore_args(target)})
         )
         params: Params = restored[_PARAMS]
         return params
@@ -293,6 +309,18 @@ class Checkpoints:
                 f"{self.folder}/{step}: is of another run than the one asked for "
                 f"({'; '.join(differing)}); train into another folder"
             )
+
+
+def _array_handler() -> ocp.PyTreeCheckpointHandler:
+    # Compressing takes many times the processor's time of writing, and of a trained
+    # state 95 % are left.
+    return ocp.PyTreeCheckpointHandler(use_compression=False)
+
+
+def _restore_args(target: Any) -> ocp.args.PyTreeRestore:
+    return ocp.args.PyTreeRestore(
+        target, restore_args=ocp.checkpoint_utils.construct_restore_args(target)
+    )
 
 
 def _reason(error: Exception) -> str:

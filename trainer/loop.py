@@ -129,6 +129,7 @@ def train(
         console.print(f"going on from the checkpoint of step {latest}")
     elif (folder / RUN_FILE).exists():
         console.print("an earlier start here reached no checkpoint: starting anew")
+    checkpoints.prepare(state)
     step = step_of(state)
     writer: MetricsWriter | None = None
     if hosts.is_primary():

@@ -1,7 +1,7 @@
 """How long a checkpoint blocks training: ``python -m tests.benchmarks.checkpoints``.
 
 Saves a state of random numbers of configs/wide as training does, and prints how long
-the loop waits, how long the background takes, and how long restoring does. Nothing is
+the loop waits, what the background takes, and how long restoring does. Nothing is
 trained: a call that only rewrites its donated state stands for an update, as a save
 that still holds the state's memory is paid for there.
 """
@@ -94,19 +94,23 @@ def main() -> None:
     )
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
 
-    blocked, written = [], []
+    blocked, written, processor = [], [], []
     for _ in range(3):  # The first one compiles.
         state, alone_s = timed_rewrite(state)
     with tempfile.TemporaryDirectory(dir=given.out) as folder:
         checkpoints = Checkpoints(Path(folder) / "run", keep=1, writable=True)
+        started = time.perf_counter()
+        checkpoints.prepare(state)
+        prepared_s = time.perf_counter() - started
         for step in range(given.saves):
-            started = time.perf_counter()
+            started, busy = time.perf_counter(), time.process_time()
             checkpoints.save(step, state, feed, run)
             saved_s = time.perf_counter() - started
             state, beside_s = timed_rewrite(state)
             blocked.append(saved_s + max(0.0, beside_s - alone_s))
             checkpoints.wait()
             written.append(time.perf_counter() - started)
+            processor.append(time.process_time() - busy)
         started = time.perf_counter()
         restored = checkpoints.restore(
             step, state, feed, updates_per_call=settings.trainer.updates_per_call
@@ -118,7 +122,7 @@ def main() -> None:
     device = f"{jax.devices()[0].device_kind} ({os.cpu_count()} cores)"
     shown = Table(
         *("width", "state, GiB", "loop blocked, s", f"share of {INTERVAL_S} s"),
-        *("written in, s", "MiB/s", "restored in, s"),
+        *("written in, s", "MiB/s", "processor, s", "prepared in, s", "restored in, s"),
         title=f"checkpoints of VAST on {device}, median of {given.saves}",
     )
     wait, write = statistics.median(blocked), statistics.median(written)
@@ -129,9 +133,11 @@ def main() -> None:
         f"{wait / INTERVAL_S:.1%}",
         f"{write:.1f}",
         f"{size / 2**20 / write:,.0f}",
+        f"{statistics.median(processor):.1f}",
+        f"{prepared_s:.1f}",
         f"{restore_s:.1f}",
     )
-    Console().print(shown)
+    Console(width=100).print(shown)
 
 
 if __name__ == "__main__":

@@ -65,9 +65,9 @@ def whole(
     return folder
 
 
-def everything(folder: Path, run: Run, table: RowTable, step: int) -> list[np.ndarray]:
-    """Every array a checkpoint holds."""
-    like = loop.init_state(
+def fresh(run: Run, table: RowTable) -> tuple[Any, Any]:
+    """State and feed of a run before its first update."""
+    state = loop.init_state(
         run.agent(),
         loop.sharding.make_mesh(run.config.mesh, seeds=2, batch_size=8),
         (0, 1),
@@ -80,7 +80,12 @@ def everything(folder: Path, run: Run, table: RowTable, step: int) -> list[np.nd
         steps=40,
         gather=False,
     )
-    feed = loop.make_feed(source, run.config.feed, updates_per_call=5)
+    return state, loop.make_feed(source, run.config.feed, updates_per_call=5)
+
+
+def everything(folder: Path, run: Run, table: RowTable, step: int) -> list[np.ndarray]:
+    """Every array a checkpoint holds."""
+    like, feed = fresh(run, table)
     state = Checkpoints(folder).restore(step, like, feed, updates_per_call=5)
     assert feed.get_state() == {"next_index": step // 5}
     return [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
@@ -114,6 +119,30 @@ def test_resume_is_bit_exact(
         for folder in (whole, tmp_path)
     ]
     assert losses[0] == losses[1]
+
+
+def test_what_is_saved_is_the_state_of_that_step(
+    store: Store, table: RowTable, tmp_path: Path
+) -> None:
+    run = make_run(store, table)
+    state, feed = fresh(run, table)
+    first = [np.array(leaf) for leaf in jax.tree.leaves(state)]
+    later = jax.jit(
+        lambda state: jax.tree.map(lambda leaf: leaf + 1, state), donate_argnums=0
+    )
+    checkpoints = Checkpoints(tmp_path, writable=True)
+    for step in (10, 20):  # The second save uses the memory of the first.
+        checkpoints.save(step, state, feed, run)
+        for _ in range(3):
+            state = later(state)
+    checkpoints.close()
+    for step in (10, 20):
+        saved = Checkpoints(tmp_path).restore(step, state, feed, updates_per_call=5)
+        for leaf, before in zip(jax.tree.leaves(saved), first, strict=True):
+            calls = 3 * (step // 10 - 1)
+            np.testing.assert_allclose(
+                leaf, before + np.asarray(calls, before.dtype), rtol=1e-6
+            )
 
 
 def test_calls_of_another_size_go_on_with_the_same_batches(
