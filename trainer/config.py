@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pydantic
 
@@ -116,7 +116,10 @@ class Config:
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
 
     dataset: str
-    agent: AgentConfig = field(default_factory=VASTConfig)
+    # Which agent a table of settings is for is said by its `name`.
+    agent: Annotated[AgentConfig, pydantic.Field(discriminator="name")] = field(
+        default_factory=VASTConfig
+    )
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     feed: FeedConfig = field(default_factory=FeedConfig)
     mesh: MeshConfig = field(default_factory=MeshConfig)

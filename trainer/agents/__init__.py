@@ -1,9 +1,7 @@
 """The agents by name."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any
-
-import pydantic
+from typing import Any
 
 from trainer.agents.base import Agent, DataFacts
 from trainer.agents.floq import Floq, FloqConfig
@@ -15,17 +13,15 @@ from trainer.agents.value_flows import ValueFlows, ValueFlowsConfig
 from trainer.agents.vast import VAST
 from trainer.agents.vast_config import VASTConfig
 
-# Which of them a table of settings is for is said by its `name`.
-AgentConfig = Annotated[
+AgentConfig = (
     VASTConfig
     | IQLConfig
     | FQLConfig
     | IFQLConfig
     | QCConfig
     | ValueFlowsConfig
-    | FloqConfig,
-    pydantic.Field(discriminator="name"),
-]
+    | FloqConfig
+)
 
 
 @dataclass(frozen=True)

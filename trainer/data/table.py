@@ -8,13 +8,16 @@ Dimensions: N rows, E episodes, S observation, A action.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from pipeline.store.errors import DataFormatError
-from pipeline.store.reader import Store
 from pipeline.store.returns import solved_counts
+
+if TYPE_CHECKING:  # It brings pydantic, which updating on arrays does without.
+    from pipeline.store.reader import Store
 
 Float32 = npt.NDArray[np.float32]
 
@@ -101,7 +104,7 @@ class RowTable:
 
 
 def acting_range(
-    store: Store, field: str, column: int, *, split: str = "train"
+    store: "Store", field: str, column: int, *, split: str = "train"
 ) -> tuple[float, float]:
     """Smallest and largest value of a per-task field over rows that act.
 
@@ -134,7 +137,7 @@ def acting_range(
 
 
 def load_table(
-    store: Store,
+    store: "Store",
     *,
     task: int,
     discount: float,
