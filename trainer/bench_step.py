@@ -28,7 +28,13 @@ from trainer.describe_mesh import devices_of, memory_of, parse_mesh
 from trainer.network_shapes import optimised_layers, read_networks
 from trainer.nn.networks import Precision
 from trainer.sharding import MeshConfig
-from trainer.state import TrainState, init_state, make_train_call, update_seeds
+from trainer.state import (
+    TrainState,
+    fold_updates,
+    init_state,
+    make_train_call,
+    update_seeds,
+)
 from trainer.update import make_update
 
 # Turns that the three ways take; the median of each is shown.
@@ -308,8 +314,7 @@ def make_plain_call(agent: Agent) -> Any:
 
     @partial(jax.jit, donate_argnums=0)
     def call(state: TrainState, batches: Any) -> tuple[TrainState, Metrics]:
-        state, metrics = jax.lax.scan(update, state, batches)
-        return state, metrics.reduce()
+        return fold_updates(update, state, batches)
 
     return call
 

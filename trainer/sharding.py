@@ -14,7 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import optax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from trainer.nn import optimizers
 
 SEED, DATA, FSDP, TENSOR = AXES = ("seed", "data", "fsdp", "tensor")
 
@@ -212,6 +215,13 @@ def gather_params(params: Any, *, mesh: Mesh) -> Any:
 def scatter_params(params: Any, *, mesh: Mesh) -> Any:
     """Lays one seed's parameters, or their gradient, out as the state has them."""
     return _constrain(params, mesh)
+
+
+def global_norm(gradient: Any, *, mesh: Mesh) -> jax.Array:
+    """Norm of one seed's gradient, without joining leaves that lie in parts."""
+    split = _size(mesh, (FSDP, TENSOR)) > 1
+    norm = optax.tree.norm if split else optimizers.global_norm
+    return norm(gradient)
 
 
 def _constrain(params: Any, mesh: Mesh, *, without: Sequence[str] = ()) -> Any:

@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh
+from jax.tree_util import Partial
 
 from trainer import sharding
 from trainer.agents.base import Agent, AgentState, Metrics
@@ -101,6 +103,7 @@ def make_train_call(
         microbatches=microbatches,
         gather=partial(sharding.gather_params, mesh=mesh),
         scatter=partial(sharding.scatter_params, mesh=mesh),
+        norm=partial(sharding.global_norm, mesh=mesh),
     )
 
     def update(rows: Any, state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
@@ -122,11 +125,38 @@ def make_train_call(
         out_shardings=(placed, sharding.replicated(mesh)),
     )
     def call(state: TrainState, rows: Any, batches: Any) -> tuple[TrainState, Metrics]:
-        state, metrics = jax.lax.scan(partial(update, rows), state, batches)
-        return state, metrics.reduce()
+        return fold_updates(partial(update, rows), state, batches)
 
     compiled: TrainCall = call
     return compiled
+
+
+def fold_updates(
+    update: Callable[[TrainState, Any], tuple[TrainState, Metrics]],
+    state: TrainState,
+    batches: Any,
+) -> tuple[TrainState, Metrics]:
+    """Does an update with each of M batches.
+
+    Args:
+        update: Of all Q seeds.
+        state: Before them.
+        batches: ``[M, Q, B, ...]``.
+
+    Returns:
+        The state after them, and their metrics, reduced over M.
+    """
+
+    def step(state: TrainState, batch: Any) -> tuple[TrainState, Any]:
+        state, metrics = update(state, batch)
+        # A seed's metrics as one array: apart, each would take a kernel to keep.
+        packed = jax.vmap(lambda one: ravel_pytree(one)[0])(metrics)
+        _, unpack = ravel_pytree(jax.tree.map(lambda x: x[0], metrics))
+        return state, (packed, Partial(unpack))
+
+    state, (packed, unpack) = jax.lax.scan(step, state, batches)
+    metrics: Metrics = jax.vmap(jax.vmap(unpack))(packed)
+    return state, metrics.reduce()
 
 
 def update_seeds(
@@ -150,9 +180,13 @@ def update_seeds(
         key = jax.random.fold_in(jax.random.wrap_key_data(raw_key), agent_state.step)
         return one_update(agent_state, batch, key)
 
-    agent_state, metrics = jax.vmap(one, spmd_axis_name=axis)(
-        state.agent, state.keys, batch
-    )
+    def alone(*arguments: Any) -> Any:
+        out = one(*jax.tree.map(partial(jnp.squeeze, axis=0), arguments))
+        return jax.tree.map(partial(jnp.expand_dims, axis=0), out)
+
+    # Across axes of one XLA's GPU compiler merges less.
+    every = alone if len(state.keys) == 1 else jax.vmap(one, spmd_axis_name=axis)
+    agent_state, metrics = every(state.agent, state.keys, batch)
     return TrainState(agent_state, state.keys), metrics
 
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from trainer.agents.base import Agent, AgentState, Metrics
+from trainer.nn import optimizers
 from trainer.nn.networks import Params
 
 # (state, batch, key) -> (state, metrics)
@@ -24,6 +25,7 @@ def make_update(
     microbatches: int = 1,
     gather: Layout = lambda params: params,
     scatter: Layout = lambda gradient: gradient,
+    norm: Callable[[Params], jax.Array] = optimizers.global_norm,
 ) -> Update:
     """Builds the update of one seed.
 
@@ -34,10 +36,12 @@ def make_update(
             B. Each part draws noise of its own.
         gather: Lays parameters out for evaluating networks.
         scatter: Lays their gradient out as they lie between updates.
+        norm: Measures the gradient so laid out.
 
     Returns:
         The update, a pure function.
     """
+    optimizer = optax.with_extra_args_support(agent.optimizer)
 
     def gradient_of(
         state: AgentState, batch: Any, key: jax.Array
@@ -76,9 +80,12 @@ def make_update(
     ) -> tuple[AgentState, Metrics]:
         compute = gradient_of if microbatches == 1 else accumulated
         gradient, metrics = compute(state, batch, key)
-        metrics.mean["gradient_norm"] = optax.tree.norm(gradient)
-        steps, opt_state = agent.optimizer.update(
-            gradient, state.opt_state, state.params
+        metrics.mean["gradient_norm"] = norm(gradient)
+        steps, opt_state = optimizer.update(
+            gradient,
+            state.opt_state,
+            state.params,
+            norm=metrics.mean["gradient_norm"],
         )
         params = optax.apply_updates(state.params, steps)
         targets = agent.move_targets(state.targets, before=state.params, after=params)

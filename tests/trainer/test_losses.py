@@ -1,3 +1,4 @@
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -44,6 +45,17 @@ def test_soft_update_moves_a_fraction_of_the_way() -> None:
         {"w": jnp.array(10.0)}, {"w": jnp.array(20.0)}, rate=0.1
     )
     assert got["w"] == pytest.approx(11.0)
+
+
+def test_the_global_norm_is_of_small_and_large_parameters() -> None:
+    # 3 * 4 threes and 600 * 1000 twos: sqrt(12 * 9 + 600,000 * 4) = 1549.228...
+    tree = {"small": jnp.full((3, 4), 3.0), "large": jnp.full((600, 1000), 2.0)}
+    sizes = sorted(leaf.size for leaf in jax.tree.leaves(tree))
+    assert sizes[0] < optimizers._SMALL < sizes[1]
+    assert optimizers.global_norm(tree) == pytest.approx(2_400_108**0.5, rel=1e-6)
+    assert optimizers.global_norm({"large": tree["large"]}) == pytest.approx(
+        2_400_000**0.5, rel=1e-6
+    )
 
 
 def test_clipping_is_by_the_global_norm_of_all_networks() -> None:

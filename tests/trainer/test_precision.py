@@ -128,3 +128,21 @@ def test_products_are_in_bfloat16() -> None:
         line for line in lowered.as_text().splitlines() if "dot_general" in line
     ]
     assert ["bf16" in line for line in products] == [False, True, True, False]
+
+
+def test_layers_cast_beforehand_give_the_very_same() -> None:
+    net = MLP(3, width=32, depth=3, precision="bfloat16")
+    params = run(lambda key: networks.init(net, key, 5), jax.random.key(0))
+    x = jax.random.normal(jax.random.key(1), (16, 5))
+    cast = networks.cast_hidden({"net": params}, "bfloat16")["net"]
+    halved = [
+        "/".join(key.key for key in path)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(cast)
+        if leaf.dtype == jnp.bfloat16
+    ]
+    assert halved == [
+        f"hidden_{layer}/{name}" for layer in (1, 2) for name in ("bias", "kernel")
+    ]
+    apply = functools.partial(run, functools.partial(networks.apply, net))
+    np.testing.assert_array_equal(apply(cast, x), apply(params, x))
+    assert networks.cast_hidden(params, "float32") is params

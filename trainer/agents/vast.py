@@ -159,7 +159,10 @@ class VAST:
             ``f32[]`` and the figures to log.
         """
         batch = self._scaled_batch(batch)
-        frozen = jax.lax.stop_gradient(params)
+        # A flow's ten steps would cast its layers anew each.
+        frozen = networks.cast_hidden(
+            jax.lax.stop_gradient(params), self.config.precision
+        )
         sample_key, next_key, stitch_key, exec_key = jax.random.split(key, 4)
         horizon, subgoal = self.sample_stitch(frozen, batch.observations, sample_key)
         # Both continuations in one sampling call: flow steps run one after another,

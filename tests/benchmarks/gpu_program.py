@@ -1,0 +1,215 @@
+"""What a GPU would run, without one: ``python tests/benchmarks/gpu_program.py``.
+
+XLA compiles for a GPU from a description of it. At the paper's size an update's kernels
+are so small that their number says more about its time than its operations do, so this
+counts them: what a change of the networks or losses makes of them can be seen on any
+machine. Needs ``pip install "jax[cuda12]"`` beside the trainer's packages. Without a
+device XLA cannot try which matrix product is fastest, so those are its default ones.
+
+Dimensions: M updates per call.
+"""
+
+import argparse
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+# JAX looks for a device's driver before it registers CUDA.
+os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
+os.environ["JAX_PLATFORMS"] = "cpu,cuda"
+
+import jax
+from jax.experimental import topologies
+from rich.console import Console
+from rich.table import Table
+
+from trainer.agents import AGENTS
+from trainer.bench_step import make_plain_call
+from trainer.data.made_up import draw_batches, random_table, shape_facts
+from trainer.state import abstract_state
+
+# What CUDA says of an H100 SXM, in XLA's terms.
+H100 = """
+gpu_device_info {
+  threads_per_block_limit: 1024
+  threads_per_warp: 32
+  shared_memory_per_block: 49152
+  shared_memory_per_core: 233472
+  shared_memory_per_block_optin: 232448
+  threads_per_core_limit: 2048
+  core_count: 132
+  fpus_per_core: 128
+  block_dim_limit_x: 2147483647
+  block_dim_limit_y: 65535
+  block_dim_limit_z: 65535
+  memory_bandwidth: 3352320000000
+  l2_cache_size: 52428800
+  clock_rate_ghz: 1.98
+  device_memory_size: 84978434048
+  cuda_compute_capability { major: 9 }
+  registers_per_core_limit: 65536
+  registers_per_block_limit: 65536
+}
+platform_name: "CUDA"
+dnn_version_info { major: 9 minor: 8 }
+runtime_version { major: 12 minor: 9 }
+device_description_str: "NVIDIA H100 80GB HBM3"
+"""
+# Of puzzle-4x4-play, whose sizes the paper times; and M.
+OBSERVATION_DIM, ACTION_DIM, BATCH, UPDATES = 83, 5, 512, 50
+# Instructions that nothing is launched for.
+_FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast"}
+
+
+@dataclass(frozen=True)
+class Program:
+    """What one update launches.
+
+    Attributes:
+        kernels: In all.
+        sampling: Of them in the loops that integrate flows.
+        products: Of them matrix products, with what is fused into them.
+        temporary_bytes: Memory of a call besides its arguments and results.
+    """
+
+    kernels: int
+    sampling: int
+    products: int
+    temporary_bytes: int
+
+
+def compile_update(
+    name: str, *, seeds: int, precision: str, device: jax.sharding.Sharding
+) -> Program:
+    """Compiles M updates of an agent for a device that need not be there.
+
+    Args:
+        name: Of the agent; at its default width.
+        seeds: Updated at once.
+        precision: Of hidden layers' products.
+        device: Where everything lies.
+
+    Returns:
+        What one of the updates launches.
+    """
+    facts = shape_facts(OBSERVATION_DIM, ACTION_DIM)
+    kind = AGENTS[name]
+    agent = kind.agent(kind.config(precision=precision), facts)
+    batches = draw_batches(
+        agent,
+        random_table(facts, discount=agent.sampler.discount),
+        updates=UPDATES,
+        seeds=tuple(range(seeds)),
+        size=BATCH,
+    )
+    state, batches = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device),
+        (abstract_state(agent, seeds=seeds), batches),
+    )
+    compiled = (
+        make_plain_call(agent)
+        .lower(state, batches)
+        .compile(compiler_options={"xla_gpu_autotune_level": 0})
+    )
+    computations = _computations(compiled.as_text())
+    (update,) = (
+        body
+        for lines in computations.values()
+        for body, times in _loops(lines)
+        if times == UPDATES
+    )
+    outside = _launched(computations[update])
+    inside = Counter[str]()
+    for body, times in _loops(computations[update]):
+        for kernel, count in _launched(computations[body]).items():
+            inside[kernel] += times * count
+    both = outside + inside
+    return Program(
+        kernels=both.total(),
+        sampling=inside.total(),
+        products=both["product"],
+        temporary_bytes=compiled.memory_analysis().temp_size_in_bytes,
+    )
+
+
+def _computations(text: str) -> dict[str, list[str]]:
+    """Instructions of every computation of a module, by its name."""
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        head = re.match(r"(?:ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{$", line)
+        if head:
+            lines = found.setdefault(head[1], [])
+        elif " = " in line and line.startswith(" "):
+            lines.append(line)
+    return found
+
+
+def _loops(lines: list[str]) -> Iterator[tuple[str, int]]:
+    """Loops among instructions: the computation they repeat and how often."""
+    for line in lines:
+        times = re.search(r'"known_trip_count":\{"n":"(\d+)"', line)
+        body = re.search(r"\bbody=%?([\w.\-]+)", line)
+        if times and body:
+            yield body[1], int(times[1])
+
+
+def _launched(lines: list[str]) -> Counter[str]:
+    """Kernels by kind: matrix products and others."""
+    kinds = Counter[str]()
+    for line in lines:
+        operation = _operation(line)
+        if operation in _FREE or operation == "while":
+            continue
+        product = re.search(r'"kind":"__triton\w*gemm|target="__cublas', line)
+        kinds["product" if product else "other"] += 1
+    return kinds
+
+
+def _operation(line: str) -> str:
+    """Name of an instruction's operation, which follows the type of its result."""
+    result = line.split(" = ", 1)[1]
+    depth = 0
+    for at, character in enumerate(result):
+        depth += (character == "(") - (character == ")")
+        if character == " " and depth == 0:
+            return result[at + 1 :].split("(")[0]
+    raise ValueError(f"expected an instruction, got {line!r}")
+
+
+def main() -> None:
+    """Compiles and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("agents", nargs="*", default=["vast"], metavar="AGENT")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--precisions", nargs="+", default=["float32", "bfloat16"])
+    given = parser.parse_args()
+    described = topologies.get_topology_desc(
+        "", platform="cuda", target_config=H100, topology="1x1x1"
+    )
+    device = jax.sharding.SingleDeviceSharding(described.devices[0])
+    kind = described.devices[0].device_kind
+    shown = Table(
+        *("agent", "seeds", "precision", "kernels", "sampling", "products", "MiB"),
+        title=f"kernels of an update on {kind}, batch {BATCH}",
+    )
+    for name in given.agents:
+        for seeds in given.seeds:
+            for precision in given.precisions:
+                program = compile_update(
+                    name, seeds=seeds, precision=precision, device=device
+                )
+                shown.add_row(
+                    *(name, str(seeds), precision, f"{program.kernels:,}"),
+                    *(f"{program.sampling:,}", f"{program.products:,}"),
+                    f"{program.temporary_bytes / 2**20:,.0f}",
+                )
+    Console().print(shown)
+
+
+if __name__ == "__main__":
+    main()
