@@ -44,5 +44,6 @@ def aggregate(values: jax.Array, how: Aggregation) -> jax.Array:
 
 def per_bin(values: jax.Array, bins: jax.Array, *, size: int) -> jax.Array:
     """Sums values by bin: ``f32[B]`` and ``i32[B]`` in [0, size) to ``f32[size]``."""
+    # A scatter would add in any order on a GPU, and takes it several kernels.
     held = bins[None] == jnp.arange(size)[:, None]
     return jnp.where(held, values[None], 0).sum(axis=1)
