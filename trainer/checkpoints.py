@@ -8,13 +8,15 @@ keys), ``data`` (the state of Grain's iterator) and ``run`` (what run it is of).
 
 import os
 import re
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import grain
 import jax
 import orbax.checkpoint as ocp
+from etils import epath
 
 from pipeline.store.errors import DataFormatError
 from trainer.agents.base import Agent, AgentState
@@ -30,6 +32,8 @@ _PARAMS, _TRAIN, _DATA, _RUN = "params", "train", "data", "run"
 ARRAY_ITEMS = (_PARAMS, _TRAIN)
 # Differences listed of another architecture.
 _SHOWN = 12
+# Looks at a folder whose steps are deleted meanwhile, and seconds between two.
+_LOOKS, _LOOK_S = 5, 0.2
 
 
 class StorageError(RuntimeError):
@@ -62,22 +66,13 @@ class Checkpoints:
                 f"{self.folder}: expected checkpoints of a run, found no such folder; "
                 "has training reached its first checkpoint?"
             )
-        self._manager = ocp.CheckpointManager(
-            absolute(self.folder),
-            # Named with their handlers: of others it tells no shapes before a restore.
-            item_handlers={
-                _PARAMS: _array_handler(),
-                _TRAIN: _array_handler(),
-                _DATA: ocp.JsonCheckpointHandler(),
-                _RUN: ocp.JsonCheckpointHandler(),
-            },
-            options=ocp.CheckpointManagerOptions(
-                max_to_keep=keep,
-                keep_period=keep_every,
-                create=writable,
-                read_only=not writable,
-            ),
+        options = ocp.CheckpointManagerOptions(
+            max_to_keep=keep,
+            keep_period=keep_every,
+            create=writable,
+            read_only=not writable,
         )
+        self._manager = _open(absolute(self.folder), options)
 
     def steps(self) -> list[int]:
         """Committed steps, ascending."""
@@ -309,6 +304,32 @@ class Checkpoints:
                 f"{self.folder}/{step}: is of another run than the one asked for "
                 f"({'; '.join(differing)}); train into another folder"
             )
+
+
+def _open(
+    folder: epath.Path, options: ocp.CheckpointManagerOptions
+) -> ocp.CheckpointManager:
+    """Looks which steps there are, while their trainer may be deleting some."""
+
+    def look() -> ocp.CheckpointManager:
+        return ocp.CheckpointManager(
+            folder,
+            # Named with their handlers: of others it tells no shapes before a restore.
+            item_handlers={
+                _PARAMS: _array_handler(),
+                _TRAIN: _array_handler(),
+                _DATA: ocp.JsonCheckpointHandler(),
+                _RUN: ocp.JsonCheckpointHandler(),
+            },
+            options=options,
+        )
+
+    for _ in range(_LOOKS - 1):
+        # Raised for a step that was listed, and gone when it was asked for its time.
+        with suppress(FileNotFoundError, NotADirectoryError):
+            return look()
+        time.sleep(_LOOK_S)
+    return look()
 
 
 def _array_handler() -> ocp.PyTreeCheckpointHandler:

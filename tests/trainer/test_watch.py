@@ -1,5 +1,6 @@
 """Evaluating while a run is trained: every checkpoint once, and an end to waiting."""
 
+import contextlib
 import io
 import os
 import shutil
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from orbax.checkpoint._src.path import step as step_lib
 from rich.console import Console
 
 from tests.trainer.runs import FakeTrainer
@@ -140,6 +142,27 @@ def test_checkpoints_deleted_while_it_was_busy(
     shown = io.StringIO()
     assert watched(run, shown, steps=[10, 20]) == []
     assert "step 10: has no checkpoint any more, left out" in shown.getvalue()
+
+
+def test_a_step_deleted_between_being_listed_and_looked_at(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = step_lib.Metadata.commit_timestamp.fget
+    looks = []
+
+    def delete_and_look(listed: step_lib.Metadata) -> Any:
+        looks.append(listed.step)
+        if listed.step == 10:
+            shutil.rmtree(listed.path)
+        return look(listed)
+
+    monkeypatch.setattr(
+        step_lib.Metadata, "commit_timestamp", property(delete_and_look)
+    )
+    with contextlib.closing(Checkpoints(run)) as checkpoints:
+        assert checkpoints.steps() == [20]
+    assert looks.count(10) == 1
+    assert looks.count(20) == 2
 
 
 def test_a_checkpoint_that_is_there_and_cannot_be_read_is_an_error(

@@ -217,12 +217,9 @@ class _FolderWatch:
         if names == self._names and not is_remote(str(folder)):
             return self._steps
         if names:
-            try:
-                # Opened anew each time: a reader remembers which steps there were.
-                with contextlib.closing(Checkpoints(self._folder)) as checkpoints:
-                    self._steps = checkpoints.steps()
-            except FileNotFoundError:  # Deleted between two looks: look again later.
-                return self._steps
+            # Opened anew each time: a reader remembers which steps there were.
+            with contextlib.closing(Checkpoints(self._folder)) as checkpoints:
+                self._steps = checkpoints.steps()
         self._names = names
         newest = max(self._steps, default=None)
         if newest != self._newest:
