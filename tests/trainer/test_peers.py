@@ -42,6 +42,8 @@ class Process:
 
     def kill(self) -> None:
         """Does to its sockets what the kernel does to a killed process's."""
+        # Its threads live on here, and are to say nothing of what they notice.
+        self.watch._over.set()
         sockets = (
             [self._connection]
             if self._connection
