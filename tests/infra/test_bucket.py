@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from google.cloud.storage.retry import DEFAULT_RETRY
 
 from infra import bucket
 from infra.cli import main
@@ -196,7 +197,9 @@ def test_a_clock_that_is_off_is_found_before_anything_else(monkeypatch):
         assert found.what == "clock"
         assert not found.ok
         assert side in found.detail
-        assert re.search(r" (599|600|601) s ", found.detail)
+        seconds = re.search(r" (\d+) s ", found.detail)
+        assert seconds is not None
+        assert abs(int(seconds[1]) - 600) < 60
     assert last(diagnose(monkeypatch, ahead_s=5)).ok
 
 
@@ -230,7 +233,8 @@ def test_writing_that_is_not_allowed(monkeypatch):
 
 
 def test_quota(monkeypatch):
-    monkeypatch.setattr(bucket, "_TIMEOUT_S", 0.2)
+    # Of the tries together; each may take its time.
+    monkeypatch.setattr(bucket, "_retry", lambda: DEFAULT_RETRY.with_timeout(0.2))
     busy = error(429, "rate of requests exceeded")
     found = last(diagnose(monkeypatch, metadata=busy))
     assert found.detail.startswith("over quota: ")

@@ -194,7 +194,7 @@ def assess(runs: Any, report: Any) -> list[str]:
         episodes=1,
         environments=1,
         workers=1,
-        patience=Patience(poll_s=0.05, timeout_s=30),
+        patience=Patience(poll_s=0.05, timeout_s=300),
     )
     assert [(each.step, each.seed) for each in evaluations] == [
         *((10, 0), (10, 1), (20, 0), (20, 1))

@@ -35,7 +35,7 @@ def server(module, port_option, log):
             env={**os.environ, "PYTHONPATH": str(ROOT), "PATH": _PATH},
         )
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while True:
             with contextlib.suppress(OSError):
                 socket.create_connection(("localhost", port), 1).close()

@@ -1,5 +1,5 @@
 import io
-import time
+import threading
 
 import pytest
 from rich.console import Console
@@ -28,8 +28,15 @@ def test_progress_is_a_bar_or_lines(terminal, monkeypatch):
     monkeypatch.setattr(progress, "_BAR_EVERY_S", 0.01)
     output = io.StringIO()
     console = Console(file=output, force_terminal=terminal, width=120)
-    with progress.shown(console, "write", 1000, lambda: (500, "1 of 2 parts")):
-        time.sleep(0.2)
+    counted, again = iter(range(3)), threading.Event()
+
+    def measure():
+        if next(counted, None) is None:  # What was measured before is shown.
+            again.set()
+        return 500, "1 of 2 parts"
+
+    with progress.shown(console, "write", 1000, measure):
+        assert again.wait(60)
     text = output.getvalue()
     assert "500 of 1,000" in text
     assert "1 of 2 parts" in text

@@ -64,7 +64,7 @@ def test_a_time_limit_shortens_a_window_and_still_bootstraps() -> None:
     assert set(dropped.rows) == {0}  # 5 transitions: the only whole window.
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     lengths=st.lists(st.integers(1, 9), min_size=1, max_size=5).filter(
         lambda lengths: max(lengths) > 4

@@ -3,14 +3,18 @@
 import contextlib
 import queue
 import socket
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from trainer import peers
 from trainer.peers import CenterWatch, MemberWatch, end_process
 
 GRACE_S = 0.3
+# Of tests in which nobody may wait it out, and what they wait at most themselves.
+ENDLESS_S, PATIENCE_S = 600.0, 60.0
 HOSTS = {0: "ant", 1: "bee", 2: "cat", 3: "dog"}
 
 
@@ -22,20 +26,20 @@ class Process:
         ended: What it was ended with.
     """
 
-    def __init__(self, index: int, server: socket.socket) -> None:
+    def __init__(self, index: int, server: socket.socket, *, grace_s: float) -> None:
         self.ended: queue.Queue[str] = queue.Queue()
         self._server = server
         self._connection: socket.socket | None = None
         self.watch: CenterWatch | MemberWatch
         if index == 0:
-            self.watch = CenterWatch(HOSTS, server, grace_s=GRACE_S, end=self.ended.put)
+            self.watch = CenterWatch(HOSTS, server, grace_s=grace_s, end=self.ended.put)
         else:
             self._connection = socket.create_connection(server.getsockname())
             self.watch = MemberWatch(
                 index,
                 self._connection,
                 HOSTS[0],
-                grace_s=GRACE_S,
+                grace_s=grace_s,
                 end=self.ended.put,
             )
         self.watch.start()
@@ -54,48 +58,59 @@ class Process:
                 each.shutdown(socket.SHUT_RDWR)
 
     def line(self) -> str:
-        return self.ended.get(timeout=10)
+        return self.ended.get(timeout=PATIENCE_S)
+
+
+def wait_until(happened: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 @pytest.fixture
-def processes() -> Iterator[list[Process]]:
-    """Four of them, watched."""
+def processes(request: pytest.FixtureRequest) -> Iterator[list[Process]]:
+    """Four of them, watched; the parameter is their grace."""
+    grace_s = getattr(request, "param", GRACE_S)
     server = socket.create_server(("127.0.0.1", 0))
-    four = [Process(index, server) for index in range(4)]
-    deadline = time.monotonic() + 10
-    while len(four[0].watch._members) < 3:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    four = [Process(index, server, grace_s=grace_s) for index in range(4)]
+    wait_until(lambda: len(four[0].watch._members) == 3)
     yield four
     for each in reversed(four):
         each.watch.leave()
 
 
 def test_a_killed_process_is_named_by_all_others(processes: list[Process]) -> None:
-    processes[2].kill()
     killed = time.monotonic()
+    processes[2].kill()
     for index in (1, 3, 0):
         assert processes[index].line() == (
             "error: process 2 on cat is gone; start all of them again to go on from "
             "the latest checkpoint"
         )
         assert time.monotonic() - killed >= GRACE_S
-    assert time.monotonic() - killed < 5
 
 
-def test_two_killed_at_once_are_both_named(processes: list[Process]) -> None:
+@pytest.mark.parametrize("processes", [ENDLESS_S], indirect=True)
+def test_two_killed_at_once_are_both_named(
+    processes: list[Process], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # At once, however late the second is noticed here.
+    monkeypatch.setattr(peers, "_ONE_CAUSE_S", ENDLESS_S)
     processes[1].kill()
     processes[3].kill()
     for index in (2, 0):
-        assert "processes 1 on bee and 3 on dog are gone" in processes[index].line()
+        lost = processes[index].watch._lost
+        wait_until(lambda lost=lost: len(lost) == 2)
+        said = peers._describe(lost)
+        assert "processes 1 on bee and 3 on dog are gone" in said
 
 
+@pytest.mark.parametrize("processes", [ENDLESS_S], indirect=True)
 def test_without_process_0_the_others_end_at_once(processes: list[Process]) -> None:
     processes[0].kill()
-    killed = time.monotonic()
     for index in (1, 2, 3):
         assert "process 0 on ant is gone" in processes[index].line()
-    assert time.monotonic() - killed < GRACE_S
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0)])
@@ -122,7 +137,13 @@ def test_an_error_of_one_ends_all_and_the_others_name_it(
     assert processes[failed].line() == ""
 
 
-def test_process_0_goes_last(processes: list[Process]) -> None:
+@pytest.fixture
+def last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Process 0 goes so late that the others are ahead on a busy machine too."""
+    monkeypatch.setattr(peers, "_LAST_S", 5.0)
+
+
+def test_process_0_goes_last(last: None, processes: list[Process]) -> None:
     processes[1].watch.fail()
     for index in (1, 2, 3):
         processes[index].line()
@@ -130,13 +151,14 @@ def test_process_0_goes_last(processes: list[Process]) -> None:
     assert processes[0].line()
 
 
+@pytest.mark.parametrize("processes", [10 * GRACE_S], indirect=True)
 def test_an_error_of_all_is_said_by_each(processes: list[Process]) -> None:
     for each in processes:
         each.watch.fail()
         time.sleep(GRACE_S / 10)
-    time.sleep(GRACE_S)
     # Only what ends a process that JAX holds: none of them names another.
     assert {each.line() for each in processes} == {""}
+    assert all(each.ended.empty() for each in processes)
 
 
 def test_an_error_caused_by_a_loss_waits_for_its_name(
@@ -145,16 +167,15 @@ def test_an_error_caused_by_a_loss_waits_for_its_name(
     processes[3].kill()
     processes[1].watch.await_loss()
     assert "process 3 on dog" in processes[1].line()
-    began = time.monotonic()
     processes[2].watch.leave()
-    processes[0].line()
-    assert time.monotonic() - began < 5
+    assert "process 3 on dog" in processes[0].line()
 
 
 def test_an_error_that_no_loss_caused_is_not_held_up(processes: list[Process]) -> None:
-    began = time.monotonic()
-    processes[1].watch.await_loss()
-    assert time.monotonic() - began < 2
+    waits = threading.Thread(target=processes[1].watch.await_loss, daemon=True)
+    waits.start()
+    waits.join(PATIENCE_S)
+    assert not waits.is_alive()
     assert processes[1].ended.empty()
 
 
@@ -171,10 +192,7 @@ def test_strangers_are_passed_over() -> None:
             1, socket.create_connection(address), "ant", grace_s=0.1, end=ended.put
         )
         member.start()
-        deadline = time.monotonic() + 10
-        while 1 not in watch._members:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: 1 in watch._members)
         member.leave()
         watch.leave()
         assert ended.empty()

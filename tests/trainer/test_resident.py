@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.store.errors import DataFormatError
@@ -41,7 +41,6 @@ def open_resident(store: Store, *, blocks: int = 5, span: int = 4) -> ResidentRo
     )
 
 
-@settings(deadline=None)
 @given(blocks=st.integers(1, 12), resident=st.integers(1, 12), seed=st.integers(0, 9))
 def test_every_epoch_holds_each_block_once_and_no_window_one_twice(
     blocks: int, resident: int, seed: int

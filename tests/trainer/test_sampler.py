@@ -16,7 +16,7 @@ def draw(table, sampler=SAMPLER, size=4096, seed=0, step=0):
     return sampler.draw(table, numbers_of(table, sampler, size, seed=seed, step=step))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     lengths=st.lists(st.integers(1, 12), min_size=1, max_size=6).filter(
         lambda lengths: max(lengths) > 6

@@ -81,7 +81,7 @@ def test_without_windows_of_one_step_stitching_misses_it_too() -> None:
     assert value(values, (1, 0)) < 0
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     seed=st.integers(0, 10_000),
     discount=st.floats(0.5, 0.99),
