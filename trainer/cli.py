@@ -90,6 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code
     except (DataFormatError, ValueError, ImportError) as error:
         return _fail(console, str(error), EXIT_USAGE)
+    except OSError as error:
+        return _fail(console, str(error), EXIT_FAILED)
     except KeyboardInterrupt:
         return _fail(console, "interrupted", EXIT_INTERRUPTED)
     except RuntimeError as error:

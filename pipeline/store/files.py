@@ -7,6 +7,8 @@ a generation precondition on Cloud Storage. Knows nothing of what the files say.
 
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,6 +87,22 @@ def open_folder(root: str, path: str = "") -> ts.KvStore:
     return ts.KvStore.open(kvstore_spec(root, path)).result()
 
 
+@contextmanager
+def storage_errors(where: str) -> Iterator[None]:
+    """Raises as OSError what TensorStore reports of a disk or a bucket.
+
+    It has ValueError for all of it, which says of arguments elsewhere that they are
+    wrong: nobody would try again.
+
+    Args:
+        where: What was read or written, for the error.
+    """
+    try:
+        yield
+    except ValueError as error:
+        raise OSError(f"{where}: {error}") from error
+
+
 def read(root: str, name: str) -> Content:
     """Reads one small file.
 
@@ -95,14 +113,18 @@ def read(root: str, name: str) -> Content:
     Returns:
         Its bytes, or None as bytes where it does not exist, and its generation.
     """
-    result = open_folder(root).read(name).result()
+    folder = open_folder(root)
+    with storage_errors(os.path.join(root, name)):
+        result = folder.read(name).result()
     present = result.state == "value"
     return Content(result.value if present else None, result.stamp.generation)
 
 
 def write(root: str, name: str, data: bytes) -> None:
     """Writes one small file atomically, replacing what was there."""
-    open_folder(root).write(name, data).result()
+    folder = open_folder(root)
+    with storage_errors(os.path.join(root, name)):
+        folder.write(name, data).result()
 
 
 def commit(root: str, name: str, data: bytes, *, replacing: Content) -> None:
@@ -117,8 +139,10 @@ def commit(root: str, name: str, data: bytes, *, replacing: Content) -> None:
     Raises:
         DataFormatError: If somebody else has written it meanwhile.
     """
-    written = open_folder(root).write(name, data, if_equal=replacing.generation)
-    if written.result().generation:
+    folder = open_folder(root)
+    with storage_errors(os.path.join(root, name)):
+        written = folder.write(name, data, if_equal=replacing.generation).result()
+    if written.generation:
         return
     if read(root, name).data == data:
         return  # A retry of a commit that did go through, or an equal twin.
@@ -130,7 +154,9 @@ def commit(root: str, name: str, data: bytes, *, replacing: Content) -> None:
 
 def delete(root: str, name: str) -> None:
     """Deletes one small file; one that does not exist is no error."""
-    open_folder(root).write(name, None).result()
+    folder = open_folder(root)
+    with storage_errors(os.path.join(root, name)):
+        folder.write(name, None).result()
 
 
 def list_names(root: str, path: str = "") -> list[str]:

@@ -118,3 +118,12 @@ def test_records_that_cannot_be_written_stop_the_run(
     # What was cut short is no record, and without records nothing is saved.
     assert steps_logged(out) == [2, 4, 6, 8]
     assert final_params(out, 8)
+
+
+def test_a_start_without_room_can_be_repeated(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    code, said = train(data, out, steps=8, room=500)
+    assert code == 1  # Not 2: with room, the same command is right.
+    assert f"error: {out}: the run's metrics could not be written" in said
+    code, said = train(data, out, steps=8)
+    assert code == 0, said
