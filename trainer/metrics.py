@@ -13,7 +13,9 @@ from typing import Any
 
 import jax
 import numpy as np
-from tensorboardX import SummaryWriter
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.proto.summary_pb2 import Summary
 
 from pipeline.store import files
 from pipeline.store.files import is_remote
@@ -85,28 +87,20 @@ class MetricsWriter:
         path = local / METRICS_FILE
         _truncate(path, resume_step)
         self._lines = path.open("a")
-        self._board = SummaryWriter(
-            str(local / TENSORBOARD), purge_step=resume_step, flush_secs=10
-        )
+        self._board = _Board(local / TENSORBOARD, purge_step=resume_step)
 
     def write(self, records: list[Json]) -> None:
         """Writes records; vectors go to the JSON lines only."""
-        # First: where these cannot be written, TensorBoard's thread may have died of
-        # the same, and what it is given would wait for ever.
         self._lines.writelines(json.dumps(record) + "\n" for record in records)
         self._lines.flush()
         for record in records:
-            for name, value in record.items():
-                if isinstance(value, int | float) and math.isfinite(value):
-                    tag = f"seed{record['seed']}/{name}"
-                    self._board.add_scalar(tag, value, record["step"])
+            self._board.write(record)
         if self._copies is not None:
             self._copies.update()
 
     def sync(self) -> None:
         """Waits until what was written is where the run is."""
         if self._copies is not None:
-            self._board.flush()
             self._copies.finish()
 
     def close(self) -> None:
@@ -115,6 +109,42 @@ class MetricsWriter:
         self._board.close()
         if self._copies is not None:
             self._copies.close()
+
+
+class _Board:
+    """Scalars for TensorBoard, written at once: there is no thread to die unseen.
+
+    A thread that a full disk has ended takes nothing from its queue, and what is put
+    there then waits for ever.
+
+    Args:
+        folder: Of TensorBoard's files; made if it does not exist.
+        purge_step: Later scalars of earlier files count no more.
+    """
+
+    def __init__(self, folder: Path, *, purge_step: int) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._events = EventsWriter(str(folder / "events"))
+        start = SessionLog(status=SessionLog.START)
+        self._add(Event(step=purge_step, session_log=start))
+
+    def write(self, record: Json) -> None:
+        """Adds the finite numbers of a record."""
+        values = [
+            Summary.Value(tag=f"seed{record['seed']}/{name}", simple_value=value)
+            for name, value in record.items()
+            if isinstance(value, int | float) and math.isfinite(value)
+        ]
+        self._add(Event(step=record["step"], summary=Summary(value=values)))
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._events.close()
+
+    def _add(self, event: Event) -> None:
+        event.wall_time = time.time()
+        self._events.write_event(event)
+        self._events.flush()
 
 
 class _Copies:
@@ -165,8 +195,9 @@ class _Copies:
                 self._started.append(self._target.write(name, data))
 
     def _finish_started(self) -> None:
-        for each in self._started:
-            each.result()
+        with files.storage_errors("copying them"):
+            for each in self._started:
+                each.result()
         self._started.clear()
 
 
@@ -180,4 +211,7 @@ def _truncate(path: Path, step: int) -> None:
         for line in complete.splitlines()
         if line and json.loads(line)["step"] <= step
     ]
-    path.write_text("".join(f"{line}\n" for line in kept))
+    # Put in place whole: killed in between, there would be no records at all.
+    shortened = path.with_name(f"{path.name}.shortened")
+    shortened.write_text("".join(f"{line}\n" for line in kept))
+    shortened.replace(path)
