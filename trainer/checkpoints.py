@@ -8,9 +8,12 @@ keys), ``data`` (the state of Grain's iterator) and ``run`` (what run it is of).
 
 import os
 import re
+import shutil
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from textwrap import shorten
 from typing import Any
 
 import grain
@@ -19,6 +22,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from pipeline.store.errors import DataFormatError
+from pipeline.store.files import is_remote
 from trainer.agents.base import Agent, AgentState
 from trainer.config import differences
 from trainer.folders import FolderLike, absolute, open_folder
@@ -32,12 +36,16 @@ _PARAMS, _TRAIN, _DATA, _RUN = "params", "train", "data", "run"
 ARRAY_ITEMS = (_PARAMS, _TRAIN)
 # Differences listed of another architecture.
 _SHOWN = 12
+# Folder that steps are deleted in.
+_DELETED = "deleted"
+# Characters of what a library says of an error; TensorStore adds all of its settings.
+_SAID = 200
 # Looks at a folder whose steps are deleted meanwhile, and seconds between two.
 _LOOKS, _LOOK_S = 5, 0.2
 
 
 class StorageError(RuntimeError):
-    """What a run writes could not be written: what, where and what to do."""
+    """What a run writes could not be written or read: what, where and what to do."""
 
 
 class Checkpoints:
@@ -66,13 +74,20 @@ class Checkpoints:
                 f"{self.folder}: expected checkpoints of a run, found no such folder; "
                 "has training reached its first checkpoint?"
             )
+        moves = writable and not is_remote(os.fspath(self.folder))
         options = ocp.CheckpointManagerOptions(
             max_to_keep=keep,
             keep_period=keep_every,
             create=writable,
             read_only=not writable,
+            # A killed save's, as large as a whole one: its step may not come again.
+            cleanup_tmp_directories=writable,
+            # By a rename: nothing says of a step that half of its files are gone.
+            # Buckets have no rename.
+            todelete_subdir=_DELETED if moves else None,
         )
         self._manager = _open(absolute(self.folder), options)
+        self._deletes = moves and jax.process_index() == 0
 
     def steps(self) -> list[int]:
         """Committed steps, ascending."""
@@ -110,6 +125,8 @@ class Checkpoints:
             StorageError: If this step, or the one before, cannot be written.
         """
         self.wait()  # The last save may still read the snapshot.
+        if self._deletes:  # Before more room is taken; the loop need not wait for it.
+            threading.Thread(target=_empty, args=(self.folder / _DELETED,)).start()
         params, train = _split(self.prepare(state).take(state))
         items = {
             _PARAMS: ocp.args.PyTreeSave(params),
@@ -148,19 +165,21 @@ class Checkpoints:
 
         Raises:
             DataFormatError: If the step holds other arrays, or lies between two calls.
+            StorageError: If it cannot be read.
         """
         params, train = (jax.tree.map(_abstract, tree) for tree in _split(like))
-        self._check_arrays(step, {_PARAMS: params, _TRAIN: train})
-        restored = self._manager.restore(
-            step,
-            args=ocp.args.Composite(
-                **{
-                    _PARAMS: _restore_args(params),
-                    _TRAIN: _restore_args(train),
-                    _DATA: ocp.args.JsonRestore(),
-                }
-            ),
-        )
+        with self._reading(step):
+            self._check_arrays(step, {_PARAMS: params, _TRAIN: train})
+            restored = self._manager.restore(
+                step,
+                args=ocp.args.Composite(
+                    **{
+                        _PARAMS: _restore_args(params),
+                        _TRAIN: _restore_args(train),
+                        _DATA: ocp.args.JsonRestore(),
+                    }
+                ),
+            )
         data.set_state(self._place(step, restored[_DATA], updates_per_call))
         return _join(restored[_PARAMS], restored[_TRAIN])
 
@@ -183,7 +202,8 @@ class Checkpoints:
 
     def read_shapes(self, step: int, item: str) -> dict[str, Any]:
         """Shapes and dtypes of the arrays of an item, by path; no array is read."""
-        return _by_name(self._manager.item_metadata(step)[item].tree)
+        with self._reading(step):
+            return _by_name(self._manager.item_metadata(step)[item].tree)
 
     def _check_arrays(self, step: int, wanted: dict[str, Any]) -> None:
         """Refuses a step whose arrays are of other names or shapes."""
@@ -210,9 +230,10 @@ class Checkpoints:
 
     def read_run(self, step: int) -> Run:
         """Reads what run a step is of."""
-        value = self._manager.restore(
-            step, args=ocp.args.Composite(**{_RUN: ocp.args.JsonRestore()})
-        )
+        with self._reading(step):
+            value = self._manager.restore(
+                step, args=ocp.args.Composite(**{_RUN: ocp.args.JsonRestore()})
+            )
         return Run.from_json(value[_RUN], where=f"{self.folder}/{step}/{_RUN}")
 
     def restore_params(self, step: int, agent: Agent, *, seeds: int) -> Params:
@@ -234,9 +255,10 @@ class Checkpoints:
             ),
             one,
         )
-        restored = self._manager.restore(
-            step, args=ocp.args.Composite(**{_PARAMS: _restore_args(target)})
-        )
+        with self._reading(step):
+            restored = self._manager.restore(
+                step, args=ocp.args.Composite(**{_PARAMS: _restore_args(target)})
+            )
         params: Params = restored[_PARAMS]
         return params
 
@@ -262,6 +284,22 @@ class Checkpoints:
         except StorageError:
             if not said:
                 raise
+        finally:
+            if self._deletes:
+                shutil.rmtree(self.folder / _DELETED, ignore_errors=True)
+
+    @contextmanager
+    def _reading(self, step: int) -> Iterator[None]:
+        """Says which step it was that could not be read, and what to do then."""
+        try:
+            yield
+        except (OSError, ValueError, KeyError) as error:
+            before = max((each for each in self.steps() if each < step), default=None)
+            raise StorageError(
+                f"{self.folder}/{step}: cannot be read ({_reason(error)}). Try again; "
+                "if it is damaged, delete that folder to "
+                f"{'start anew' if before is None else f'go on from step {before}'}"
+            ) from error
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -272,6 +310,9 @@ class Checkpoints:
             raise
         except Exception as error:
             self._failed = True
+            with suppress(Exception):  # A folder that cannot be read, either.
+                # What the save would have replaced is there still.
+                self._manager.reload()
             good = self.latest()
             raise StorageError(
                 f"{self.folder}: a checkpoint could not be written ({_reason(error)}); "
@@ -332,6 +373,13 @@ def _open(
     return look()
 
 
+def _empty(folder: epath.Path) -> None:
+    """Deletes what is in a folder, which Orbax may be moving more into."""
+    with suppress(FileNotFoundError):
+        for each in list(folder.iterdir()):
+            shutil.rmtree(each, ignore_errors=True)
+
+
 def _array_handler() -> ocp.PyTreeCheckpointHandler:
     # Compressing takes many times the processor's time of writing, and of a trained
     # state 95 % are left.
@@ -349,7 +397,7 @@ def _reason(error: Exception) -> str:
     number = re.search(r"os_error_code='(\d+)'", str(error))
     if number:
         return os.strerror(int(number[1]))
-    return (str(error) or type(error).__name__).splitlines()[0]
+    return shorten((str(error) or type(error).__name__).splitlines()[0], _SAID)
 
 
 def _by_name(tree: Any) -> dict[str, Any]:

@@ -75,6 +75,7 @@ class TrainerConfig:
             "batch_size",
             "updates_per_call",
             "seeds",
+            "keep_checkpoints",
             "microbatches",
         ):
             if getattr(self, name) < 1:

@@ -88,3 +88,8 @@ def test_every_shipped_configuration_loads_for_every_task() -> None:
     for path in paths:
         for task in config.TASKS:
             config.load(path, task=task)
+
+
+def test_a_run_keeps_a_checkpoint() -> None:
+    with pytest.raises(ValueError, match=r"keep_checkpoints: expected at least 1, got"):
+        config.TrainerConfig(keep_checkpoints=0)

@@ -1,6 +1,7 @@
 """Evaluating while a run is trained: every checkpoint once, and an end to waiting."""
 
 import contextlib
+import errno
 import io
 import os
 import shutil
@@ -13,12 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from orbax.checkpoint._src.checkpointers import async_checkpointer
 from orbax.checkpoint._src.path import step as step_lib
 from rich.console import Console
 
 from tests.trainer.runs import FakeTrainer
-from trainer.checkpoints import Checkpoints
+from trainer.checkpoints import Checkpoints, StorageError
 from trainer.evaluation import rollouts, watch
+from trainer.evaluation.evaluate import evaluate_run
+from trainer.evaluation.evaluator import Evaluator
 from trainer.evaluation.records import Evaluation, read_evaluations
 from trainer.evaluation.watch import Patience, StalledError, watch_run
 from trainer.loop import PreemptedError
@@ -173,6 +177,94 @@ def test_a_checkpoint_that_is_there_and_cannot_be_read_is_an_error(
     shutil.rmtree(run / CHECKPOINTS / "10" / "params")
     with pytest.raises(Exception, match="params"):
         watched(run, steps=[10])
+
+
+def test_sigterm_while_a_checkpoint_is_restored(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*args: Any, **kwargs: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return restore(*args, **kwargs)
+
+    restore = Checkpoints.restore_params
+    monkeypatch.setattr(Checkpoints, "restore_params", stopped)
+    with pytest.raises(PreemptedError, match="run the same command to go on"):
+        watched(run)
+    assert read_evaluations(run) == []
+
+
+def test_evaluating_all_passes_over_what_is_deleted_meanwhile(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play = Evaluator.evaluate
+
+    def play_and_delete(evaluator: Evaluator, step: int, *args: Any) -> Any:
+        (last,) = {10, 20} - {step}
+        shutil.rmtree(run / CHECKPOINTS / str(last))
+        return play(evaluator, step, *args)
+
+    monkeypatch.setattr(Evaluator, "evaluate", play_and_delete)
+    shown = io.StringIO()
+    evaluations = evaluate_run(
+        run,
+        episodes=1,
+        steps="all",
+        environments=1,
+        workers=1,
+        console=Console(file=shown, width=200),
+    )
+    assert steps_of(evaluations) == [(10, 3), (10, 4)]
+    assert "step 20: was deleted before it could be evaluated" in shown.getvalue()
+
+
+def test_what_a_killed_save_left_is_cleared_away(run: Path) -> None:
+    rest = run / CHECKPOINTS / "15.orbax-checkpoint-tmp"
+    shutil.copytree(run / CHECKPOINTS / "10", rest)
+    with contextlib.closing(Checkpoints(run)) as checkpoints:
+        assert checkpoints.steps() == [10, 20]
+    assert rest.exists()  # A reader leaves it: it may be a save going on.
+    trainer = FakeTrainer(run)
+    trainer.commit(30)
+    trainer.close()
+    assert not rest.exists()
+
+
+def test_a_step_that_is_being_deleted_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        # As if killed before a file of it is gone.
+        patched.setattr(shutil, "rmtree", lambda *args, **kwargs: None)
+        trainer = FakeTrainer(tmp_path, keep=1)
+        trainer.commit(10)
+        trainer.commit(20)
+        trainer.close()
+    with contextlib.closing(Checkpoints(tmp_path)) as checkpoints:
+        assert checkpoints.steps() == [20]
+    rests = tmp_path / CHECKPOINTS / "deleted"
+    assert [each.name for each in rests.iterdir()] == ["10"]
+    trainer = FakeTrainer(tmp_path, keep=1)
+    trainer.commit(30)
+    trainer.close()
+    assert [each.name for each in rests.parent.iterdir()] == ["30"]
+
+
+def test_the_last_good_step_outlives_the_save_that_would_replace_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = FakeTrainer(tmp_path, keep=1)
+    trainer.commit(10)
+
+    def full(*args: Any, **kwargs: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(async_checkpointer, "_background_wait_for_commit_futures", full)
+        with pytest.raises(StorageError, match="the last good one is step 10"):
+            trainer.commit(20)
+    trainer.close()
+    with contextlib.closing(Checkpoints(tmp_path)) as checkpoints:
+        assert checkpoints.steps() == [10]
 
 
 def test_waiting_ends(run: Path, tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from trainer.checkpoints import Checkpoints
 from trainer.evaluation.evaluator import Evaluator, episode_bars
 from trainer.evaluation.records import Evaluation
 from trainer.evaluation.rollouts import DEFAULT_ENVIRONMENTS, AgentActor
-from trainer.folders import FolderLike
+from trainer.evaluation.watch import restore_unless_deleted
+from trainer.folders import FolderLike, open_folder
 from trainer.run import read_run
 
 Steps = Sequence[int] | Literal["latest", "all"]
@@ -58,29 +59,31 @@ def evaluate_run(
         ValueError: If a number is out of range.
     """
     console = Console(quiet=True) if console is None else console
+    folder = open_folder(folder)
     run = read_run(folder)
-    agent, seeds = run.agent(), run.config.trainer.seed_range
-    actor = AgentActor(agent)
+    seeds = run.config.trainer.seed_range
+    actor = AgentActor(run.agent())
     evaluations: list[Evaluation] = []
     with contextlib.closing(Checkpoints(folder)) as checkpoints:
         chosen = choose_steps(checkpoints, steps)
-        for task in dict.fromkeys(tasks or (run.task.task,)):
-            with (
-                Evaluator(
-                    folder,
-                    run,
-                    actor,
-                    task=task,
-                    episodes=episodes,
-                    evaluation_seed=evaluation_seed,
-                    environments=environments,
-                    workers=workers,
-                    console=console,
-                ) as evaluator,
-                episode_bars(console) as progress,
-            ):
-                for step in chosen:
-                    params = checkpoints.restore_params(step, agent, seeds=len(seeds))
+    for task in dict.fromkeys(tasks or (run.task.task,)):
+        with (
+            Evaluator(
+                folder,
+                run,
+                actor,
+                task=task,
+                episodes=episodes,
+                evaluation_seed=evaluation_seed,
+                environments=environments,
+                workers=workers,
+                console=console,
+            ) as evaluator,
+            episode_bars(console) as progress,
+        ):
+            for step in chosen:
+                params = restore_unless_deleted(folder, step, run, console)
+                if params is not None:
                     evaluations += evaluator.evaluate(step, params, seeds, progress)
     return evaluations
 

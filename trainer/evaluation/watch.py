@@ -179,7 +179,7 @@ class _Work:
         }
         if not any(missing.values()):
             return []
-        params = _restore(self._folder, step, self._run, self._console)
+        params = restore_unless_deleted(self._folder, step, self._run, self._console)
         evaluations: list[Evaluation] = []
         for evaluator, seeds in missing.items():
             if params is None or not seeds:
@@ -257,16 +257,18 @@ class _FolderWatch:
         time.sleep(min(patience.poll_s, patience.timeout_s - waited))
 
 
-def _restore(
+def restore_unless_deleted(
     folder: epath.Path, step: int, run: Run, console: Console
 ) -> Params | None:
-    """Parameters of a step; None if the trainer has deleted it meanwhile."""
+    """Restores a step's parameters; None, and a word, if its trainer has deleted it."""
     for attempt in range(_ATTEMPTS):
         with contextlib.closing(Checkpoints(folder)) as checkpoints:
             try:
                 return checkpoints.restore_params(
                     step, run.agent(), seeds=run.config.trainer.seeds
                 )
+            except PreemptedError:  # Raised wherever SIGTERM found this process.
+                raise
             except Exception:
                 # Whatever files that vanish make Orbax raise. While they vanish, the
                 # step's folder is still there.
