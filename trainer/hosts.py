@@ -15,13 +15,15 @@ import json
 import os
 import socket
 import time
+import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import jax
 import numpy as np
+from etils import epath
 from jax.experimental import multihost_utils
 from orbax.checkpoint import multihost
 
@@ -34,6 +36,8 @@ _ADDRESS, _COUNT, _INDEX, _TIMEOUT = (
     "VAST_START_TIMEOUT",
 )
 Facts = dict[str, Any]
+# In the coordinator: the step after which all stop.
+_STOP = "vast/stop_after"
 
 
 class HostsError(RuntimeError):
@@ -122,6 +126,9 @@ def together(
     # JAX ends a process that waits in vain without a word of who is missing.
     watch = roll_call(place)
     watch.start()
+    # Its handler of SIGTERM notes the signal for whoever asks JAX, and nobody does: a
+    # process told to stop before it trains would go on as if nothing were.
+    jax.config.update("jax_enable_preemption_service", False)
     try:
         jax.distributed.initialize(
             place.address,
@@ -316,8 +323,70 @@ def _flat(facts: Facts, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield prefix + name, value
 
 
-def any_process(flag: bool) -> bool:
-    """Whether it is true in any process. All of them must call this."""
+def check_one_folder(file: epath.Path) -> None:
+    """Refuses a file whose folder is not one and the same for all processes.
+
+    A local path may be a disk of each machine's own. All would wait for each other's
+    parts of the first checkpoint there.
+
+    Args:
+        file: In that folder, which is made if it does not exist; what is written there
+            for a moment has its name and more. All of them must call this.
+
+    Raises:
+        HostsError: Naming the processes that see another folder.
+    """
     if jax.process_count() == 1:
-        return flag
-    return bool(np.any(multihost_utils.process_allgather(np.array(flag))))
+        return
+    token = gather({"token": uuid.uuid4().hex})[0]["token"]
+    mark = file.parent / f"{file.name}.{token}"
+    if is_primary():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        mark.write_text("")
+    wait_for_all("marked")
+    everyone = gather({"host": socket.gethostname(), "sees": mark.exists()})
+    if is_primary():
+        mark.unlink()
+    apart = [
+        f"{index} on {each['host']}"
+        for index, each in enumerate(everyone)
+        if not each["sees"]
+    ]
+    if apart:
+        raise HostsError(
+            f"{file.parent}: is another folder for process {', '.join(apart)} than for "
+            f"process 0 on {everyone[0]['host']}; give an --out that all of them share"
+        )
+
+
+class Stop:
+    """Has all processes stop after the same step, soon after one was told to.
+
+    Whoever is told writes in JAX's coordinator after which step all stop, and every one
+    looks there before each call: nothing waits, as agreeing by a collective would.
+
+    Args:
+        ahead: Steps that a process may have started beyond those of any other.
+    """
+
+    def __init__(self, *, ahead: int) -> None:
+        self._ahead = ahead
+        self._after: int | None = None
+
+    def reached(self, step: int, *, told: bool) -> bool:
+        """Whether to stop. All of them must call this before each call.
+
+        Args:
+            step: Started so far.
+            told: Whether this process is to stop.
+        """
+        if jax.process_count() == 1:
+            return told
+        client = multihost.get_jax_distributed_client()
+        if told and self._after is None:
+            with suppress(jax.errors.JaxRuntimeError):  # Another was told as well.
+                client.key_value_set(_STOP, str(step + 2 * self._ahead))
+        if self._after is None:
+            with suppress(jax.errors.JaxRuntimeError):  # Nobody was told.
+                self._after = int(client.key_value_try_get(_STOP))
+        return self._after is not None and step >= self._after

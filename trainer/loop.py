@@ -8,6 +8,7 @@ from types import FrameType
 from typing import Any
 
 import jax
+from etils import epath
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -26,7 +27,7 @@ from trainer.data.resident import ResidentRows
 from trainer.data.table import RowTable
 from trainer.folders import FolderLike, open_folder
 from trainer.metrics import MetricsWriter, combine, nonfinite, records
-from trainer.run import RUN_FILE, Run, write_run
+from trainer.run import CHECKPOINTS, RUN_FILE, Run, write_run
 from trainer.signals import handled
 from trainer.state import TrainCall, init_state, make_train_call, step_of
 from trainer.tracing import trace_calls
@@ -75,6 +76,7 @@ def train(
     # -- Where we are: refused before anything is built ------------------------
     hosts.check_alike(run.to_json())
     folder = open_folder(out)
+    hosts.check_one_folder(folder / RUN_FILE)
     checkpoints = Checkpoints(
         folder,
         keep=config.keep_checkpoints,
@@ -82,6 +84,7 @@ def train(
         writable=True,
     )
     latest = checkpoints.latest()
+    hosts.check_alike({"the latest checkpoint": latest})
     if latest is not None:
         checkpoints.check_run(latest, run)
 
@@ -181,11 +184,8 @@ def train(
         if step not in checkpoints.steps():
             checkpoints.save(step, state, feed, run)
 
-    def asked_to_stop() -> bool:
-        if jax.process_count() == 1:
-            return bool(stop)
-        # All must stop after the same update: agreed on where they wait anyway.
-        return step % config.log_every == 0 and hosts.any_process(bool(stop))
+    # A call waits for all processes, so that none is further ahead than this.
+    stopping = hosts.Stop(ahead=(_CALLS_AHEAD + 1) * config.updates_per_call)
 
     try:
         with (
@@ -194,7 +194,7 @@ def train(
             trace_calls(profile) as after_call,
         ):
             task = bar.add_task("train", total=config.steps, completed=step, loss=0.0)
-            while step < config.steps and not asked_to_stop():
+            while step < config.steps and not stopping.reached(step, told=bool(stop)):
                 # The call below returns at once: while the devices work on it, the
                 # next batches are drawn and on their way.
                 waited = time.perf_counter()
@@ -246,10 +246,21 @@ def check_folder(out: FolderLike) -> None:
         raise DataFormatError(
             f"{folder}: expected a folder for the run, found a file; give another --out"
         )
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / RUN_FILE).exists():
+    if (
+        folder.is_dir()
+        and not (folder / RUN_FILE).exists()
+        and not all(_left_by_a_start(path) for path in folder.iterdir())
+    ):
         raise DataFormatError(
             f"{folder}: is not empty and holds no run; give another --out"
         )
+
+
+def _left_by_a_start(path: epath.Path) -> bool:
+    """Whether it is there before run.json is: a start may be killed in between."""
+    if path.name == CHECKPOINTS:
+        return path.is_dir() and not any(path.iterdir())
+    return path.name.startswith(RUN_FILE)  # It is written beside its place first.
 
 
 def _compile(call: Any, arguments: tuple[Any, ...], console: Console) -> TrainCall:

@@ -179,6 +179,34 @@ def test_sigterm_to_one_stops_all_after_the_same_update(
 
 
 @pytest.mark.slow
+def test_sigterm_does_not_wait_for_a_log_point(store: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    far = ["--trainer.log-every", "1000000", "--trainer.checkpoint-every", "100"]
+    processes = start(
+        store, out, processes=2, steps=1_000_000, overrides={0: far, 1: far}
+    )
+    wait_for_a_checkpoint(out)
+    processes[1].send_signal(signal.SIGTERM)
+    since = time.monotonic()
+    ended = finish(processes)
+    assert time.monotonic() - since < 20
+    assert [code for code, _ in ended] == [75, 75], ended
+    assert f"stopped at step {Checkpoints(out).latest()} of 1000000" in ended[0][1]
+
+
+@pytest.mark.slow
+def test_a_folder_of_each_machine_s_own_is_refused(store: Path, tmp_path: Path) -> None:
+    other = ["--out", str(tmp_path / "other")]
+    since = time.monotonic()
+    ended = finish(start(store, tmp_path / "run", processes=2, overrides={1: other}))
+    assert time.monotonic() - since < 60
+    for code, said in ended:
+        assert code == 1
+        assert "is another folder for process 1 on" in said
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+@pytest.mark.slow
 def test_a_missing_process_is_named_in_bounded_time(
     store: Path, tmp_path: Path
 ) -> None:

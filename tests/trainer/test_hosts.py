@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from trainer.hosts import HostsError, Place, any_process, check_alike, gather, roll_call
+from trainer.hosts import HostsError, Place, Stop, check_alike, gather, roll_call
 from trainer.peers import Watch
 
 VARIABLES = {
@@ -126,5 +126,6 @@ def test_a_single_process_agrees_with_itself() -> None:
     facts = {"config": {"batch": 8}, "fingerprint": "a"}
     check_alike(facts)
     assert gather(facts) == [facts]
-    assert any_process(True)
-    assert not any_process(False)
+    stop = Stop(ahead=15)
+    assert not stop.reached(5, told=False)
+    assert stop.reached(10, told=True)  # At once.

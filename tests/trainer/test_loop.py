@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import threading
 import time
@@ -19,7 +20,7 @@ from pipeline.store.reader import Store
 from tests.stores import write_store
 from trainer import loop
 from trainer.agents.vast_config import VASTConfig
-from trainer.checkpoints import Checkpoints
+from trainer.checkpoints import Checkpoints, StorageError
 from trainer.config import Config, TrainerConfig
 from trainer.data.table import RowTable, load_table
 from trainer.run import METRICS_FILE, Run, describe_run, read_lines
@@ -281,3 +282,27 @@ def test_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(DataFormatError, match="not empty and holds no run"):
         loop.check_folder(tmp_path)
+
+
+def test_folder_of_a_start_that_was_cut_short_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "run.json.__lock").touch()
+    loop.check_folder(tmp_path)
+    (tmp_path / "checkpoints" / "mine").touch()
+    with pytest.raises(DataFormatError, match="not empty and holds no run"):
+        loop.check_folder(tmp_path)
+
+
+def test_a_checkpoint_that_cannot_be_read_is_named(
+    whole: Path, store: Store, table: RowTable, tmp_path: Path
+) -> None:
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    run = make_run(store, table, steps=60)
+    said = r"checkpoints/40: cannot be read .*delete that folder to go on from step 20"
+    for item in ("data", "run"):  # The one is read last, the other first.
+        file = tmp_path / "checkpoints" / "40" / item / "metadata"
+        file.write_text("")
+        with pytest.raises(StorageError, match=said):
+            loop.train(run, table, tmp_path, console=QUIET)
+    shutil.rmtree(tmp_path / "checkpoints" / "40")
+    assert loop.train(run, table, tmp_path, console=QUIET) == 60
