@@ -2,7 +2,8 @@
 
 Data are random and lie on the devices, so nothing but updates is measured. The fused
 call of the trainer takes turns with two it is compared with: one call an update, and
-the same updates jitted without a mesh.
+the same updates jitted without a mesh. At last it is fed as the trainer feeds it, which
+tells what share of the time it waits for batches.
 
 Dimensions: M updates per call, Q seeds, B batch.
 """
@@ -12,18 +13,21 @@ import itertools
 import re
 import statistics
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, get_args
 
 import jax
+from jax.sharding import Mesh
 from rich.table import Table
 
 from trainer import flops, sharding
 from trainer.agents import AGENTS
 from trainer.agents.base import Agent, DataFacts, Metrics
 from trainer.data.made_up import draw_batches, random_table, shape_facts
+from trainer.data.table import RowTable
 from trainer.describe_mesh import devices_of, memory_of, parse_mesh
 from trainer.network_shapes import optimised_layers, read_networks
 from trainer.nn.networks import Precision
@@ -39,6 +43,8 @@ from trainer.update import make_update
 
 # Turns that the three ways take; the median of each is shown.
 ROUNDS = 3
+# Calls fed before the time that they wait is taken, and those that may be under way.
+_WARM_UP, _CALLS_AHEAD = 2, 2
 
 
 @dataclass(frozen=True)
@@ -94,6 +100,8 @@ class StepFigures:
         compile_s: Of the trainer's call.
         memory_bytes: On each device at its peak, as the compiler plans it; None where
             it does not say.
+        input_blocked_share: Of the time, fed by Grain from rows in memory, that goes
+            into waiting for batches and sending them; None without Grain.
     """
 
     width: int
@@ -109,6 +117,7 @@ class StepFigures:
     peak_share: float | None
     compile_s: float
     memory_bytes: int | None
+    input_blocked_share: float | None
 
 
 def bench_step(
@@ -118,7 +127,7 @@ def bench_step(
     batches: Sequence[int],
     seeds: Sequence[int],
     precisions: Sequence[str] = ("float32",),
-    mesh: str = "",
+    meshes: Sequence[str] = (),
     updates: int = 100,
     updates_per_call: int = 10,
     observation_dim: int = 83,
@@ -134,7 +143,7 @@ def bench_step(
         batches: B.
         seeds: Q.
         precisions: Of hidden layers' products.
-        mesh: As ``parse_mesh`` reads it; one device if empty.
+        meshes: As ``parse_mesh`` reads them; one device if there are none.
         updates: To measure, see ``measure``.
         updates_per_call: M.
         observation_dim: S.
@@ -161,12 +170,13 @@ def bench_step(
     fields = {field.name for field in dataclasses.fields(AGENTS[agent].config)}
     for name in settings.keys() - fields:
         raise ValueError(f"--{name.replace('_', '-')}: {agent} has no such setting")
-    sizes = parse_mesh(mesh) if mesh else MeshConfig(data=1)
+    sizes = [parse_mesh(mesh) for mesh in meshes] or [MeshConfig(data=1)]
+    settings_of_all = list(itertools.product(widths, batches, seeds, precisions, sizes))
+    for _, batch, count, _, mesh in settings_of_all:  # Refused before any is measured.
+        _make_mesh(mesh, seeds=count, batch_size=batch)
     facts = shape_facts(observation_dim, action_dim)
     figures = []
-    for width, batch, count, precision in itertools.product(
-        widths, batches, seeds, precisions
-    ):
+    for width, batch, count, precision, mesh in settings_of_all:
         config = AGENTS[agent].config(width=width, precision=precision, **settings)
         figures.append(
             measure(
@@ -175,7 +185,7 @@ def bench_step(
                 config,
                 batch_size=batch,
                 seeds=count,
-                mesh=sizes,
+                mesh=mesh,
                 updates=updates,
                 updates_per_call=updates_per_call,
                 progress=progress,
@@ -216,15 +226,8 @@ def measure(
     Raises:
         ValueError: If there are fewer devices.
     """
-    count = devices_of(mesh)
-    devices = jax.devices()
-    if count > len(devices):
-        raise ValueError(
-            f"--mesh: expected at most the {len(devices)} devices here, got {count}"
-        )
-    made = sharding.make_mesh(
-        mesh, seeds=seeds, batch_size=batch_size, devices=devices[:count]
-    )
+    made = _make_mesh(mesh, seeds=seeds, batch_size=batch_size)
+    first = jax.devices()[0]
     numbers = tuple(range(seeds))
     table = random_table(facts, discount=agent.sampler.discount)
     drawn = draw_batches(
@@ -245,7 +248,6 @@ def measure(
     compile_s = time.perf_counter() - began
     memory = memory_of(compiled)
     single = call.lower(state, None, one[0]).compile()
-    first = devices[0]
     plain_state, plain_batches = jax.device_put((host, drawn), first)
     plain = make_plain_call(agent).lower(plain_state, plain_batches).compile()
 
@@ -265,7 +267,7 @@ def measure(
     ]
     operations = count_operations(agent, config, batch_size=batch_size)
     rate = None if operations is None else operations * seeds * rates[0]
-    peak = peak_of(devices[0].device_kind, config.precision)
+    peak = peak_of(first.device_kind, config.precision)
     return StepFigures(
         width=config.width,
         batch_size=batch_size,
@@ -277,9 +279,34 @@ def measure(
         single_updates_per_s=rates[1],
         plain_updates_per_s=rates[2],
         flops_per_s=rate,
-        peak_share=None if rate is None or peak is None else rate / (peak * count),
+        peak_share=None if rate is None or peak is None else rate / (peak * made.size),
         compile_s=compile_s,
         memory_bytes=None if memory is None else memory.peak,
+        input_blocked_share=_blocked_share(
+            ways[0],
+            _feed(
+                agent,
+                table,
+                seeds=numbers,
+                batch_size=batch_size,
+                updates_per_call=updates_per_call,
+                calls=_WARM_UP + calls * ROUNDS,
+            ),
+            placed,
+            calls=calls * ROUNDS,
+        ),
+    )
+
+
+def _make_mesh(mesh: MeshConfig, *, seeds: int, batch_size: int) -> Mesh:
+    """The mesh on the first of this process's devices."""
+    count, devices = devices_of(mesh), jax.devices()
+    if count > len(devices):
+        raise ValueError(
+            f"--mesh: expected at most the {len(devices)} devices here, got {count}"
+        )
+    return sharding.make_mesh(
+        mesh, seeds=seeds, batch_size=batch_size, devices=devices[:count]
     )
 
 
@@ -299,6 +326,64 @@ class _Way:
                 self.state, metrics = self.call(self.state, batch)
         jax.block_until_ready((self.state, metrics))
         return time.perf_counter() - began
+
+
+def _feed(
+    agent: Agent,
+    table: RowTable,
+    *,
+    seeds: Sequence[int],
+    batch_size: int,
+    updates_per_call: int,
+    calls: int,
+) -> Iterator[Any] | None:
+    """What the trainer would be fed from these rows; None without Grain."""
+    try:
+        from trainer.data.feed import BatchSource, FeedConfig, make_feed
+    except ImportError:
+        return None
+    source = BatchSource(
+        table,
+        agent.sampler,
+        seeds=seeds,
+        batch_size=batch_size,
+        steps=calls * updates_per_call,
+        gather=True,
+    )
+    return make_feed(source, FeedConfig(), updates_per_call=updates_per_call)
+
+
+def _blocked_share(
+    way: _Way, feed: Iterator[Any] | None, placed: Callable[[Any], Any], *, calls: int
+) -> float | None:
+    """Share of the time that goes into waiting for batches, in a loop as the trainer's.
+
+    Args:
+        way: The trainer's call.
+        feed: Of batches ``[M, Q, B, ...]``.
+        placed: Sends them to the devices.
+        calls: To measure, after some to warm up.
+
+    Returns:
+        The share; None without a feed.
+    """
+    if feed is None:
+        return None
+    blocked, began = 0.0, 0.0
+    under_way: deque[Any] = deque()
+    for number in range(_WARM_UP + calls):
+        if number == _WARM_UP:
+            jax.block_until_ready(way.state)
+            blocked, began = 0.0, time.perf_counter()
+        waited = time.perf_counter()
+        batches = placed(next(feed))
+        blocked += time.perf_counter() - waited
+        way.state, metrics = way.call(way.state, batches)
+        under_way.append(metrics)
+        if len(under_way) > _CALLS_AHEAD:
+            jax.block_until_ready(under_way.popleft())
+    jax.block_until_ready(way.state)
+    return blocked / (time.perf_counter() - began)
 
 
 def make_plain_call(agent: Agent) -> Any:
@@ -350,7 +435,7 @@ def table_of(rows: Sequence[StepFigures], *, title: str) -> Table:
     """Figures of updates as a table; a dash where one is not known."""
     table = Table(
         *("width", "batch", "seeds", "precision", "mesh", "compile s", "updates/s"),
-        *("one a call", "no mesh", "GFLOP/s", "of peak", "MiB"),
+        *("one a call", "no mesh", "GFLOP/s", "of peak", "input", "MiB"),
         title=title,
     )
     for row in rows:
@@ -367,6 +452,9 @@ def table_of(rows: Sequence[StepFigures], *, title: str) -> Table:
             f"{row.plain_updates_per_s:,.1f}",
             "—" if row.flops_per_s is None else f"{row.flops_per_s / 1e9:,.1f}",
             "—" if row.peak_share is None else f"{row.peak_share:.1%}",
+            "—"
+            if row.input_blocked_share is None
+            else f"{row.input_blocked_share:.1%}",
             "—" if row.memory_bytes is None else f"{row.memory_bytes / 2**20:,.0f}",
         )
     return table

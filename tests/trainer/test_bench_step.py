@@ -5,6 +5,8 @@ import json
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -94,6 +96,8 @@ def test_figures_of_a_mesh() -> None:
     ):
         assert rate > 0
     assert figures.memory_bytes
+    assert figures.input_blocked_share is not None
+    assert 0 < figures.input_blocked_share < 1
     # Operations of this agent are not counted, and CPUs' peaks are not known.
     assert figures.flops_per_s is figures.peak_share is None
 
@@ -107,6 +111,7 @@ def test_all_three_ways_do_every_update(monkeypatch: pytest.MonkeyPatch) -> None
         return ways[-1]
 
     monkeypatch.setattr(bench_step, "_Way", remember)
+    monkeypatch.setattr(bench_step, "_feed", lambda *_, **__: None)
     measured(MeshConfig(data=1), seeds=2)
     assert len(ways) == 3
     # One turn to warm up, then three of two calls of five updates each.
@@ -184,23 +189,64 @@ def test_mistakes_are_refused() -> None:
     with pytest.raises(ValueError, match="--precisions: expected some of float32"):
         bench_step.bench_step("iql", precisions=["half"], **given)
     with pytest.raises(ValueError, match="at most the 8 devices here, got 16"):
-        bench_step.bench_step("iql", mesh="fsdp=16", **given)
+        bench_step.bench_step("iql", meshes=["data=2", "fsdp=16"], **given)
 
 
 def test_the_table_leaves_out_what_is_not_known() -> None:
     figures = measured(MeshConfig(data=1), seeds=1)
-    known = dataclasses.replace(figures, flops_per_s=2.5e9, peak_share=0.125)
+    known = dataclasses.replace(
+        figures, flops_per_s=2.5e9, peak_share=0.125, input_blocked_share=0.25
+    )
+    figures = dataclasses.replace(figures, input_blocked_share=None)
     columns = bench_step.table_of([figures, known], title="x").columns
     cells = {str(column.header): list(column.cells) for column in columns}
     assert cells["of peak"] == ["—", "12.5%"]
+    assert cells["input"] == ["—", "25.0%"]
     assert cells["GFLOP/s"] == ["—", "2.5"]
     assert cells["mesh"] == ["one device"] * 2
+
+
+def test_every_mesh_of_a_list_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(
+        bench_step, "measure", lambda *_, **given: asked.append(given["mesh"])
+    )
+    given = {"widths": [8], "batches": [8, 16], "seeds": [2]}
+    bench_step.bench_step("iql", meshes=["seed=2,data=4", "fsdp=8"], **given)
+    assert asked == [MeshConfig(2, 4), MeshConfig(data=1, fsdp=8)] * 2
+    with pytest.raises(ValueError, match=r"trainer\.seeds is 2, which 4 devices"):
+        bench_step.bench_step("iql", meshes=["data=8", "seed=4"], **given)
+    assert len(asked) == 4  # Nothing is measured where one cannot be.
+
+
+def test_waiting_for_batches_counts_and_computing_does_not() -> None:
+    def feed(seconds: float) -> Iterator[int]:
+        for _ in range(8):
+            time.sleep(seconds)
+            yield 0
+
+    def share(*, draw_s: float, update_s: float) -> float:
+        def call(state: int, batch: int) -> tuple[int, int]:
+            time.sleep(update_s)
+            return state, batch
+
+        found = bench_step._blocked_share(
+            bench_step._Way(call, 0, []), feed(draw_s), lambda x: x, calls=6
+        )
+        assert found is not None
+        return found
+
+    assert share(draw_s=0.03, update_s=0.01) == pytest.approx(0.75, abs=0.1)
+    assert share(draw_s=0, update_s=0.01) < 0.1
 
 
 def test_numbers_are_read() -> None:
     for wrong in ("64;128", "", "0"):
         with pytest.raises(ValueError, match="--widths: expected"):
             Bench("step", widths=wrong).execute(Console(quiet=True))
+    for name in ("updates", "updates_per_call"):
+        with pytest.raises(ValueError, match=r"--updates.*: expected at least 1"):
+            Bench("step", **{name: 0}).execute(Console(quiet=True))
     with pytest.raises(ValueError, match="--store: expected a trajectory store"):
         Bench("feed").execute(Console(quiet=True))
 
@@ -213,7 +259,9 @@ for name in ("grain", "mujoco", "ogbench", "gymnasium", "apache_beam"):
 LEAST = """
 from tests.trainer.test_bench_step import measured
 from trainer.sharding import MeshConfig
-print(measured(MeshConfig(data=1), 1).updates_per_s)
+figures = measured(MeshConfig(data=1), 1)
+assert figures.input_blocked_share is None  # It is Grain that feeds.
+print(figures.updates_per_s)
 """
 COMMAND = """
 from trainer.cli import main

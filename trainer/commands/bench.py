@@ -30,8 +30,8 @@ class Bench:
         batches: Batch sizes, such as 256,1024 (step).
         seeds: Seeds side by side, such as 1,8 (step).
         precisions: float32, bfloat16 or float32,bfloat16 (step).
-        mesh: Devices by what they hold, such as seed=2,fsdp=4; one device if not given
-            (step).
+        mesh: Devices by what they hold, several such as data=8 seed=2,fsdp=4; one
+            device if not given (step).
         updates: To measure in each setting (step).
         updates_per_call: Fused in one call, and fed together.
         observation_dim: Components of an observation (step).
@@ -51,7 +51,7 @@ class Bench:
     batches: str = "512"
     seeds: str = "1"
     precisions: str = "float32"
-    mesh: str = ""
+    mesh: tuple[str, ...] = ()
     updates: int = 100
     updates_per_call: int = 10
     observation_dim: int = 83
@@ -109,6 +109,13 @@ class Bench:
 
         from trainer.bench_step import bench_step, table_of
 
+        for name in ("updates", "updates_per_call"):
+            if getattr(self, name) < 1:
+                raise ValueError(
+                    f"--{name.replace('_', '-')}: expected at least 1, got "
+                    f"{getattr(self, name)}"
+                )
+
         with console.status("measuring") as status:
             rows = bench_step(
                 self.agent,
@@ -116,7 +123,7 @@ class Bench:
                 batches=_numbers("batches", self.batches),
                 seeds=_numbers("seeds", self.seeds),
                 precisions=self.precisions.split(","),
-                mesh=self.mesh,
+                meshes=self.mesh,
                 updates=self.updates,
                 updates_per_call=self.updates_per_call,
                 observation_dim=self.observation_dim,
