@@ -31,6 +31,8 @@ class BaselineConfig:
         learning_rate: Of Adam, for all networks; gradients are not clipped.
         target_rate: Of the soft update of the target critics.
         precision: Of the hidden layers' products, see ``nn.networks.MLP``.
+        rematerialise: Whether gradients compute what networks and flow samplers did
+            anew, evaluation by evaluation, where keeping it takes too much memory.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
@@ -41,6 +43,7 @@ class BaselineConfig:
     learning_rate: float = 3e-4
     target_rate: float = 0.005
     precision: Precision = "float32"
+    rematerialise: bool = False
 
     def __post_init__(self) -> None:
         self.check_counts("width", "depth")
@@ -95,6 +98,7 @@ class BaselineConfig:
             layer_norm=layer_norm,
             output_scale=output_scale,
             precision=self.precision,
+            rematerialise=self.rematerialise,
         )
 
 

@@ -342,7 +342,14 @@ class Floq(BaselineAgent):
     @cached_property
     def _field(self) -> MLP:
         c = self.config
-        return MLP(1, c.width, c.critic_depth, activation="gelu", precision=c.precision)
+        return MLP(
+            1,
+            c.width,
+            c.critic_depth,
+            activation="gelu",
+            precision=c.precision,
+            rematerialise=c.rematerialise,
+        )
 
     @cached_property
     def _critic(self) -> MLP:

@@ -419,7 +419,13 @@ class VAST:
 
     def _network(self, outputs: int) -> MLP:
         c = self.config
-        return MLP(outputs, c.width, c.depth, precision=c.precision)
+        return MLP(
+            outputs,
+            c.width,
+            c.depth,
+            precision=c.precision,
+            rematerialise=c.rematerialise,
+        )
 
     @cached_property
     def optimizer(self) -> optax.GradientTransformation:

@@ -58,6 +58,8 @@ class VASTConfig:
             cube-single-play ``"common"`` and raw were not separable, and
             ``"standard"`` fitted sub-goals better. The paper's sizes were not tried.
         precision: Of the hidden layers' products, see ``nn.networks.MLP``.
+        rematerialise: Whether gradients compute what networks and flow samplers did
+            anew, evaluation by evaluation, where keeping it takes too much memory.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
@@ -87,6 +89,7 @@ class VASTConfig:
     composed_gradient: bool = True
     state_scaling: Literal["none", "common", "standard"] = "none"
     precision: Precision = "float32"
+    rematerialise: bool = False
 
     def __post_init__(self) -> None:
         for name in ("width", "depth", "candidates", "flow_steps"):

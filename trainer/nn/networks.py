@@ -41,6 +41,9 @@ class MLP(nn.Module):
             gradients, LayerNorm's statistics and the output stay in float32, and so
             does the product with the inputs: raw states reach 50, where bfloat16 has
             steps of a quarter, and it is the smallest product but the output's.
+        rematerialise: Whether a gradient evaluates the network once more, from its
+            inputs, rather than keep what its layers gave: of a sampled flow only the
+            points are kept, a layer's outputs of one evaluation at a time.
     """
 
     outputs: int
@@ -50,6 +53,7 @@ class MLP(nn.Module):
     layer_norm: bool = True
     output_scale: float = 1.0
     precision: Precision = "float32"
+    rematerialise: bool = False
 
     @nn.compact
     def __call__(self, *inputs: jax.Array) -> jax.Array:
@@ -108,7 +112,8 @@ def init_ensemble(net: MLP, key: jax.Array, size: int, *widths: int) -> Params:
 
 def apply(net: MLP, params: Params, *inputs: jax.Array) -> jax.Array:
     """Evaluates one network: ``f32[..., outputs]``."""
-    out: jax.Array = net.apply({"params": params}, *inputs)
+    evaluate = jax.checkpoint(net.apply) if net.rematerialise else net.apply
+    out: jax.Array = evaluate({"params": params}, *inputs)
     return out
 
 
