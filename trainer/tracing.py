@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -25,7 +26,12 @@ def trace_calls(folder: str | os.PathLike[str] | None) -> Iterator[AfterCall]:
     Yields:
         What to call after each call, with a value to wait for: the trace begins and
         ends when the devices have nothing left to do.
+
+    Raises:
+        ValueError: If it is a file.
     """
+    if folder is not None and Path(folder).is_file():
+        raise ValueError(f"--profile: expected a folder, {folder} is a file")
     calls, tracing = 0, False
 
     def after_call(value: Any) -> None:

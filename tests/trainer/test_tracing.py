@@ -48,6 +48,17 @@ def test_a_short_run_keeps_what_there_is(tmp_path: Path) -> None:
     assert len(traces(tmp_path)) == 1
 
 
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("precious")
+    with (
+        pytest.raises(ValueError, match="--profile: expected a folder"),
+        tracing.trace_calls(file),
+    ):
+        pass
+    assert file.read_text() == "precious"
+
+
 def test_nothing_is_traced_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(folder: str) -> None:
         raise AssertionError(folder)
