@@ -146,7 +146,11 @@ def describe_mesh(
     trainer = config.trainer
     agent = make_agent(config.agent, facts)
     made = sharding.make_mesh(
-        mesh, seeds=trainer.seeds, batch_size=trainer.batch_size, devices=devices
+        mesh,
+        seeds=trainer.seeds,
+        batch_size=trainer.batch_size,
+        microbatches=trainer.microbatches,
+        devices=devices,
     )
     shapes = abstract_state(agent, seeds=trainer.seeds)
     arrays = place(shapes, layout(agent, made, seeds=trainer.seeds))

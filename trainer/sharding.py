@@ -1,8 +1,8 @@
 """The mesh, and what lies where on it.
 
 Axes: ``seed``, runs trained side by side; ``data``, rows of a batch with a copy of
-the state each; ``fsdp``, rows of a batch with a part of the state each, brought
-together layer by layer; ``tensor``, parts of every layer.
+the state each; ``fsdp``, rows of a batch with a part of the state each, whose
+parameters are brought together once an update; ``tensor``, parts of every layer.
 
 Dimensions: M updates per call, Q seeds, B batch.
 """
@@ -67,8 +67,8 @@ _EVEN, _ODD = r"\d*[02468]", r"\d*[13579]"
 RULES = (
     Rule(rf"hidden_{_EVEN}/kernel", ((), (TENSOR, FSDP))),
     Rule(rf"hidden_{_EVEN}/bias|norm_{_EVEN}/(scale|bias)", ((TENSOR,),)),
-    Rule(rf"hidden_{_ODD}/kernel", ((TENSOR, FSDP), ())),
-    Rule(r"output/kernel", ((TENSOR, FSDP), ())),
+    # In one rule: a network of one hidden layer has no odd one.
+    Rule(rf"(hidden_{_ODD}|output)/kernel", ((TENSOR, FSDP), ())),
     Rule(r"bias|scale|keys", ((),)),
 )
 
@@ -78,6 +78,7 @@ def make_mesh(
     *,
     seeds: int,
     batch_size: int,
+    microbatches: int = 1,
     devices: Sequence[jax.Device] | None = None,
 ) -> Mesh:
     """Arranges devices.
@@ -86,6 +87,7 @@ def make_mesh(
         config: Sizes of the axes, at most one of them -1 for what is left.
         seeds: Runs trained side by side.
         batch_size: B of each.
+        microbatches: Parts of a batch that are computed one after another.
         devices: Which; all there are, on all hosts, by default.
 
     Returns:
@@ -93,7 +95,7 @@ def make_mesh(
 
     Raises:
         ValueError: If the sizes do not multiply to the number of devices, or seeds
-            or batch cannot be split evenly.
+            or parts of a batch cannot be split evenly.
     """
     devices = jax.devices() if devices is None else devices
     sizes = [getattr(config, axis) for axis in AXES]
@@ -109,9 +111,12 @@ def make_mesh(
     mesh = jax.make_mesh(
         tuple(sizes), AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=devices
     )
+    rows = "trainer.batch_size" + (
+        " / trainer.microbatches" if microbatches > 1 else ""
+    )
     for name, total, axes in (
         ("trainer.seeds", seeds, (SEED,)),
-        ("trainer.batch_size", batch_size, (DATA, FSDP)),
+        (rows, batch_size // microbatches, (DATA, FSDP)),
     ):
         shards = _size(mesh, axes)
         if total % shards:

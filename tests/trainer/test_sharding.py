@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax.sharding import PartitionSpec
 
@@ -41,13 +42,16 @@ def batches(*, seeds: int = 1) -> Any:
     return draw_batches(AGENT, TABLE, updates=UPDATES, seeds=range(seeds), size=BATCH)
 
 
-def collectives(config: MeshConfig) -> list[tuple[str, list[tuple[int, ...]]]]:
+def collectives(
+    config: MeshConfig, *, seeds: int = 1
+) -> list[tuple[str, list[tuple[int, ...]]]]:
     """Kind and shapes of every collective of the compiled call."""
-    call = make_train_call(AGENT, mesh_of(config), seeds=1)
+    call = make_train_call(AGENT, mesh_of(config, seeds=seeds), seeds=seeds)
     shapes = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), batches()
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), batches(seeds=seeds)
     )
-    text = call.lower(abstract_state(AGENT, seeds=1), None, shapes).compile().as_text()
+    state = abstract_state(AGENT, seeds=seeds)
+    text = call.lower(state, None, shapes).compile().as_text()
     found = []
     for line in text.splitlines():
         match = COLLECTIVE.search(line)
@@ -121,6 +125,16 @@ def test_data_parallel_sums_gradients_once() -> None:
     # One for the gradients of all networks, one for the figures.
     assert set(kinds) == {"all-reduce"}
     assert kinds["all-reduce"] <= 3
+
+
+@pytest.mark.slow
+def test_seeds_are_no_business_of_each_other() -> None:
+    # Figures are brought to all devices at the end of a call, and nothing else.
+    found = collectives(MeshConfig(seed=8, data=1), seeds=8)
+    assert {kind for kind, _ in found} <= {"all-gather", "all-reduce"}
+    figures = [shape for _, shapes in found for shape in shapes]
+    assert not {(8, *kernel) for kernel in kernels()} & set(figures)
+    assert all(BATCH not in shape and WIDTH not in shape for shape in figures)
 
 
 def kernels() -> list[tuple[int, ...]]:
@@ -198,6 +212,14 @@ def test_rules_that_cannot_be_honoured_are_refused(
         state_shardings(shapes, mesh, rules)
 
 
+def test_networks_of_one_hidden_layer_can_be_split() -> None:
+    shallow = VAST(VASTConfig(width=16, depth=1, flow_steps=2), make_facts(TABLE))
+    mesh = mesh_of(MeshConfig(data=1, fsdp=4, tensor=2))
+    placed = state_shardings(abstract_state(shallow, seeds=1), mesh)
+    kernel = placed.agent.params["value"]["output"]["kernel"]
+    assert kernel.spec == PartitionSpec("seed", ("tensor", "fsdp"), None)
+
+
 def test_a_width_the_mesh_cannot_split_is_refused() -> None:
     odd = VAST(VASTConfig(width=12, depth=2, flow_steps=2), make_facts(TABLE))
     mesh = mesh_of(MeshConfig(data=1, tensor=8))
@@ -206,8 +228,15 @@ def test_a_width_the_mesh_cannot_split_is_refused() -> None:
 
 
 def test_meshes_that_cannot_be_are_refused() -> None:
-    def make(seeds: int = 1, batch_size: int = 8, **sizes: int) -> jax.sharding.Mesh:
-        return make_mesh(MeshConfig(**sizes), seeds=seeds, batch_size=batch_size)
+    def make(
+        seeds: int = 1, batch_size: int = 8, microbatches: int = 1, **sizes: int
+    ) -> jax.sharding.Mesh:
+        return make_mesh(
+            MeshConfig(**sizes),
+            seeds=seeds,
+            batch_size=batch_size,
+            microbatches=microbatches,
+        )
 
     assert dict(make(seed=2, seeds=2).shape) == {
         "seed": 2,
@@ -226,6 +255,8 @@ def test_meshes_that_cannot_be_are_refused() -> None:
         make(batch_size=12, data=4, fsdp=2)
     with pytest.raises(ValueError, match=r"trainer\.seeds is 3.*2 devices"):
         make(seed=2, seeds=3)
+    with pytest.raises(ValueError, match=r"batch_size / trainer\.microbatches is 4,"):
+        make(batch_size=16, microbatches=4)
 
 
 def test_microbatches_average_gradients_of_their_parts() -> None:
@@ -244,6 +275,10 @@ def test_microbatches_average_gradients_of_their_parts() -> None:
             )(state.params)
         )
     mean = jax.tree.map(lambda a, b: (a + b) / 2, *gradients)
+    # Clipping and Adam undo a common factor: parameters alone would not show it.
+    np.testing.assert_allclose(
+        metrics.mean["gradient_norm"], optax.tree.norm(mean), rtol=1e-4
+    )
     steps, _ = AGENT.optimizer.update(mean, state.opt_state, state.params)
     expected = jax.tree.map(jnp.add, state.params, steps)
     jax.tree.map(
