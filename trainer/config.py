@@ -49,6 +49,9 @@ class TrainerConfig:
             of ``checkpoint_every``; None for none.
         microbatches: Parts of a batch whose gradients are averaged one after another,
             where a whole one's activations do not fit.
+        max_over_estimation: How far averaged values may lie above the largest return
+            there can be, in lengths of the range of returns, before the run stops;
+            infinite to never stop for it.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
@@ -63,6 +66,7 @@ class TrainerConfig:
     keep_checkpoints: int = 3
     keep_every: int | None = None
     microbatches: int = 1
+    max_over_estimation: float = 1.0
 
     @property
     def seed_range(self) -> range:
@@ -82,6 +86,11 @@ class TrainerConfig:
                 raise ValueError(
                     f"trainer.{name}: expected at least 1, got {getattr(self, name)}"
                 )
+        if not self.max_over_estimation >= 0:
+            raise ValueError(
+                "trainer.max_over_estimation: expected at least 0, got "
+                f"{self.max_over_estimation}"
+            )
         if self.batch_size % self.microbatches:
             raise ValueError(
                 f"trainer.batch_size: expected a multiple of trainer.microbatches "
@@ -268,7 +277,8 @@ def encode(config: Config) -> Json:
 def differences(one: Config, other: Config) -> list[tuple[str, Any, Any]]:
     """What makes one run another one: checkpoints of neither go on as the other.
 
-    How long it goes on, and how it is fed and spread over devices, may change.
+    How long it goes on, how it is fed and spread over devices, and what is kept for
+    gradients, may change.
 
     Args:
         one: Configuration of a run.
@@ -283,6 +293,7 @@ def differences(one: Config, other: Config) -> list[tuple[str, Any, Any]]:
         (f"agent.{name}", value, getattr(other.agent, name))
         for name, value in vars(one.agent).items()
     ]
+    pairs = [pair for pair in pairs if pair[0] != "agent.rematerialise"]
     pairs += [
         (f"trainer.{name}", getattr(one.trainer, name), getattr(other.trainer, name))
         for name in _IDENTITY

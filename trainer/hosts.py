@@ -16,6 +16,7 @@ import os
 import socket
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -116,7 +117,8 @@ def together(
 
     Raises:
         ValueError: If the launcher's variables cannot be.
-        HostsError: If not all processes are there in time, naming who is missing.
+        HostsError: If not all processes are there in time, or some have fewer devices
+            than others, naming which.
     """
     place = Place.read(environment)
     if place is None or place.count == 1:
@@ -136,6 +138,7 @@ def together(
             place.index,
             initialization_timeout=max(10, round(place.timeout)),
         )
+        _check_devices()
         yield
     except alike:
         watch.leave()
@@ -313,6 +316,44 @@ def check_alike(facts: Facts) -> None:
                     f"{other['host']}; start all processes with the same command, "
                     "packages and data"
                 )
+
+
+def introduce(held: str) -> list[str]:
+    """Says who is there with which devices, and what each holds. All must call this.
+
+    Args:
+        held: What this process holds of each batch.
+
+    Returns:
+        A line a process.
+    """
+    devices = jax.local_devices()
+    everyone = gather(
+        {
+            "host": socket.gethostname(),
+            "devices": f"{devices[0].device_kind} "
+            + ", ".join(str(device.id) for device in devices),
+            "held": held,
+        }
+    )
+    return [
+        f"process {index} on {each['host']}: {each['devices']}; {each['held']}"
+        for index, each in enumerate(everyone)
+    ]
+
+
+def _check_devices() -> None:
+    """Refuses unequal numbers of devices, which JAX cannot even compare notes over."""
+    counts = Counter(device.process_index for device in jax.devices())
+    if len(set(counts.values())) > 1:
+        raise HostsError(
+            "expected as many devices in every process, got "
+            + ", ".join(
+                f"{counts[index]} in process {index}" for index in sorted(counts)
+            )
+            + f" (this is process {jax.process_index()} on {socket.gethostname()}); "
+            "look for hosts that lack devices, then start all of them again"
+        )
 
 
 def _flat(facts: Facts, prefix: str = "") -> Iterator[tuple[str, Any]]:

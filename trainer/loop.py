@@ -26,7 +26,7 @@ from trainer.data.feed import BatchSource, gather_on_device, make_feed
 from trainer.data.resident import ResidentRows
 from trainer.data.table import RowTable
 from trainer.folders import FolderLike, open_folder
-from trainer.metrics import MetricsWriter, combine, nonfinite, records
+from trainer.metrics import MetricsWriter, combine, nonfinite, over_estimated, records
 from trainer.run import CHECKPOINTS, RUN_FILE, Run, write_run
 from trainer.signals import handled
 from trainer.state import TrainCall, init_state, make_train_call, step_of
@@ -34,10 +34,12 @@ from trainer.tracing import trace_calls
 
 # Calls whose batches may wait on the devices; more would only fill their memory.
 _CALLS_AHEAD = 2
+# Untrained networks' values are of size 1, however small the rewards are.
+_LEAST_RANGE = 10.0
 
 
 class TrainingDivergedError(RuntimeError):
-    """A loss is NaN or infinite: says when, and what is still good."""
+    """A loss is not finite, or values are beyond reach: says when, what is good."""
 
 
 class PreemptedError(RuntimeError):
@@ -67,14 +69,24 @@ def train(
     Raises:
         DataFormatError: If the folder holds another run.
         StorageError: If what it writes cannot be written.
-        TrainingDivergedError: If a loss is not finite; nothing of it is saved.
+        TrainingDivergedError: If a loss is not finite, or values are above all
+            returns by more than is allowed; nothing of it is saved.
         PreemptedError: If SIGTERM came; the last step is saved.
     """
     config = run.config.trainer
     seeds = tuple(config.seed_range)
+    low, high = run.facts.return_range(run.config.agent.discount)
+    limit = high + config.max_over_estimation * max(high - low, _LEAST_RANGE)
 
     # -- Where we are: refused before anything is built ------------------------
     hosts.check_alike(run.to_json())
+    agent = run.agent()
+    mesh = sharding.make_mesh(
+        run.config.mesh,
+        seeds=config.seeds,
+        batch_size=config.batch_size,
+        microbatches=config.microbatches,
+    )
     folder = open_folder(out)
     hosts.check_one_folder(folder / RUN_FILE)
     checkpoints = Checkpoints(
@@ -88,17 +100,14 @@ def train(
     if latest is not None:
         checkpoints.check_run(latest, run)
 
-    # -- Devices, agent, state -------------------------------------------------
-    agent = run.agent()
-    mesh = sharding.make_mesh(
-        run.config.mesh, seeds=config.seeds, batch_size=config.batch_size
-    )
+    # -- State ------------------------------------------------------------------
     state = init_state(agent, mesh, seeds)
     call = make_train_call(
         agent, mesh, seeds=config.seeds, microbatches=config.microbatches
     )
 
     # -- Data ------------------------------------------------------------------
+    part = sharding.local_part(mesh, seeds=config.seeds, batch_size=config.batch_size)
     on_device = gather_on_device(run.config.feed, rows)
     source = BatchSource(
         rows,
@@ -107,9 +116,7 @@ def train(
         batch_size=config.batch_size,
         steps=config.steps,
         gather=not on_device,
-        part=sharding.local_part(
-            mesh, seeds=config.seeds, batch_size=config.batch_size
-        ),
+        part=part,
     )
     feed = make_feed(source, run.config.feed, updates_per_call=config.updates_per_call)
     # The source has refused a device for what is not all in memory.
@@ -123,6 +130,13 @@ def train(
         f"{jax.process_count()} process(es), mesh {dict(mesh.shape)}; rows are "
         f"gathered on the {'device' if on_device else 'host'}, {_describe_rows(rows)}"
     )
+
+    held, rows_held = part
+    for line in hosts.introduce(
+        f"seeds {seeds[held][0]} to {seeds[held][-1]}, rows {rows_held.start} to "
+        f"{rows_held.stop - 1} of each batch"
+    ):
+        console.print(line)
 
     # -- Going on --------------------------------------------------------------
     if latest is not None:
@@ -163,14 +177,23 @@ def train(
             with _writing(folder):
                 writer.write(records(metrics, seeds=seeds, facts=facts))
         bad = nonfinite(metrics)
-        if bad:
+        too_high = over_estimated(metrics, limit=limit)
+        if bad or too_high:
             good = checkpoints.latest()
+            what = (
+                f"{', '.join(bad)} became NaN or infinite"
+                if bad
+                else " and ".join(
+                    f"{name} {value:.4g}" for name, value in too_high.items()
+                )
+                + f" is far above any return, {high:.4g} at most"
+            )
             raise TrainingDivergedError(
-                f"{', '.join(bad)} became NaN or infinite between steps {logged} and "
-                f"{step}; the last good checkpoint is "
-                f"{'none' if good is None else f'step {good}'} in "
+                f"{what}, between steps {logged} and {step}; the last good checkpoint "
+                f"is {'none' if good is None else f'step {good}'} in "
                 f"{checkpoints.folder}. Lower agent.learning_rate or "
                 "agent.temperature, or look at over_estimation in the metrics"
+                + ("" if bad else "; trainer.max_over_estimation is how far is too far")
             )
         bar.update(task, loss=float(metrics.mean["loss"].mean()))
         pending.clear()

@@ -25,6 +25,9 @@ from trainer.run import METRICS_FILE, TENSORBOARD
 
 Json = dict[str, Any]
 
+# What agents log of their values, in the units of returns.
+_VALUES = ("critic", "value")
+
 # An object can be replaced about once a second; whole copies cost more than that.
 _COPY_EVERY_S = 10.0
 
@@ -48,6 +51,16 @@ def nonfinite(metrics: Metrics) -> list[str]:
     return sorted(
         name for name, values in metrics.mean.items() if not np.isfinite(values).all()
     )
+
+
+def over_estimated(metrics: Metrics, *, limit: float) -> dict[str, float]:
+    """Averaged values above a limit for some seed: the highest, by name."""
+    highest = {
+        name: float(metrics.mean[name].max())
+        for name in _VALUES
+        if name in metrics.mean
+    }
+    return {name: value for name, value in highest.items() if value > limit}
 
 
 def records(metrics: Metrics, *, seeds: tuple[int, ...], facts: Json) -> list[Json]:

@@ -54,6 +54,7 @@ def start(
     only: tuple[int, ...] | None = None,
     timeout_s: int = 300,
     overrides: dict[int, list[str]] | None = None,
+    devices: dict[int, int] | None = None,
 ) -> list[subprocess.Popen]:
     """Starts a run as a launcher does: one command, three variables each."""
     config = out.parent / f"{out.name}-{steps}-{processes}.toml"
@@ -65,7 +66,7 @@ def start(
     for index in range(processes) if only is None else only:
         environment = os.environ | {
             "XLA_FLAGS": f"{flags} --xla_force_host_platform_device_count="
-            f"{DEVICES // processes}",
+            f"{(devices or {}).get(index, DEVICES // processes)}",
         }
         if processes > 1:
             environment |= {
@@ -133,6 +134,10 @@ def test_two_processes_train_what_one_does(
     out = tmp_path / "run"
     said = train(store, out, processes=2)
     assert "8 cpu device(s) of 2 process(es)" in said
+    host = socket.gethostname()
+    assert f"process 0 on {host}: cpu 0, 1, 2, 3; seeds 0 to 0, rows 0 to 7 of" in said
+    assert f"process 1 on {host}: cpu " in said
+    assert "seeds 0 to 0, rows 8 to 15 of each batch" in said
     np.testing.assert_allclose(weights(out, 40), weights(alone, 40), **TOLERANCE)
     assert np.abs(weights(out, 40) - weights(out, 20)).max() > 1e-3
     # Written once, by process 0.
@@ -236,6 +241,14 @@ def test_processes_with_other_settings_are_refused_by_name(
     for code, said in ended:
         assert code == 1
         assert "config.agent.temperature differs: 0.05 in process 0" in said
+
+
+@pytest.mark.slow
+def test_a_host_that_lacks_devices_is_named(store: Path, tmp_path: Path) -> None:
+    ended = finish(start(store, tmp_path / "run", processes=2, devices={1: 2}))
+    for code, said in ended:
+        assert code == 1, said
+        assert "got 4 in process 0, 2 in process 1 (this is process" in said
 
 
 def wait_for_a_checkpoint(out: Path) -> None:

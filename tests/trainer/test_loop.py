@@ -24,6 +24,7 @@ from trainer.checkpoints import Checkpoints, StorageError
 from trainer.config import Config, TrainerConfig
 from trainer.data.table import RowTable, load_table
 from trainer.run import METRICS_FILE, Run, describe_run, read_lines
+from trainer.sharding import MeshConfig
 
 QUIET = Console(quiet=True)
 CONFIG = Config(
@@ -62,7 +63,9 @@ def whole(
 ) -> Path:
     """A run from start to end, without a stop."""
     folder = tmp_path_factory.mktemp("whole")
-    assert loop.train(make_run(store, table), table, folder, console=QUIET) == 40
+    profile = str(folder.parent / f"{folder.name}-profile")
+    run = make_run(store, table)
+    assert loop.train(run, table, folder, console=QUIET, profile=profile) == 40
     return folder
 
 
@@ -101,6 +104,13 @@ def test_metrics_are_logged_per_seed(whole: Path) -> None:
     assert 0 <= lines[0]["input_blocked_share"] <= 1
     assert sum(lines[0]["windows_by_horizon"]) == 10 * 8
     assert list((whole / "tensorboard").iterdir())
+
+
+def test_a_trace_is_written_if_asked_for(whole: Path) -> None:
+    # Where TensorBoard's profile plugin looks for it.
+    profile = whole.parent / f"{whole.name}-profile"
+    (trace,) = profile.glob("plugins/profile/*/*.xplane.pb")
+    assert b"call" in trace.read_bytes()  # The jitted function of an update.
 
 
 def test_resume_is_bit_exact(
@@ -207,6 +217,43 @@ def test_what_is_not_sent_on_purpose_is_refused(
         float(jax.device_put(np.ones(2))[0])  # Its index would be sent.
 
 
+def test_the_call_and_what_is_kept_are_as_configured(
+    store: Store, table: RowTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+
+    class EnoughError(Exception):
+        pass
+
+    def keep(folder: Any, **given: Any) -> Checkpoints:
+        asked.update(given)
+        return Checkpoints(folder, **given)
+
+    def make(agent: Any, mesh: Any, **given: Any) -> Any:
+        asked.update(given)
+        raise EnoughError
+
+    monkeypatch.setattr(loop, "Checkpoints", keep)
+    monkeypatch.setattr(loop, "make_train_call", make)
+    run = make_run(
+        store,
+        table,
+        batch_size=32,
+        microbatches=4,
+        keep_checkpoints=2,
+        keep_every=40,
+    )
+    with pytest.raises(EnoughError):
+        loop.train(run, table, tmp_path, console=QUIET)
+    assert asked == {
+        "keep": 2,
+        "keep_every": 40,
+        "writable": True,
+        "seeds": 2,
+        "microbatches": 4,
+    }
+
+
 def test_a_finished_run_started_again_changes_nothing(
     whole: Path, store: Store, table: RowTable
 ) -> None:
@@ -272,10 +319,40 @@ def test_a_loss_that_is_not_finite_stops_the_run(
     assert Checkpoints(tmp_path).steps() == [20]
 
 
+def test_values_above_all_returns_stop_the_run(
+    store: Store, table: RowTable, tmp_path: Path
+) -> None:
+    loop.train(make_run(store, table, steps=20), table, tmp_path, console=QUIET)
+    run = make_run(store, table, steps=200, max_over_estimation=0.0)
+    assert run.facts.return_range(0.99) == pytest.approx((-100, 0))
+    # Rewards that the facts know nothing of drive values up, to no end.
+    risen = dataclasses.replace(table, rewards=table.rewards + 1e4)
+    with pytest.raises(
+        loop.TrainingDivergedError,
+        match=r"critic .* far above any return, 0 at most, between steps \d+ and \d+; "
+        r"the last good checkpoint is step 20 .*trainer\.max_over_estimation",
+    ):
+        loop.train(run, risen, tmp_path, console=QUIET)
+    assert Checkpoints(tmp_path).steps() == [20]
+
+
 def test_store_of_another_data_set_is_refused(store: Store, table: RowTable) -> None:
     config = dataclasses.replace(CONFIG, dataset="cube-single-play")
     with pytest.raises(DataFormatError, match="expected a store of cube-single-play"):
         describe_run(config, store, 1, fingerprint=table.fingerprint)
+
+
+def test_a_mesh_that_is_refused_makes_no_folder(
+    store: Store, table: RowTable, tmp_path: Path
+) -> None:
+    run = make_run(store, table)
+    wrong = dataclasses.replace(
+        run, config=dataclasses.replace(run.config, mesh=MeshConfig(data=3))
+    )
+    out = tmp_path / "run"
+    with pytest.raises(ValueError, match="8 devices here, got seed=1, data=3"):
+        loop.train(wrong, table, out, console=QUIET)
+    assert not out.exists()
 
 
 def test_folder_of_something_else_is_refused(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ An agent knows nothing of stores, meshes, seeds in parallel or files: the loop m
 and shards it.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -41,6 +42,15 @@ class DataFacts:
     reward_min: float
     reward_max: float
     return_max: float
+
+    def return_range(self, discount: float) -> tuple[float, float]:
+        """Least and largest discounted return that such rewards can sum up to.
+
+        An episode may end at once, so that 0 is always among them.
+        """
+        steps = math.inf if discount >= 1 else 1 / (1 - discount)
+        low, high = min(0.0, self.reward_min), max(0.0, self.reward_max)
+        return (low and low * steps), (high and high * steps)
 
 
 class AgentState(NamedTuple):
