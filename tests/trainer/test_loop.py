@@ -262,6 +262,16 @@ def test_a_finished_run_started_again_changes_nothing(
     assert (whole / METRICS_FILE).read_text() == before
 
 
+def test_a_step_within_a_call_of_another_size_is_refused(
+    whole: Path, store: Store, table: RowTable, tmp_path: Path
+) -> None:
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    shutil.rmtree(tmp_path / "checkpoints" / "40")
+    run = make_run(store, table, updates_per_call=8, log_every=8, checkpoint_every=40)
+    with pytest.raises(DataFormatError, match=r"step 20 lies within such a call; exp"):
+        loop.train(run, table, tmp_path, console=QUIET)
+
+
 def test_sigterm_saves_and_says_so(
     store: Store, table: RowTable, tmp_path: Path
 ) -> None:
