@@ -194,7 +194,8 @@ def test_sigterm_does_not_wait_for_a_log_point(store: Path, tmp_path: Path) -> N
     processes[1].send_signal(signal.SIGTERM)
     since = time.monotonic()
     ended = finish(processes)
-    assert time.monotonic() - since < 20
+    # The next log point is hours away.
+    assert time.monotonic() - since < 200
     assert [code for code, _ in ended] == [75, 75], ended
     assert f"stopped at step {Checkpoints(out).latest()} of 1000000" in ended[0][1]
 
@@ -204,7 +205,7 @@ def test_a_folder_of_each_machine_s_own_is_refused(store: Path, tmp_path: Path) 
     other = ["--out", str(tmp_path / "other")]
     since = time.monotonic()
     ended = finish(start(store, tmp_path / "run", processes=2, overrides={1: other}))
-    assert time.monotonic() - since < 60
+    assert time.monotonic() - since < 200
     for code, said in ended:
         assert code == 1
         assert "is another folder for process 1 on" in said
