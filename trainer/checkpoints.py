@@ -168,18 +168,15 @@ class Checkpoints:
             StorageError: If it cannot be read.
         """
         params, train = (jax.tree.map(_abstract, tree) for tree in _split(like))
-        with self._reading(step):
-            self._check_arrays(step, {_PARAMS: params, _TRAIN: train})
-            restored = self._manager.restore(
-                step,
-                args=ocp.args.Composite(
-                    **{
-                        _PARAMS: _restore_args(params),
-                        _TRAIN: _restore_args(train),
-                        _DATA: ocp.args.JsonRestore(),
-                    }
-                ),
-            )
+        self._check_arrays(step, {_PARAMS: params, _TRAIN: train})
+        restored = self._read(
+            step,
+            {
+                _PARAMS: _restore_args(params),
+                _TRAIN: _restore_args(train),
+                _DATA: ocp.args.JsonRestore(),
+            },
+        )
         data.set_state(self._place(step, restored[_DATA], updates_per_call))
         return _join(restored[_PARAMS], restored[_TRAIN])
 
@@ -230,10 +227,7 @@ class Checkpoints:
 
     def read_run(self, step: int) -> Run:
         """Reads what run a step is of."""
-        with self._reading(step):
-            value = self._manager.restore(
-                step, args=ocp.args.Composite(**{_RUN: ocp.args.JsonRestore()})
-            )
+        value = self._read(step, {_RUN: ocp.args.JsonRestore()})
         return Run.from_json(value[_RUN], where=f"{self.folder}/{step}/{_RUN}")
 
     def restore_params(self, step: int, agent: Agent, *, seeds: int) -> Params:
@@ -255,10 +249,7 @@ class Checkpoints:
             ),
             one,
         )
-        with self._reading(step):
-            restored = self._manager.restore(
-                step, args=ocp.args.Composite(**{_PARAMS: _restore_args(target)})
-            )
+        restored = self._read(step, {_PARAMS: _restore_args(target)})
         params: Params = restored[_PARAMS]
         return params
 
@@ -287,6 +278,11 @@ class Checkpoints:
         finally:
             if self._deletes:
                 shutil.rmtree(self.folder / _DELETED, ignore_errors=True)
+
+    def _read(self, step: int, items: dict[str, Any]) -> Any:
+        """Restores items of a step, each by how it is asked for."""
+        with self._reading(step):
+            return self._manager.restore(step, args=ocp.args.Composite(**items))
 
     @contextmanager
     def _reading(self, step: int) -> Iterator[None]:

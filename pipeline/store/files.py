@@ -103,6 +103,14 @@ def storage_errors(where: str) -> Iterator[None]:
         raise OSError(f"{where}: {error}") from error
 
 
+@contextmanager
+def _holding(root: str, name: str) -> Iterator[ts.KvStore]:
+    """Opens the folder of a small file, for one thing to be done with that file."""
+    folder = open_folder(root)
+    with storage_errors(os.path.join(root, name)):
+        yield folder
+
+
 def read(root: str, name: str) -> Content:
     """Reads one small file.
 
@@ -113,8 +121,7 @@ def read(root: str, name: str) -> Content:
     Returns:
         Its bytes, or None as bytes where it does not exist, and its generation.
     """
-    folder = open_folder(root)
-    with storage_errors(os.path.join(root, name)):
+    with _holding(root, name) as folder:
         result = folder.read(name).result()
     present = result.state == "value"
     return Content(result.value if present else None, result.stamp.generation)
@@ -122,8 +129,7 @@ def read(root: str, name: str) -> Content:
 
 def write(root: str, name: str, data: bytes) -> None:
     """Writes one small file atomically, replacing what was there."""
-    folder = open_folder(root)
-    with storage_errors(os.path.join(root, name)):
+    with _holding(root, name) as folder:
         folder.write(name, data).result()
 
 
@@ -139,8 +145,7 @@ def commit(root: str, name: str, data: bytes, *, replacing: Content) -> None:
     Raises:
         DataFormatError: If somebody else has written it meanwhile.
     """
-    folder = open_folder(root)
-    with storage_errors(os.path.join(root, name)):
+    with _holding(root, name) as folder:
         written = folder.write(name, data, if_equal=replacing.generation).result()
     if written.generation:
         return
@@ -154,8 +159,7 @@ def commit(root: str, name: str, data: bytes, *, replacing: Content) -> None:
 
 def delete(root: str, name: str) -> None:
     """Deletes one small file; one that does not exist is no error."""
-    folder = open_folder(root)
-    with storage_errors(os.path.join(root, name)):
+    with _holding(root, name) as folder:
         folder.write(name, None).result()
 
 
