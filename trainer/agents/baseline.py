@@ -87,13 +87,18 @@ class BaselineConfig:
             )
 
     def network(
-        self, outputs: int, *, layer_norm: bool, output_scale: float = 1.0
+        self,
+        outputs: int,
+        *,
+        layer_norm: bool,
+        output_scale: float = 1.0,
+        depth: int | None = None,
     ) -> MLP:
-        """A network of the configured size: GELU, then LayerNorm if any."""
+        """A network of the configured size, or depth: GELU, then LayerNorm if any."""
         return MLP(
             outputs,
             self.width,
-            self.depth,
+            self.depth if depth is None else depth,
             activation="gelu",
             layer_norm=layer_norm,
             output_scale=output_scale,

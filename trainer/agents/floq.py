@@ -341,15 +341,7 @@ class Floq(BaselineAgent):
 
     @cached_property
     def _field(self) -> MLP:
-        c = self.config
-        return MLP(
-            1,
-            c.width,
-            c.critic_depth,
-            activation="gelu",
-            precision=c.precision,
-            rematerialise=c.rematerialise,
-        )
+        return self.config.network(1, layer_norm=True, depth=self.config.critic_depth)
 
     @cached_property
     def _critic(self) -> MLP:
