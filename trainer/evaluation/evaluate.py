@@ -11,9 +11,9 @@ from rich.console import Console
 
 from pipeline.store.errors import DataFormatError
 from trainer.checkpoints import Checkpoints
-from trainer.evaluation.evaluator import Evaluator, episode_bars
+from trainer.evaluation.evaluator import episode_bars, make_evaluators
 from trainer.evaluation.records import Evaluation
-from trainer.evaluation.rollouts import DEFAULT_ENVIRONMENTS, AgentActor
+from trainer.evaluation.rollouts import DEFAULT_ENVIRONMENTS
 from trainer.evaluation.watch import restore_unless_deleted
 from trainer.folders import FolderLike, open_folder
 from trainer.run import read_run
@@ -62,25 +62,21 @@ def evaluate_run(
     folder = open_folder(folder)
     run = read_run(folder)
     seeds = run.config.trainer.seed_range
-    actor = AgentActor(run.agent())
+    evaluators = make_evaluators(
+        folder,
+        run,
+        tasks,
+        episodes=episodes,
+        evaluation_seed=evaluation_seed,
+        environments=environments,
+        workers=workers,
+        console=console,
+    )
     evaluations: list[Evaluation] = []
     with contextlib.closing(Checkpoints(folder)) as checkpoints:
         chosen = choose_steps(checkpoints, steps)
-    for task in dict.fromkeys(tasks or (run.task.task,)):
-        with (
-            Evaluator(
-                folder,
-                run,
-                actor,
-                task=task,
-                episodes=episodes,
-                evaluation_seed=evaluation_seed,
-                environments=environments,
-                workers=workers,
-                console=console,
-            ) as evaluator,
-            episode_bars(console) as progress,
-        ):
+    for evaluator in evaluators:
+        with evaluator, episode_bars(console) as progress:
             for step in chosen:
                 params = restore_unless_deleted(folder, step, run, console)
                 if params is not None:

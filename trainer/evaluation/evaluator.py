@@ -209,6 +209,49 @@ class Evaluator:
         return "" if self._task == own else f", task {self._task} (trained for {own})"
 
 
+def make_evaluators(
+    folder: FolderLike,
+    run: Run,
+    tasks: Sequence[int],
+    *,
+    episodes: int,
+    evaluation_seed: int,
+    environments: int,
+    workers: int | None,
+    console: Console,
+) -> list[Evaluator]:
+    """An evaluator for each task, by default the one trained for; none is entered.
+
+    Args:
+        folder: RUN.
+        run: What it is.
+        tasks: Task numbers; one that comes twice counts once.
+        episodes: As of ``Evaluator``, as is all that follows.
+        evaluation_seed: Fixes episodes and what acting draws.
+        environments: Acted in at once.
+        workers: Processes; None for one per usable core.
+        console: For warnings.
+
+    Returns:
+        Evaluators in the order of the tasks, of one compiled policy.
+    """
+    actor = AgentActor(run.agent())
+    return [
+        Evaluator(
+            folder,
+            run,
+            actor,
+            task=task,
+            episodes=episodes,
+            evaluation_seed=evaluation_seed,
+            environments=environments,
+            workers=workers,
+            console=console,
+        )
+        for task in dict.fromkeys(tasks or (run.task.task,))
+    ]
+
+
 def episode_bars(console: Console) -> Progress:
     """Bars of episodes."""
     return Progress(

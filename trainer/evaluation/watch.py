@@ -17,9 +17,9 @@ from rich.console import Console
 
 from pipeline.store.files import is_remote
 from trainer.checkpoints import Checkpoints
-from trainer.evaluation.evaluator import Evaluator, episode_bars
+from trainer.evaluation.evaluator import Evaluator, episode_bars, make_evaluators
 from trainer.evaluation.records import Evaluation, read_evaluations
-from trainer.evaluation.rollouts import DEFAULT_ENVIRONMENTS, AgentActor
+from trainer.evaluation.rollouts import DEFAULT_ENVIRONMENTS
 from trainer.folders import FolderLike, open_folder
 from trainer.loop import PreemptedError
 from trainer.nn.networks import Params
@@ -111,21 +111,16 @@ def watch_run(
                 f"steps: expected some of 1 to {last:,}, the last step of {folder}, "
                 f"got {sorted(wanted) or 'none'}"
             )
-        actor = AgentActor(run.agent())
-        evaluators = [
-            Evaluator(
-                folder,
-                run,
-                actor,
-                task=task,
-                episodes=episodes,
-                evaluation_seed=evaluation_seed,
-                environments=environments,
-                workers=workers,
-                console=console,
-            )
-            for task in dict.fromkeys(tasks or (run.task.task,))
-        ]
+        evaluators = make_evaluators(
+            folder,
+            run,
+            tasks,
+            episodes=episodes,
+            evaluation_seed=evaluation_seed,
+            environments=environments,
+            workers=workers,
+            console=console,
+        )
         work = _Work(folder, run, evaluators, stack, console)
         handled: set[int] = set()
         while True:
