@@ -33,6 +33,7 @@ from trainer.network_shapes import optimised_layers, read_networks
 from trainer.nn.networks import Precision
 from trainer.sharding import MeshConfig
 from trainer.state import (
+    CALLS_AHEAD,
     TrainState,
     fold_updates,
     init_state,
@@ -43,8 +44,8 @@ from trainer.update import make_update
 
 # Turns that the three ways take; the median of each is shown.
 ROUNDS = 3
-# Calls fed before the time that they wait is taken, and those that may be under way.
-_WARM_UP, _CALLS_AHEAD = 2, 2
+# Calls fed before the time that they wait is taken.
+_WARM_UP = 2
 
 
 @dataclass(frozen=True)
@@ -380,7 +381,7 @@ def _blocked_share(
         blocked += time.perf_counter() - waited
         way.state, metrics = way.call(way.state, batches)
         under_way.append(metrics)
-        if len(under_way) > _CALLS_AHEAD:
+        if len(under_way) > CALLS_AHEAD:
             jax.block_until_ready(under_way.popleft())
     jax.block_until_ready(way.state)
     return blocked / (time.perf_counter() - began)

@@ -29,11 +29,9 @@ from trainer.folders import FolderLike, open_folder
 from trainer.metrics import MetricsWriter, combine, nonfinite, over_estimated, records
 from trainer.run import CHECKPOINTS, RUN_FILE, Run, write_run
 from trainer.signals import handled
-from trainer.state import TrainCall, init_state, make_train_call, step_of
+from trainer.state import CALLS_AHEAD, TrainCall, init_state, make_train_call, step_of
 from trainer.tracing import trace_calls
 
-# Calls whose batches may wait on the devices; more would only fill their memory.
-_CALLS_AHEAD = 2
 # Untrained networks' values are of size 1, however small the rewards are.
 _LEAST_RANGE = 10.0
 
@@ -176,31 +174,21 @@ def train(
         if writer is not None:
             with _writing(folder):
                 writer.write(records(metrics, seeds=seeds, facts=facts))
-        bad = nonfinite(metrics)
-        too_high = over_estimated(metrics, limit=limit)
-        if bad or too_high:
+        wrong, hint = _diverged(metrics, high=high, limit=limit)
+        if wrong:
             good = checkpoints.latest()
-            what = (
-                f"{', '.join(bad)} became NaN or infinite"
-                if bad
-                else " and ".join(
-                    f"{name} {value:.4g}" for name, value in too_high.items()
-                )
-                + f" is far above any return, {high:.4g} at most"
-            )
             raise TrainingDivergedError(
-                f"{what}, between steps {logged} and {step}; the last good checkpoint "
+                f"{wrong}, between steps {logged} and {step}; the last good checkpoint "
                 f"is {'none' if good is None else f'step {good}'} in "
                 f"{checkpoints.folder}. Lower agent.learning_rate or "
-                "agent.temperature, or look at over_estimation in the metrics"
-                + ("" if bad else "; trainer.max_over_estimation is how far is too far")
+                "agent.temperature, or look at over_estimation in the metrics" + hint
             )
         bar.update(task, loss=float(metrics.mean["loss"].mean()))
         pending.clear()
         window_start, blocked_s, logged = now, 0.0, step
 
     def save() -> None:
-        log()  # Nothing that is not finite is ever saved.
+        log()  # Nothing of a run that diverged is ever saved.
         if writer is not None:
             with _writing(folder):
                 writer.sync()  # No step is there without the records up to it.
@@ -208,7 +196,7 @@ def train(
             checkpoints.save(step, state, feed, run)
 
     # A call waits for all processes, so that none is further ahead than this.
-    stopping = hosts.Stop(ahead=(_CALLS_AHEAD + 1) * config.updates_per_call)
+    stopping = hosts.Stop(ahead=(CALLS_AHEAD + 1) * config.updates_per_call)
 
     try:
         with (
@@ -231,8 +219,8 @@ def train(
                 step += config.updates_per_call
                 pending.append(metrics)
                 after_call(metrics.mean["loss"])
-                if len(pending) > _CALLS_AHEAD:
-                    jax.block_until_ready(pending[-1 - _CALLS_AHEAD].mean["loss"])
+                if len(pending) > CALLS_AHEAD:
+                    jax.block_until_ready(pending[-1 - CALLS_AHEAD].mean["loss"])
                 bar.update(task, completed=step)
                 if step % config.log_every == 0:
                     log()
@@ -277,6 +265,21 @@ def check_folder(out: FolderLike) -> None:
         raise DataFormatError(
             f"{folder}: is not empty and holds no run; give another --out"
         )
+
+
+def _diverged(metrics: Metrics, *, high: float, limit: float) -> tuple[str, str]:
+    """What of these figures ends a run, and what else to look at; empty if nothing."""
+    bad = nonfinite(metrics)
+    if bad:
+        return f"{', '.join(bad)} became NaN or infinite", ""
+    too_high = over_estimated(metrics, limit=limit)
+    if not too_high:
+        return "", ""
+    values = " and ".join(f"{name} {value:.4g}" for name, value in too_high.items())
+    return (
+        f"{values} is far above any return, {high:.4g} at most",
+        "; trainer.max_over_estimation is how far is too far",
+    )
 
 
 def _left_by_a_start(path: epath.Path) -> bool:

@@ -33,6 +33,8 @@ class TrainState(NamedTuple):
     keys: jax.Array
 
 
+# Calls whose batches may wait on the devices; more would only fill their memory.
+CALLS_AHEAD = 2
 # (state, rows to gather from or None, batches [M, Q, B, ...]) -> (state, metrics [Q])
 TrainCall = Callable[[TrainState, Any, Any], tuple[TrainState, Metrics]]
 
