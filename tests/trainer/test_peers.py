@@ -100,10 +100,10 @@ def test_two_killed_at_once_are_both_named(
     processes[1].kill()
     processes[3].kill()
     for index in (2, 0):
-        lost = processes[index].watch._lost
-        wait_until(lambda lost=lost: len(lost) == 2)
-        said = peers._describe(lost)
-        assert "processes 1 on bee and 3 on dog are gone" in said
+        watch = processes[index].watch
+        wait_until(lambda lost=watch._lost: len(lost) == 2)
+        watch._end_after(0)  # Its grace is over now.
+        assert "processes 1 on bee and 3 on dog are gone" in processes[index].line()
 
 
 @pytest.mark.parametrize("processes", [ENDLESS_S], indirect=True)
