@@ -1,0 +1,122 @@
+"""What stores, runs and launchers depend on, pinned: no move or rename may change it.
+
+A pin changes only on purpose, with an entry of its own in CHANGELOG.md.
+"""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from pipeline.episodes import EpisodeRange
+from pipeline.plan import PartPlan
+from pipeline.store.errors import (
+    BadEpisodeError,
+    DataFormatError,
+    FormatVersionError,
+    UnfinishedStoreError,
+)
+from pipeline.store.manifest import FieldSpec, Origin, Task
+from tests.stores import write_store
+from trainer import cli
+from trainer.checkpoints import StorageError
+from trainer.commands.toy import Toy
+from trainer.config import ConfigError
+from trainer.data.nstep import NStepSampler
+from trainer.data.resident import Schedule
+from trainer.data.sampler import HorizonSampler
+from trainer.evaluation.processes import EvaluationError
+from trainer.evaluation.watch import StalledError
+from trainer.hosts import HostsError
+from trainer.loop import PreemptedError, TrainingDivergedError
+
+
+def test_what_keys_the_random_streams() -> None:
+    """The repr of samplers is hashed into every key, the schedule's into its own."""
+    assert repr(HorizonSampler(max_horizon=25, discount=0.99)) == (
+        "HorizonSampler(max_horizon=25, discount=0.99, min_horizon=2, "
+        "goal_shares=(0.1, 0.8, 0.1), goal_rule='uniform')"
+    )
+    assert repr(NStepSampler(steps=5, discount=0.99)) == (
+        "NStepSampler(steps=5, discount=0.99, rule='exact')"
+    )
+    schedule = Schedule(blocks=8, resident=2, swap_every=10, seed=3)
+    assert repr(schedule) == "Schedule(blocks=8, resident=2, swap_every=10, seed=3)"
+    assert [schedule.block(place) for place in range(12)] == [
+        0,
+        6,
+        2,
+        5,
+        3,
+        1,
+        7,
+        4,
+        2,
+        0,
+        7,
+        3,
+    ]
+
+
+def test_the_digest_of_a_part() -> None:
+    """Finished parts are recognised by it when a command is repeated."""
+    plan = PartPlan(
+        root="/anywhere",
+        index=0,
+        split="train",
+        source=None,  # type: ignore[arg-type]
+        origin=Origin("ogbench_npz", "cube.npz", "sha256:00", 0),
+        episodes=EpisodeRange(0, 0, (3, 4)),
+        fields={"observations": FieldSpec("float32", (2,))},
+        tasks=(Task(1, "task1", "cube-single-singletask-task1-v0", "cube"),),
+        discounts=(0.99,),
+        on_bad_episode="refuse",
+    )
+    assert plan.digest() == (
+        "sha256:7c4d4958685a5ec2d30385e5323a1db28d3c39b919ccb7d2e9ca9152cdfd3215"
+    )
+
+
+def test_the_bytes_of_a_store(tmp_path: Path) -> None:
+    digest = hashlib.sha256()
+    names = []
+    write_store(tmp_path)
+    for path in sorted(tmp_path.rglob("*")):
+        if path.is_file():
+            names.append(path.relative_to(tmp_path).as_posix())
+            digest.update(names[-1].encode())
+            digest.update(path.read_bytes())
+    assert "parts/00001/returns/0.99/zarr.json" in names
+    assert digest.hexdigest() == (
+        "fbe1ba893aede2ddc2442add90aff4fca4fd84cde3793a223c6174adcd32370f"
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (BadEpisodeError("", reason="nonfinite"), 2),
+        (ConfigError(), 2),
+        (DataFormatError(), 2),
+        (EvaluationError(), 1),
+        (FormatVersionError(), 2),
+        (HostsError(), 1),
+        (ImportError(), 2),
+        (KeyboardInterrupt(), 130),
+        (OSError(), 1),
+        (PreemptedError(), 75),
+        (StalledError(), 4),
+        (StorageError(), 1),
+        (TrainingDivergedError(), 3),
+        (UnfinishedStoreError(), 2),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_exit_codes_that_launchers_act_on(
+    error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> int:
+        raise error
+
+    monkeypatch.setattr(Toy, "execute", fail)
+    assert cli.main(["toy", "--out", "toy"]) == code
