@@ -17,7 +17,7 @@ from typing import Any
 
 from infra.machines import Slice
 from infra.names import check_job_name
-from trainer.exits import EXIT_DIVERGED, EXIT_PREEMPTED, EXIT_USAGE
+from trainer.errors import EXIT_DIVERGED, EXIT_PREEMPTED, EXIT_USAGE
 
 Document = dict[str, Any]
 

@@ -19,16 +19,19 @@ from pipeline.store.errors import (
 from pipeline.store.manifest import FieldSpec, Origin, Task
 from tests.stores import write_store
 from trainer import cli
-from trainer.checkpoints import StorageError
 from trainer.commands.toy import Toy
-from trainer.config import ConfigError
 from trainer.data.nstep import NStepSampler
 from trainer.data.resident import Schedule
 from trainer.data.sampler import HorizonSampler
-from trainer.evaluation.processes import EvaluationError
-from trainer.evaluation.watch import StalledError
-from trainer.hosts import HostsError
-from trainer.loop import PreemptedError, TrainingDivergedError
+from trainer.errors import (
+    ConfigError,
+    EvaluationError,
+    HostsError,
+    PreemptedError,
+    StalledError,
+    StorageError,
+    TrainingDivergedError,
+)
 
 
 def test_what_keys_the_random_streams() -> None:

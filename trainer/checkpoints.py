@@ -25,6 +25,7 @@ from pipeline.store.errors import DataFormatError
 from pipeline.store.files import is_remote
 from trainer.agents.base import Agent, AgentState
 from trainer.config import differences
+from trainer.errors import StorageError
 from trainer.folders import FolderLike, absolute, open_folder
 from trainer.nn.networks import Params
 from trainer.run import CHECKPOINTS, Run
@@ -42,10 +43,6 @@ _DELETED = "deleted"
 _SAID = 200
 # Looks at a folder whose steps are deleted meanwhile, and seconds between two.
 _LOOKS, _LOOK_S = 5, 0.2
-
-
-class StorageError(RuntimeError):
-    """What a run writes could not be written or read: what, where and what to do."""
 
 
 class Checkpoints:

@@ -21,13 +21,11 @@ from trainer.commands.subgoals import Subgoals
 from trainer.commands.sweep import Sweep
 from trainer.commands.toy import Toy
 from trainer.commands.train import Train
-from trainer.exits import (
-    EXIT_DIVERGED,
+from trainer.errors import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
-    EXIT_PREEMPTED,
-    EXIT_STALLED,
     EXIT_USAGE,
+    RunError,
 )
 
 _COMMANDS: dict[str, type[Any]] = {
@@ -40,15 +38,6 @@ _COMMANDS: dict[str, type[Any]] = {
     "describe": Describe,
     "checkpoint": Checkpoint,
     "bench": Bench,
-}
-# By name: what raises them is imported by the commands that need it.
-_RUNTIME_EXITS = {
-    "EvaluationError": EXIT_FAILED,
-    "HostsError": EXIT_FAILED,
-    "StorageError": EXIT_FAILED,
-    "TrainingDivergedError": EXIT_DIVERGED,
-    "PreemptedError": EXIT_PREEMPTED,
-    "StalledError": EXIT_STALLED,
 }
 
 
@@ -94,11 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(console, str(error), EXIT_FAILED)
     except KeyboardInterrupt:
         return _fail(console, "interrupted", EXIT_INTERRUPTED)
-    except RuntimeError as error:
-        exit_code = _RUNTIME_EXITS.get(type(error).__name__)
-        if exit_code is None:
-            raise
-        return _fail(console, str(error), exit_code)
+    except RunError as error:
+        return _fail(console, str(error), error.exit_code)
 
 
 def told_once(unraisable: Any) -> None:

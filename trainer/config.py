@@ -18,6 +18,7 @@ import pydantic
 from trainer.agents import AGENTS, DEFAULT_AGENT, AgentConfig
 from trainer.agents.vast_config import VASTConfig
 from trainer.data.feed import FeedConfig
+from trainer.errors import ConfigError
 from trainer.sharding import MeshConfig
 
 TASKS = range(1, 6)
@@ -26,10 +27,6 @@ _IDENTITY = ("batch_size", "microbatches", "seed", "seeds")
 # Folder beside a configuration file, with the settings of the other agents.
 BASELINES = "baselines"
 Json = dict[str, Any]
-
-
-class ConfigError(ValueError):
-    """A configuration that cannot be used: which key, where, and what is near it."""
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from etils import epath
 from jax.experimental import multihost_utils
 from orbax.checkpoint import multihost
 
+from trainer.errors import HostsError
 from trainer.peers import CenterWatch, MemberWatch, Watch
 
 _ADDRESS, _COUNT, _INDEX, _TIMEOUT = (
@@ -39,10 +40,6 @@ _ADDRESS, _COUNT, _INDEX, _TIMEOUT = (
 Facts = dict[str, Any]
 # In the coordinator: the step after which all stop.
 _STOP = "vast/stop_after"
-
-
-class HostsError(RuntimeError):
-    """Processes that cannot work together: which, and why."""
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,11 @@ from rich.progress import (
 from pipeline.store.errors import DataFormatError
 from trainer import hosts, sharding
 from trainer.agents.base import Metrics
-from trainer.checkpoints import Checkpoints, StorageError
+from trainer.checkpoints import Checkpoints
 from trainer.data.feed import BatchSource, gather_on_device, make_feed
 from trainer.data.resident import ResidentRows
 from trainer.data.table import RowTable
+from trainer.errors import PreemptedError, StorageError, TrainingDivergedError
 from trainer.folders import FolderLike, open_folder
 from trainer.metrics import MetricsWriter, combine, nonfinite, over_estimated, records
 from trainer.run import CHECKPOINTS, RUN_FILE, Run, write_run
@@ -34,14 +35,6 @@ from trainer.tracing import trace_calls
 
 # Untrained networks' values are of size 1, however small the rewards are.
 _LEAST_RANGE = 10.0
-
-
-class TrainingDivergedError(RuntimeError):
-    """A loss is not finite, or values are beyond reach: says when, what is good."""
-
-
-class PreemptedError(RuntimeError):
-    """The run was told to stop, and has saved: start it again to go on."""
 
 
 def train(

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Set
 from contextlib import suppress
 from typing import Any, TextIO
 
-from trainer.exits import EXIT_FAILED
+from trainer.errors import EXIT_FAILED
 
 # A process about to fail of the same cause says so itself, with its own exit code.
 GRACE_S = 5.0

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import tyro
 
-from trainer import config
+from trainer import config, errors
 from trainer.agents import AGENTS
 from trainer.agents.fql import FQLConfig
 
@@ -155,7 +155,7 @@ def test_tasks_override_a_data_sets_settings(tmp_path: Path) -> None:
     alphas = [config.load(path, task=t, agent="fql").agent.alpha for t in (1, 2)]
     assert alphas == [7.0, 8.0]
     file.write_text(file.read_text() + "[datasets.mine.tasks.9.agent]\n")
-    with pytest.raises(config.ConfigError, match=r"mine: tasks\.9: expected a task"):
+    with pytest.raises(errors.ConfigError, match=r"mine: tasks\.9: expected a task"):
         config.load(path, task=1, agent="fql")
 
 
@@ -167,26 +167,26 @@ def test_a_files_own_agent_is_left_as_it_is(tmp_path: Path) -> None:
         assert config.load(path, task=1, agent=agent).agent == FQLConfig(alpha=7.0)
     assert config.load(path, task=1, agent="qc").agent.name == "qc"
     # VAST's settings are a configuration's own: there is no file to take them from.
-    with pytest.raises(config.ConfigError, match=r"baselines/vast\.toml: no such"):
+    with pytest.raises(errors.ConfigError, match=r"baselines/vast\.toml: no such"):
         config.load(path, task=1, agent="vast")
 
 
 def test_mistakes_say_what_to_do(tmp_path: Path) -> None:
     path = tmp_path / "some.toml"
     path.write_text('dataset = "mine"\n')
-    with pytest.raises(config.ConfigError, match=r"--agent: expected one of vast, iql"):
+    with pytest.raises(errors.ConfigError, match=r"--agent: expected one of vast, iql"):
         config.load(path, task=1, agent="fqln")
     with pytest.raises(
-        config.ConfigError, match=r"baselines/fql_n\.toml: no such .* configs/baselines"
+        errors.ConfigError, match=r"baselines/fql_n\.toml: no such .* configs/baselines"
     ):
         config.load(path, task=1, agent="fql-n")
     shutil.copytree(BASELINES, tmp_path / "baselines")
     with pytest.raises(
-        config.ConfigError,
+        errors.ConfigError,
         match=r"settings of 'mine', found .*scene-play.*datasets\.mine",
     ):
         config.load(path, task=1, agent="fql")
-    with pytest.raises(config.ConfigError, match=r"many data sets; .* --agent"):
+    with pytest.raises(errors.ConfigError, match=r"many data sets; .* --agent"):
         config.load(tmp_path / "baselines/fql.toml", task=1)
 
 
@@ -207,7 +207,7 @@ def test_mistakes_say_what_to_do(tmp_path: Path) -> None:
 )
 def test_errors_name_the_agents_keys(table: str, message: str) -> None:
     raw = {"dataset": "some", "agent": tomllib.loads(table)}
-    with pytest.raises(config.ConfigError, match=message) as error:
+    with pytest.raises(errors.ConfigError, match=message) as error:
         config.decode(raw, where="some.toml")
     assert "\n" not in str(error.value)
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer import config
+from trainer import config, errors
 
 TOML = """
 dataset = "cube-single-play"
@@ -66,15 +66,15 @@ def test_mistakes_are_one_line_that_names_the_key(
     tmp_path: Path, old: str, new: str, message: str
 ) -> None:
     assert old in TOML
-    with pytest.raises(config.ConfigError, match=message) as error:
+    with pytest.raises(errors.ConfigError, match=message) as error:
         config.load(write(tmp_path, TOML.replace(old, new)), task=1)
     assert "\n" not in str(error.value)
 
 
 def test_task_and_file_must_exist(tmp_path: Path) -> None:
-    with pytest.raises(config.ConfigError, match="from 1 to 5, got 6"):
+    with pytest.raises(errors.ConfigError, match="from 1 to 5, got 6"):
         config.load(write(tmp_path, TOML), task=6)
-    with pytest.raises(config.ConfigError, match="no such configuration file"):
+    with pytest.raises(errors.ConfigError, match="no such configuration file"):
         config.load(tmp_path / "none.toml", task=1)
 
 

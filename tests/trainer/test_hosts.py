@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from trainer.hosts import HostsError, Place, Stop, check_alike, gather, roll_call
+from trainer.errors import HostsError
+from trainer.hosts import Place, Stop, check_alike, gather, roll_call
 from trainer.peers import Watch
 
 VARIABLES = {

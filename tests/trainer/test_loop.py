@@ -18,11 +18,12 @@ from rich.console import Console
 from pipeline.store.errors import DataFormatError
 from pipeline.store.reader import Store
 from tests.stores import write_store
-from trainer import loop
+from trainer import errors, loop
 from trainer.agents.vast_config import VASTConfig
-from trainer.checkpoints import Checkpoints, StorageError
+from trainer.checkpoints import Checkpoints
 from trainer.config import Config, TrainerConfig
 from trainer.data.table import RowTable, load_table
+from trainer.errors import StorageError
 from trainer.run import METRICS_FILE, Run, describe_run, read_lines
 from trainer.sharding import MeshConfig
 
@@ -284,7 +285,7 @@ def test_sigterm_saves_and_says_so(
 
     thread = threading.Thread(target=stop)
     thread.start()
-    with pytest.raises(loop.PreemptedError, match="run the same command to go on"):
+    with pytest.raises(errors.PreemptedError, match="run the same command to go on"):
         loop.train(run, table, tmp_path, console=QUIET)
     thread.join()
     step = Checkpoints(tmp_path).latest()
@@ -322,7 +323,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(
     loop.train(make_run(store, table, steps=20), table, tmp_path, console=QUIET)
     poisoned = dataclasses.replace(table, rewards=table.rewards * np.nan)
     with pytest.raises(
-        loop.TrainingDivergedError,
+        errors.TrainingDivergedError,
         match=r"critic_loss.*between steps 20 and 30.*good checkpoint is step 20",
     ):
         loop.train(run, poisoned, tmp_path, console=QUIET)
@@ -338,7 +339,7 @@ def test_values_above_all_returns_stop_the_run(
     # Rewards that the facts know nothing of drive values up, to no end.
     risen = dataclasses.replace(table, rewards=table.rewards + 1e4)
     with pytest.raises(
-        loop.TrainingDivergedError,
+        errors.TrainingDivergedError,
         match=r"critic .* far above any return, 0 at most, between steps \d+ and \d+; "
         r"the last good checkpoint is step 20 .*trainer\.max_over_estimation",
     ):

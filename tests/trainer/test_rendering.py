@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from trainer.errors import EvaluationError
 from trainer.evaluation.drawing import Painter, PhysicsState
 from trainer.evaluation.environments import (
     EnvironmentSpec,
     EpisodeEnvironment,
     make_environment,
 )
-from trainer.evaluation.processes import EvaluationError
 from trainer.evaluation.rendering import NoBackendError, choose_backends
 
 ANT = EnvironmentSpec("antmaze-medium-singletask-task1-v0")

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from trainer.errors import EvaluationError
 from trainer.evaluation.environments import IDLE, EnvironmentSpec, Episode, episode_seed
-from trainer.evaluation.processes import EvaluationError
 from trainer.evaluation.rollouts import AgentActor, RolloutPool
 
 LIMIT = 300

@@ -18,7 +18,7 @@ from pipeline.store import files
 from pipeline.store.manifest import Task
 from tests.fake_gcs import forget_clients, serve
 from tests.stores import make_facts, make_table, write_store
-from trainer import config
+from trainer import config, errors
 from trainer.agents import AGENTS
 from trainer.commands.sweep import Sweep as SweepCommand
 from trainer.evaluation.records import Evaluation, append_evaluation, read_evaluations
@@ -345,7 +345,7 @@ def test_mistakes(sweep: Path) -> None:
     def refused(before: str, after: str) -> str:
         assert before in text
         sweep.write_text(text.replace(before, after))
-        with pytest.raises(config.ConfigError) as caught:
+        with pytest.raises(errors.ConfigError) as caught:
             cells_of(sweep)
         return str(caught.value)
 
@@ -364,9 +364,9 @@ def test_mistakes(sweep: Path) -> None:
     )
     assert "seedz" in refused("seeds = 3", "seedz = 3")
     sweep.write_text(text)
-    with pytest.raises(config.ConfigError, match="no cell's name is like 'x\\*'"):
+    with pytest.raises(errors.ConfigError, match="no cell's name is like 'x\\*'"):
         cells_of(sweep, only="x*")
-    with pytest.raises(config.ConfigError, match="no such sweep"):
+    with pytest.raises(errors.ConfigError, match="no such sweep"):
         read_sweep(sweep.parent / "nothing.toml")
 
 

@@ -44,7 +44,7 @@ class Train:
     def execute(self, overrides: list[str], console: Console) -> int:
         """Runs the command; its exit code is returned."""
         from trainer import config as configuration
-        from trainer import hosts, loop
+        from trainer import errors, hosts
 
         config = configuration.load(self.config, task=self.task, agent=self.agent)
         if overrides:
@@ -54,7 +54,9 @@ class Train:
                 args=overrides,
                 prog="python -m trainer train CONFIG",
             )
-        with hosts.together(alike=(loop.PreemptedError, loop.TrainingDivergedError)):
+        with hosts.together(
+            alike=(errors.PreemptedError, errors.TrainingDivergedError)
+        ):
             # One says it for all; errors are said by each.
             self._train(config, console if hosts.is_primary() else Console(quiet=True))
         return 0

@@ -19,12 +19,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from trainer.errors import EvaluationError
 from trainer.evaluation.environments import (
     EnvironmentSpec,
     EpisodeEnvironment,
     make_environment,
 )
-from trainer.evaluation.processes import Child, EvaluationError, Failure
+from trainer.evaluation.processes import Child, Failure
 from trainer.evaluation.rendering import NoBackendError, choose_backends, use_backend
 
 Float32 = npt.NDArray[np.float32]

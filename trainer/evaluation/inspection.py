@@ -20,6 +20,7 @@ from pipeline.store import files
 from pipeline.store.errors import DataFormatError
 from pipeline.store.reader import Store
 from trainer.checkpoints import Checkpoints
+from trainer.errors import EvaluationError
 from trainer.evaluation import charts, subgoal_charts
 from trainer.evaluation.configurations import (
     Configuration,
@@ -36,7 +37,6 @@ from trainer.evaluation.inspected import (
     SCENE_FILE,
     VIDEO_FILE,
 )
-from trainer.evaluation.processes import EvaluationError
 from trainer.evaluation.rendering import NoBackendError
 from trainer.evaluation.rollouts import RolloutPool, usable_cores
 from trainer.evaluation.subgoals import (

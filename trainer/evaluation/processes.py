@@ -9,11 +9,9 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
 
+from trainer.errors import EvaluationError
+
 _STOP_TIMEOUT_S = 5.0
-
-
-class EvaluationError(RuntimeError):
-    """Acting in the environment failed; the message says where and why."""
 
 
 class Failure(NamedTuple):

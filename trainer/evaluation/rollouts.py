@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainer.agents.base import Agent
+from trainer.errors import EvaluationError
 from trainer.evaluation.environments import (
     IDLE,
     EnvironmentFacts,
@@ -26,7 +27,7 @@ from trainer.evaluation.environments import (
     Turn,
     serve,
 )
-from trainer.evaluation.processes import Child, EvaluationError
+from trainer.evaluation.processes import Child
 from trainer.nn.networks import Params
 
 # More environments make the policy's batch larger and the start longer: making one

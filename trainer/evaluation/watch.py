@@ -17,21 +17,17 @@ from rich.console import Console
 
 from pipeline.store.files import is_remote
 from trainer.checkpoints import Checkpoints
+from trainer.errors import PreemptedError, StalledError
 from trainer.evaluation.evaluator import Evaluator, episode_bars, make_evaluators
 from trainer.evaluation.records import Evaluation, read_evaluations
 from trainer.evaluation.rollouts import DEFAULT_ENVIRONMENTS
 from trainer.folders import FolderLike, open_folder
-from trainer.loop import PreemptedError
 from trainer.nn.networks import Params
 from trainer.run import CHECKPOINTS, RUN_FILE, Run, read_run
 from trainer.signals import handled
 
 _ATTEMPTS = 3
 _DELETION_S = 2.0
-
-
-class StalledError(RuntimeError):
-    """No checkpoint came for too long: says since when, and which one was the last."""
 
 
 @dataclass(frozen=True)

@@ -20,15 +20,8 @@ from etils import epath
 
 from pipeline.store.files import is_remote
 from trainer import config as configuration
-from trainer.config import (
-    TASKS,
-    Config,
-    ConfigError,
-    Json,
-    differences,
-    merge_tables,
-    read_toml,
-)
+from trainer.config import TASKS, Config, Json, differences, merge_tables, read_toml
+from trainer.errors import ConfigError
 from trainer.evaluation.records import evaluation_key, read_evaluations
 from trainer.folders import open_folder
 from trainer.run import CHECKPOINTS, METRICS_FILE, RUN_FILE, read_run

@@ -21,7 +21,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from pipeline.store import files
 from pipeline.store.files import is_remote
-from trainer.exits import EXIT_FAILED, EXIT_PREEMPTED
+from trainer.errors import EXIT_FAILED, EXIT_PREEMPTED
 from trainer.signals import handled
 from trainer.sweep.cells import Cell, State, logged_step, look
 
