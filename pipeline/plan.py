@@ -22,9 +22,8 @@ from pipeline.labels import label_tasks
 from pipeline.sources.base import Facts, Source
 from pipeline.store import arrays, schema
 from pipeline.store.errors import DataFormatError
-from pipeline.store.manifest import FieldSpec, Origin, Task
+from pipeline.store.manifest import FieldSpec, Origin, Split, Task
 
-Split = Literal["train", "val"]
 OnBadEpisode = Literal["refuse", "skip"]
 OnBadFile = Literal["refuse", "skip"]
 

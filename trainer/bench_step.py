@@ -26,7 +26,7 @@ from rich.table import Table
 from trainer import flops, sharding
 from trainer.agents import AGENTS
 from trainer.agents.base import Agent, DataFacts, Metrics
-from trainer.data.made_up import draw_batches, random_table, shape_facts
+from trainer.costs.random_data import draw_batches, random_table, shape_facts
 from trainer.data.table import RowTable
 from trainer.describe_mesh import devices_of, memory_of, parse_mesh
 from trainer.network_shapes import optimised_layers, read_networks

@@ -12,7 +12,7 @@ import jax
 from trainer import flops
 from trainer.agents import make_agent
 from trainer.config import Config, encode
-from trainer.data.made_up import shape_facts
+from trainer.costs.random_data import shape_facts
 from trainer.network_shapes import Network, optimised_layers, read_networks
 
 UPDATES = 1_000_000

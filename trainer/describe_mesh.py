@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from trainer import sharding
 from trainer.agents import make_agent
 from trainer.agents.base import Agent, DataFacts
-from trainer.data.made_up import batch_shapes
+from trainer.costs.random_data import batch_shapes
 from trainer.sharding import MeshConfig
 from trainer.state import TrainState, abstract_state, layout, make_train_call
 

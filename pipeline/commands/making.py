@@ -12,12 +12,13 @@ from pipeline import fetch, progress, shard
 from pipeline.commands import writing
 from pipeline.commands.arguments import EnvironmentId, check_workers, usage_errors
 from pipeline.domains import Domain, find_domain, parse_dataset
-from pipeline.plan import Split, installed_versions, look_at
+from pipeline.plan import installed_versions, look_at
 from pipeline.sources import collected
 from pipeline.sources import inputs as input_files
 from pipeline.sources.base import Source
 from pipeline.sources.collect import check_scripted
 from pipeline.sources.collected import CollectedEpisodes, Recipe
+from pipeline.store.manifest import Split
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Literal, get_args
 
 from pipeline.domains import known_datasets
-from pipeline.plan import Split
 from pipeline.sources import hdf5, inputs, npz
 from pipeline.sources.base import Source
 from pipeline.sources.d4rl_hdf5 import D4rlHdf5
@@ -13,6 +12,7 @@ from pipeline.sources.minari import MAIN_FILE, Minari
 from pipeline.sources.ogbench_npz import OgbenchNpz
 from pipeline.sources.own_npz import OwnNpz
 from pipeline.store import schema
+from pipeline.store.manifest import Split
 
 Kind = Literal["ogbench", "npz", "d4rl", "minari"]
 

@@ -18,12 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.episodes import EpisodeRange
-from pipeline.plan import Split
 from pipeline.sources.base import Block, Facts, Rows
 from pipeline.sources.collect import episode_seed
 from pipeline.sources.ogbench_npz import TERMINALS
 from pipeline.store import files, schema
 from pipeline.store.errors import DataFormatError
+from pipeline.store.manifest import Split
 
 STAGING = "staging"
 _RECIPE = f"{STAGING}/recipe.json"

@@ -20,6 +20,7 @@ DATASET_MANIFEST = "dataset.json"
 PART_MANIFEST = "part.json"
 
 Json = dict[str, Any]
+Split = Literal["train", "val"]
 Recipe = Literal["maze", "cube", "scene", "puzzle", "stored"]
 
 _T = TypeVar("_T")

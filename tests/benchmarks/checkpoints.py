@@ -24,8 +24,8 @@ from rich.table import Table
 from pipeline.store.manifest import Task
 from trainer import config, datasets, sharding
 from trainer.checkpoints import Checkpoints
+from trainer.costs.random_data import random_table, shape_facts
 from trainer.data.feed import BatchSource, FeedConfig, make_feed
-from trainer.data.made_up import random_table, shape_facts
 from trainer.run import Run
 from trainer.state import abstract_state
 

@@ -21,7 +21,7 @@ from rich.table import Table
 
 from trainer import config, datasets, sharding
 from trainer.agents import AGENTS, make_agent
-from trainer.data.made_up import draw_batches, random_table, shape_facts
+from trainer.costs.random_data import draw_batches, random_table, shape_facts
 from trainer.state import init_state, make_train_call
 
 DATASET = "cube-double-play"

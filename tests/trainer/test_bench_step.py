@@ -23,7 +23,7 @@ from trainer.agents.base import AgentState, Metrics
 from trainer.agents.vast import VAST
 from trainer.agents.vast_config import VASTConfig
 from trainer.commands.bench import Bench
-from trainer.data.made_up import draw_batches, random_table, shape_facts
+from trainer.costs.random_data import draw_batches, random_table, shape_facts
 from trainer.data.nstep import NStepSampler
 from trainer.flops import forward_flops
 from trainer.sharding import MeshConfig

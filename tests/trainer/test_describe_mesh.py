@@ -14,7 +14,7 @@ import pytest
 from trainer import config as configuration
 from trainer.cli import main
 from trainer.config import Config
-from trainer.data.made_up import shape_facts
+from trainer.costs.random_data import shape_facts
 from trainer.describe_mesh import MeshDescription, describe_mesh, parse_mesh
 from trainer.sharding import MeshConfig
 

@@ -12,7 +12,7 @@ from tests.trainer.baseline_cases import run
 from trainer.agents import AGENTS
 from trainer.agents.vast import VAST
 from trainer.agents.vast_config import VASTConfig
-from trainer.data.made_up import draw_batches
+from trainer.costs.random_data import draw_batches
 from trainer.nn import flow, networks
 from trainer.nn.networks import MLP
 

@@ -16,7 +16,7 @@ from tests.stores import make_facts, make_table
 from trainer import sharding
 from trainer.agents.vast import VAST
 from trainer.agents.vast_config import VASTConfig
-from trainer.data.made_up import draw_batches
+from trainer.costs.random_data import draw_batches
 from trainer.sharding import RULES, MeshConfig, Rule, make_mesh, state_shardings
 from trainer.state import TrainState, abstract_state, init_state, make_train_call
 from trainer.update import make_update

@@ -80,7 +80,7 @@ class Describe:
         import jax
 
         from trainer import describe_mesh
-        from trainer.data.made_up import shape_facts
+        from trainer.costs.random_data import shape_facts
 
         sizes = describe_mesh.parse_mesh(mesh)
         describe_mesh.make_devices(describe_mesh.devices_of(sizes))
