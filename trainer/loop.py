@@ -21,14 +21,14 @@ from rich.progress import (
 from pipeline.store.errors import DataFormatError
 from trainer import hosts, sharding
 from trainer.agents.base import Metrics
-from trainer.checkpoints import Checkpoints
 from trainer.data.feed import BatchSource, gather_on_device, make_feed
 from trainer.data.resident import ResidentRows
 from trainer.data.table import RowTable
 from trainer.errors import PreemptedError, StorageError, TrainingDivergedError
-from trainer.folders import FolderLike, open_folder
 from trainer.metrics import MetricsWriter, combine, nonfinite, over_estimated, records
-from trainer.run import CHECKPOINTS, RUN_FILE, Run, write_run
+from trainer.runs.checkpoints import Checkpoints
+from trainer.runs.folder import CHECKPOINTS, RUN_FILE, FolderLike, open_folder
+from trainer.runs.run import Run, write_run
 from trainer.signals import handled
 from trainer.state import CALLS_AHEAD, TrainCall, init_state, make_train_call, step_of
 from trainer.tracing import trace_calls

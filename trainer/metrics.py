@@ -20,8 +20,7 @@ from tensorboardX.proto.summary_pb2 import Summary
 from pipeline.store import files
 from pipeline.store.files import is_remote
 from trainer.agents.base import Metrics
-from trainer.folders import FolderLike
-from trainer.run import METRICS_FILE, TENSORBOARD
+from trainer.runs.folder import METRICS_FILE, TENSORBOARD, FolderLike
 
 Json = dict[str, Any]
 

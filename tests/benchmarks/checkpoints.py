@@ -23,10 +23,10 @@ from rich.table import Table
 
 from pipeline.store.manifest import Task
 from trainer import config, datasets, sharding
-from trainer.checkpoints import Checkpoints
 from trainer.costs.random_data import random_table, shape_facts
 from trainer.data.feed import BatchSource, FeedConfig, make_feed
-from trainer.run import Run
+from trainer.runs.checkpoints import Checkpoints
+from trainer.runs.run import Run
 from trainer.state import abstract_state
 
 CONFIG = Path(__file__).parents[2] / "configs" / "wide" / "cube-triple-play-4096.toml"

@@ -41,9 +41,9 @@ from trainer.data.sampler import Array, HorizonBatch, HorizonSampler
 from trainer.data.table import RowTable, load_table
 from trainer.evaluation.environments import EnvironmentSpec
 from trainer.evaluation.rollouts import AgentActor, RolloutPool
-from trainer.evaluation.summary import Score
 from trainer.nn.networks import Params
-from trainer.run import describe_run
+from trainer.runs.run import describe_run
+from trainer.runs.success_rates import Score
 from trainer.toy import grid, neural
 from trainer.toy.tabular import fixed_point, one_step
 from trainer.toy.training import train

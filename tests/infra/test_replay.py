@@ -23,7 +23,7 @@ from pipeline.store import files
 from tests.fake_gcs import serve
 from tests.infra.commands import GPU, documents
 from tests.stores import write_store
-from trainer.run import CHECKPOINTS, METRICS_FILE, read_lines
+from trainer.runs.folder import CHECKPOINTS, METRICS_FILE, read_lines
 
 INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 HOSTS = 4

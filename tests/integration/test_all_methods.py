@@ -14,9 +14,10 @@ import pytest
 from tests.domain_stores import write_domain_store
 from trainer import cli, config
 from trainer.agents import AGENTS
-from trainer.evaluation.records import read_evaluations
 from trainer.evaluation.tables import paper_datasets
-from trainer.run import METRICS_FILE, read_lines, read_run
+from trainer.runs.evaluations import read_evaluations
+from trainer.runs.folder import METRICS_FILE, read_lines
+from trainer.runs.run import read_run
 
 TASK = 2
 STEPS = 5

@@ -37,29 +37,18 @@ from tests.fake_gcs import failing, forget_clients, serve
 from tests.trainer.test_watch import steps_of, train_past, training, watched
 from trainer import loop
 from trainer.agents.iql import IQLConfig
-from trainer.checkpoints import Checkpoints
 from trainer.cli import main as trainer_main
 from trainer.config import Config, TrainerConfig
 from trainer.data.feed import BatchSource, FeedConfig, make_feed, open_rows
 from trainer.data.resident import ResidentRows
-from trainer.evaluation.history import read_history
-from trainer.evaluation.inspected import SUBGOALS
-from trainer.evaluation.records import (
-    Evaluation,
-    append_evaluation,
-    read_evaluations,
-)
 from trainer.evaluation.report import write_report
 from trainer.evaluation.watch import Patience, watch_run
-from trainer.folders import open_folder
-from trainer.run import (
-    CHECKPOINTS,
-    METRICS_FILE,
-    Run,
-    describe_run,
-    read_lines,
-    read_run,
-)
+from trainer.runs.checkpoints import Checkpoints
+from trainer.runs.evaluations import Evaluation, append_evaluation, read_evaluations
+from trainer.runs.folder import CHECKPOINTS, METRICS_FILE, open_folder, read_lines
+from trainer.runs.history import read_history
+from trainer.runs.run import Run, describe_run, read_run
+from trainer.runs.subgoal_files import SUBGOALS
 
 pytestmark = [
     # Google's client warns of its own ways.

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from tests.stores import write_store
-from trainer.checkpoints import Checkpoints
-from trainer.run import METRICS_FILE, read_lines, read_run
+from trainer.runs.checkpoints import Checkpoints
+from trainer.runs.folder import METRICS_FILE, read_lines
+from trainer.runs.run import read_run
 
 DEVICES = 8
 TOML = """

@@ -9,10 +9,10 @@ import numpy as np
 from pipeline.store.manifest import Task
 from tests.stores import make_facts, make_table
 from trainer.agents.vast_config import VASTConfig
-from trainer.checkpoints import Checkpoints
 from trainer.config import Config, TrainerConfig
 from trainer.data.feed import BatchSource, make_feed
-from trainer.run import Run, read_run, write_run
+from trainer.runs.checkpoints import Checkpoints
+from trainer.runs.run import Run, read_run, write_run
 from trainer.state import TrainState
 
 LIMIT = 60

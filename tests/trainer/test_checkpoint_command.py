@@ -14,11 +14,11 @@ from safetensors.numpy import load_file
 
 from pipeline.store.errors import DataFormatError
 from tests.trainer.runs import FakeTrainer, make_run
-from trainer import export
-from trainer.checkpoints import Checkpoints
 from trainer.commands.checkpoint import Checkpoint
 from trainer.nn.networks import Params
-from trainer.run import Run
+from trainer.runs import export
+from trainer.runs.checkpoints import Checkpoints
+from trainer.runs.run import Run
 
 QUIET = Console(quiet=True)
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.stores import write_store
 from trainer.cli import main
-from trainer.run import METRICS_FILE, read_lines
+from trainer.runs.folder import METRICS_FILE, read_lines
 
 TOML = """
 dataset = "pointmaze-medium-navigate"

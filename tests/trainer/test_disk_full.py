@@ -16,7 +16,7 @@ import pytest
 
 from tests.stores import write_store
 from tests.trainer.runs import final_params
-from trainer.run import METRICS_FILE, RUN_FILE, read_lines
+from trainer.runs.folder import METRICS_FILE, RUN_FILE, read_lines
 
 TOML = """
 dataset = "pointmaze-medium-navigate"

@@ -14,12 +14,9 @@ from tests.trainer.runs import LIMIT, FakeTrainer, make_run
 from trainer.evaluation.environments import EnvironmentSpec
 from trainer.evaluation.evaluate import evaluate_run
 from trainer.evaluation.evaluator import task_environment
-from trainer.evaluation.records import (
-    Evaluation,
-    append_evaluation,
-    read_evaluations,
-)
-from trainer.run import EVALUATIONS_FILE, Run, read_run, write_run
+from trainer.runs.evaluations import Evaluation, append_evaluation, read_evaluations
+from trainer.runs.folder import EVALUATIONS_FILE
+from trainer.runs.run import Run, read_run, write_run
 
 
 @pytest.fixture(scope="module")

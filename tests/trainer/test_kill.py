@@ -16,8 +16,8 @@ import pytest
 
 from tests.stores import write_store
 from tests.trainer.runs import final_params
-from trainer.checkpoints import Checkpoints
-from trainer.run import CHECKPOINTS, METRICS_FILE, read_lines
+from trainer.runs.checkpoints import Checkpoints
+from trainer.runs.folder import CHECKPOINTS, METRICS_FILE, read_lines
 
 # Saves are many and updates few, so that most kills fall into a save.
 TOML = """

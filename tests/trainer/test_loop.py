@@ -20,11 +20,12 @@ from pipeline.store.reader import Store
 from tests.stores import write_store
 from trainer import errors, loop
 from trainer.agents.vast_config import VASTConfig
-from trainer.checkpoints import Checkpoints
 from trainer.config import Config, TrainerConfig
 from trainer.data.table import RowTable, load_table
 from trainer.errors import StorageError
-from trainer.run import METRICS_FILE, Run, describe_run, read_lines
+from trainer.runs.checkpoints import Checkpoints
+from trainer.runs.folder import METRICS_FILE, read_lines
+from trainer.runs.run import Run, describe_run
 from trainer.sharding import MeshConfig
 
 QUIET = Console(quiet=True)

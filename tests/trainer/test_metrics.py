@@ -10,7 +10,7 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 from trainer.metrics import MetricsWriter
-from trainer.run import METRICS_FILE, TENSORBOARD, read_lines
+from trainer.runs.folder import METRICS_FILE, TENSORBOARD, read_lines
 
 ROOM = 4096
 

@@ -17,12 +17,13 @@ from pipeline.store.manifest import Task
 from trainer.agents.base import DataFacts
 from trainer.agents.vast_config import VASTConfig
 from trainer.config import Config, TrainerConfig
-from trainer.evaluation.history import read_history
-from trainer.evaluation.records import Evaluation, append_evaluation
 from trainer.evaluation.report import write_report
 from trainer.evaluation.results import HEADINGS, cells, result_rows
-from trainer.evaluation.summary import summarize, wilson_interval
-from trainer.run import METRICS_FILE, Run, write_run
+from trainer.runs.evaluations import Evaluation, append_evaluation
+from trainer.runs.folder import METRICS_FILE
+from trainer.runs.history import read_history
+from trainer.runs.run import Run, write_run
+from trainer.runs.success_rates import summarize, wilson_interval
 
 K = 5
 RUN = Run(

@@ -13,9 +13,9 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from pipeline.store.errors import DataFormatError
 from tests.trainer.runs import CONFIG, TABLE, make_run
 from trainer import sharding
-from trainer.checkpoints import Checkpoints
 from trainer.data.feed import BatchSource, make_feed
-from trainer.run import Run
+from trainer.runs.checkpoints import Checkpoints
+from trainer.runs.run import Run
 from trainer.sharding import MeshConfig, make_mesh
 from trainer.state import TrainState, abstract_state, layout
 

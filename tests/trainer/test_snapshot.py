@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from trainer.snapshot import Snapshot
+from trainer.runs.snapshot import Snapshot
 
 Tree = dict[str, jax.Array]
 

@@ -21,17 +21,10 @@ from tests.stores import make_facts, make_table, write_store
 from trainer import config, errors
 from trainer.agents import AGENTS
 from trainer.commands.sweep import Sweep as SweepCommand
-from trainer.evaluation.records import Evaluation, append_evaluation, read_evaluations
 from trainer.evaluation.tables import paper_datasets
-from trainer.folders import find_folders
-from trainer.run import (
-    CHECKPOINTS,
-    METRICS_FILE,
-    RUN_FILE,
-    Run,
-    read_run,
-    write_run,
-)
+from trainer.runs.evaluations import Evaluation, append_evaluation, read_evaluations
+from trainer.runs.folder import CHECKPOINTS, METRICS_FILE, RUN_FILE, find_folders
+from trainer.runs.run import Run, read_run, write_run
 from trainer.sweep.cells import Cell, logged_step, look, make_cells, read_sweep
 from trainer.sweep.run import LOGS, Clock, Processes, run_sweep
 

@@ -19,14 +19,14 @@ from orbax.checkpoint._src.path import step as step_lib
 from rich.console import Console
 
 from tests.trainer.runs import FakeTrainer
-from trainer.checkpoints import Checkpoints
 from trainer.errors import PreemptedError, StalledError, StorageError
 from trainer.evaluation import rollouts, watch
 from trainer.evaluation.evaluate import evaluate_run
 from trainer.evaluation.evaluator import Evaluator
-from trainer.evaluation.records import Evaluation, read_evaluations
 from trainer.evaluation.watch import Patience, watch_run
-from trainer.run import CHECKPOINTS
+from trainer.runs.checkpoints import Checkpoints
+from trainer.runs.evaluations import Evaluation, read_evaluations
+from trainer.runs.folder import CHECKPOINTS
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from trainer.export import Inspection
+    from trainer.runs.export import Inspection
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Checkpoint:
 
     def execute(self, console: Console) -> int:
         """Runs the command; its exit code is returned."""
-        from trainer import export
+        from trainer.runs import export
 
         if self.what == "export":
             if self.out is None:

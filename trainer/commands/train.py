@@ -65,7 +65,7 @@ class Train:
         from pipeline.store.reader import Store
         from trainer import loop
         from trainer.data.feed import open_rows
-        from trainer.run import describe_run
+        from trainer.runs.run import describe_run
 
         store = Store(self.store)
         with Progress(

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import trim_mean
 
-from trainer.evaluation.records import Evaluation
-from trainer.evaluation.summary import select_largest
+from trainer.runs.evaluations import Evaluation
+from trainer.runs.success_rates import select_largest
 
 _RESAMPLES = 10_000
 

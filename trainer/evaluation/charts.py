@@ -25,10 +25,10 @@ except ImportError as error:
         f"drawing a report needs matplotlib ({error}); pip install 'vast-rl[report]'"
     ) from error
 
-from trainer.evaluation.history import Float64, History
-from trainer.evaluation.records import Evaluation
-from trainer.evaluation.summary import pool_by_step, select_largest
 from trainer.evaluation.tables import PaperResult
+from trainer.runs.evaluations import Evaluation
+from trainer.runs.history import Float64, History
+from trainer.runs.success_rates import pool_by_step, select_largest
 
 BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 PURPLE, SKY, BLACK, GREY = "#CC79A7", "#56B4E9", "#222222", "#8A8A8A"

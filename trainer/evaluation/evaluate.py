@@ -10,13 +10,13 @@ from typing import Literal
 from rich.console import Console
 
 from pipeline.store.errors import DataFormatError
-from trainer.checkpoints import Checkpoints
 from trainer.evaluation.evaluator import episode_bars, make_evaluators
-from trainer.evaluation.records import Evaluation
 from trainer.evaluation.rollouts import DEFAULT_ENVIRONMENTS
 from trainer.evaluation.watch import restore_unless_deleted
-from trainer.folders import FolderLike, open_folder
-from trainer.run import read_run
+from trainer.runs.checkpoints import Checkpoints
+from trainer.runs.evaluations import Evaluation
+from trainer.runs.folder import FolderLike, open_folder
+from trainer.runs.run import read_run
 
 Steps = Sequence[int] | Literal["latest", "all"]
 

@@ -18,16 +18,12 @@ from rich.progress import (
 
 from pipeline.store.errors import DataFormatError
 from trainer.evaluation.environments import EnvironmentFacts, EnvironmentSpec
-from trainer.evaluation.records import (
-    Evaluation,
-    append_evaluation,
-    evaluation_key,
-)
 from trainer.evaluation.rollouts import AgentActor, RolloutPool, usable_cores
-from trainer.evaluation.summary import Score
-from trainer.folders import FolderLike
 from trainer.nn.networks import Params
-from trainer.run import Run
+from trainer.runs.evaluations import Evaluation, append_evaluation, evaluation_key
+from trainer.runs.folder import FolderLike
+from trainer.runs.run import Run
+from trainer.runs.success_rates import Score
 
 _SINGLE_TASK = re.compile(r"(?<=-singletask-task)\d+(?=-)")
 

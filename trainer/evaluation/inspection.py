@@ -19,7 +19,6 @@ from rich.console import Console
 from pipeline.store import files
 from pipeline.store.errors import DataFormatError
 from pipeline.store.reader import Store
-from trainer.checkpoints import Checkpoints
 from trainer.errors import EvaluationError
 from trainer.evaluation import charts, subgoal_charts
 from trainer.evaluation.configurations import (
@@ -30,13 +29,6 @@ from trainer.evaluation.configurations import (
 from trainer.evaluation.drawing import Image, Painter
 from trainer.evaluation.evaluate import choose_steps
 from trainer.evaluation.evaluator import task_environment
-from trainer.evaluation.inspected import (
-    ARRAYS_FILE,
-    ERRORS_FILE,
-    JSON_FILE,
-    SCENE_FILE,
-    VIDEO_FILE,
-)
 from trainer.evaluation.rendering import NoBackendError
 from trainer.evaluation.rollouts import RolloutPool, usable_cores
 from trainer.evaluation.subgoals import (
@@ -46,8 +38,16 @@ from trainer.evaluation.subgoals import (
     mean_by_horizon,
     play_traces,
 )
-from trainer.folders import FolderLike, name_of, open_folder
-from trainer.run import Run, read_run
+from trainer.runs.checkpoints import Checkpoints
+from trainer.runs.folder import FolderLike, name_of, open_folder
+from trainer.runs.run import Run, read_run
+from trainer.runs.subgoal_files import (
+    ARRAYS_FILE,
+    ERRORS_FILE,
+    JSON_FILE,
+    SCENE_FILE,
+    VIDEO_FILE,
+)
 
 _VIDEO_FRAMES = 40
 _VIDEO_MS = 100

@@ -13,13 +13,14 @@ from etils import epath
 
 from pipeline.store import files
 from pipeline.store.errors import DataFormatError
-from trainer.evaluation import aggregates, charts, inspected, results
-from trainer.evaluation.history import History, read_history
+from trainer.evaluation import aggregates, charts, results
 from trainer.evaluation.page import Picture, Section, Table, render
-from trainer.evaluation.records import Evaluation, read_evaluations
 from trainer.evaluation.tables import METHODS, PAPER, find_paper_result
-from trainer.folders import FolderLike, find_folders, name_of, open_folder
-from trainer.run import RUN_FILE, Run, read_run
+from trainer.runs import subgoal_files
+from trainer.runs.evaluations import Evaluation, read_evaluations
+from trainer.runs.folder import RUN_FILE, FolderLike, find_folders, name_of, open_folder
+from trainer.runs.history import History, read_history
+from trainer.runs.run import Run, read_run
 
 HTML_FILE = "report.html"
 MARKDOWN_FILE = "report.md"
@@ -182,24 +183,24 @@ def _pictures(source: _Source) -> list[Picture]:
     for name, caption, figure in drawn:
         if figure is not None:
             pictures.append(Picture(name, caption, charts.to_png(figure)))
-    return [*pictures, *_subgoal_pictures(source.folder / inspected.SUBGOALS)]
+    return [*pictures, *_subgoal_pictures(source.folder / subgoal_files.SUBGOALS)]
 
 
 def _subgoal_pictures(folder: epath.Path) -> list[Picture]:
     """What an inspection of sub-goals has left in the run's folder."""
     root = os.fspath(folder)
-    report = files.read(root, inspected.JSON_FILE).data
+    report = files.read(root, subgoal_files.JSON_FILE).data
     if report is None:
         return []
     found = json.loads(report)
     when = f"After {found['step']:,} updates, training seed {found['seed']}. "
     captions = {
-        inspected.SCENE_FILE: "Solid: the scene now. Pale and transparent: the "
+        subgoal_files.SCENE_FILE: "Solid: the scene now. Pale and transparent: the "
         "sub-goal that the policy pursues, k steps ahead. Below it stands what in it "
         "is not the prediction's own.",
-        inspected.VIDEO_FILE: "The same episode, from start to end.",
-        inspected.ERRORS_FILE: "Sub-goals of rollouts against the states that came k "
-        "steps later. A policy's sub-goal is a draw and it need not get there: below "
+        subgoal_files.VIDEO_FILE: "The same episode, from start to end.",
+        subgoal_files.ERRORS_FILE: "Sub-goals of rollouts against the states that came "
+        "k steps later. A policy's sub-goal is a draw and it need not get there: below "
         "the line of nothing moving is good.",
     }
     there = ((name, files.read(root, name).data) for name in captions)

@@ -8,10 +8,10 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainer.evaluation.records import Evaluation
-from trainer.evaluation.summary import Summary, summarize
 from trainer.evaluation.tables import METHODS, PaperResult, find_paper_result
-from trainer.run import Run
+from trainer.runs.evaluations import Evaluation
+from trainer.runs.run import Run
+from trainer.runs.success_rates import Summary, summarize
 
 NOT_EVALUATED = "not evaluated yet"
 

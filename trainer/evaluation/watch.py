@@ -16,14 +16,14 @@ from etils import epath
 from rich.console import Console
 
 from pipeline.store.files import is_remote
-from trainer.checkpoints import Checkpoints
 from trainer.errors import PreemptedError, StalledError
 from trainer.evaluation.evaluator import Evaluator, episode_bars, make_evaluators
-from trainer.evaluation.records import Evaluation, read_evaluations
 from trainer.evaluation.rollouts import DEFAULT_ENVIRONMENTS
-from trainer.folders import FolderLike, open_folder
 from trainer.nn.networks import Params
-from trainer.run import CHECKPOINTS, RUN_FILE, Run, read_run
+from trainer.runs.checkpoints import Checkpoints
+from trainer.runs.evaluations import Evaluation, read_evaluations
+from trainer.runs.folder import CHECKPOINTS, RUN_FILE, FolderLike, open_folder
+from trainer.runs.run import Run, read_run
 from trainer.signals import handled
 
 _ATTEMPTS = 3

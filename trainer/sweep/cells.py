@@ -22,9 +22,9 @@ from pipeline.store.files import is_remote
 from trainer import config as configuration
 from trainer.config import TASKS, Config, Json, differences, merge_tables, read_toml
 from trainer.errors import ConfigError
-from trainer.evaluation.records import evaluation_key, read_evaluations
-from trainer.folders import open_folder
-from trainer.run import CHECKPOINTS, METRICS_FILE, RUN_FILE, read_run
+from trainer.runs.evaluations import evaluation_key, read_evaluations
+from trainer.runs.folder import CHECKPOINTS, METRICS_FILE, RUN_FILE, open_folder
+from trainer.runs.run import read_run
 
 # Enough for the last record of metrics.jsonl.
 _TAIL_BYTES = 1 << 16

@@ -1,13 +1,4 @@
-"""A run on disk or gs://: what its folder holds and what makes it the run it is.
-
-```
-RUN/run.json            configuration, task, facts of the data, fingerprint, versions
-RUN/metrics.jsonl       one line per seed and log point of training
-RUN/tensorboard/        the same, for TensorBoard
-RUN/checkpoints/STEP/   Orbax: params, train, data, run
-RUN/evaluations.jsonl   one line per evaluated step, seed and task
-```
-"""
+"""What makes a run the run it is, and ``run.json``, which says so."""
 
 import dataclasses
 import importlib.metadata
@@ -27,13 +18,7 @@ from trainer.agents import make_agent
 from trainer.agents.base import Agent, DataFacts
 from trainer.config import Config
 from trainer.data.table import acting_range
-from trainer.folders import FolderLike, open_folder
-
-RUN_FILE = "run.json"
-METRICS_FILE = "metrics.jsonl"
-EVALUATIONS_FILE = "evaluations.jsonl"
-CHECKPOINTS = "checkpoints"
-TENSORBOARD = "tensorboard"
+from trainer.runs.folder import RUN_FILE, FolderLike, open_folder
 
 # Whose versions can change what a run computes.
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "grain", "numpy", "vast-rl")
@@ -172,14 +157,3 @@ def read_run(folder: FolderLike) -> Run:
     except ValueError as error:
         raise DataFormatError(f"{path}: not JSON ({error})") from error
     return Run.from_json(value, where=str(path))
-
-
-def read_lines(path: FolderLike) -> list[dict[str, Any]]:
-    """Reads a JSON-lines file, on disk or gs://; one that does not exist is empty.
-
-    A last line without its end is left out: a killed writer's.
-    """
-    folder, name = os.path.split(os.fspath(path))
-    data = files.read(folder, name).data or b""
-    complete, _, _ = data.decode().rpartition("\n")
-    return [json.loads(line) for line in complete.splitlines() if line]

@@ -26,10 +26,10 @@ from pipeline.store.files import is_remote
 from trainer.agents.base import Agent, AgentState
 from trainer.config import differences
 from trainer.errors import StorageError
-from trainer.folders import FolderLike, absolute, open_folder
 from trainer.nn.networks import Params
-from trainer.run import CHECKPOINTS, Run
-from trainer.snapshot import Snapshot
+from trainer.runs.folder import CHECKPOINTS, FolderLike, absolute, open_folder
+from trainer.runs.run import Run
+from trainer.runs.snapshot import Snapshot
 from trainer.state import TrainState
 
 _PARAMS, _TRAIN, _DATA, _RUN = "params", "train", "data", "run"

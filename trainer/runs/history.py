@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trainer.folders import FolderLike, open_folder
-from trainer.run import METRICS_FILE, read_lines
+from trainer.runs.folder import METRICS_FILE, FolderLike, open_folder, read_lines
 
 Float64 = npt.NDArray[np.float64]
 

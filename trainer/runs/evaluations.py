@@ -15,8 +15,7 @@ import pydantic
 
 from pipeline.store import files
 from pipeline.store.errors import DataFormatError
-from trainer.folders import FolderLike, open_folder
-from trainer.run import EVALUATIONS_FILE, read_lines
+from trainer.runs.folder import EVALUATIONS_FILE, FolderLike, open_folder, read_lines
 
 # Writers of one file at once are few, and each write takes a fraction of a second.
 _ATTEMPTS = 20

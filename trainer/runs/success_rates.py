@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from trainer.evaluation.records import Evaluation
+from trainer.runs.evaluations import Evaluation
 
 # 97.5 % quantile of the normal distribution: two-sided intervals of 95 %.
 _Z = 1.959963984540054

@@ -17,10 +17,10 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from pipeline.store.errors import DataFormatError
-from trainer.checkpoints import ARRAY_ITEMS, Checkpoints
-from trainer.folders import FolderLike
 from trainer.nn.networks import Params
-from trainer.run import Run
+from trainer.runs.checkpoints import ARRAY_ITEMS, Checkpoints
+from trainer.runs.folder import FolderLike
+from trainer.runs.run import Run
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,37 @@
-"""Folders of runs, on disk or gs://, as one kind of path.
+"""Folders of runs, on disk or gs://, as one kind of path, and what lies in them.
+
+```
+RUN/run.json            configuration, task, facts of the data, fingerprint, versions
+RUN/metrics.jsonl       one line per seed and log point of training
+RUN/tensorboard/        the same, for TensorBoard
+RUN/checkpoints/STEP/   Orbax: params, train, data, run
+RUN/evaluations.jsonl   one line per evaluated step, seed and task
+RUN/subgoals/           an inspection of predicted sub-goals, see `subgoal_files`
+```
 
 Small files are read and written through ``pipeline.store.files``; this is for what
 needs a path: Orbax, and asking what a folder holds.
 """
 
+import importlib.metadata
 import importlib.util
+import json
 import os
 from fnmatch import fnmatchcase
+from typing import Any
 
 from etils import epath
 
+from pipeline.store import files
 from pipeline.store.files import follow_emulator, is_remote
 
 FolderLike = str | os.PathLike[str]
+
+RUN_FILE = "run.json"
+METRICS_FILE = "metrics.jsonl"
+EVALUATIONS_FILE = "evaluations.jsonl"
+CHECKPOINTS = "checkpoints"
+TENSORBOARD = "tensorboard"
 
 
 def open_folder(path: FolderLike) -> epath.Path:
@@ -99,3 +118,14 @@ def _configure_gcsfs() -> None:
                 protocol, "gcsfs.core.GCSFileSystem", clobber=True
             )
     fsspec.config.conf["gs"] = {**fsspec.config.conf.get("gs", {}), **options}
+
+
+def read_lines(path: FolderLike) -> list[dict[str, Any]]:
+    """Reads a JSON-lines file, on disk or gs://; one that does not exist is empty.
+
+    A last line without its end is left out: a killed writer's.
+    """
+    folder, name = os.path.split(os.fspath(path))
+    data = files.read(folder, name).data or b""
+    complete, _, _ = data.decode().rpartition("\n")
+    return [json.loads(line) for line in complete.splitlines() if line]
