@@ -13,7 +13,7 @@ import pytest
 from pipeline.domains import parse_dataset
 from tests.domain_stores import write_domain_store
 from trainer import cli, config
-from trainer.evaluation.tables import paper_datasets
+from trainer.report.paper import paper_datasets
 from trainer.runs.evaluations import read_evaluations
 from trainer.runs.folder import METRICS_FILE, read_lines
 from trainer.runs.run import read_run

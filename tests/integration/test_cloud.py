@@ -41,8 +41,8 @@ from trainer.cli import main as trainer_main
 from trainer.config import Config, TrainerConfig
 from trainer.data.feed import BatchSource, FeedConfig, make_feed, open_rows
 from trainer.data.resident import ResidentRows
-from trainer.evaluation.report import write_report
 from trainer.evaluation.watch import Patience, watch_run
+from trainer.report.report import write_report
 from trainer.runs.checkpoints import Checkpoints
 from trainer.runs.evaluations import Evaluation, append_evaluation, read_evaluations
 from trainer.runs.folder import CHECKPOINTS, METRICS_FILE, open_folder, read_lines

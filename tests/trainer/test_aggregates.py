@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import bootstrap, trim_mean
 
 from tests.trainer.test_report import evaluation
-from trainer.evaluation.aggregates import (
+from trainer.report.aggregates import (
     aggregate,
     interquartile_mean,
     last_rates,

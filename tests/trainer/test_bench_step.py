@@ -257,7 +257,6 @@ for name in ("grain", "mujoco", "ogbench", "gymnasium", "apache_beam"):
     sys.modules[name] = None  # To import it is an error now.
 """
 LEAST = """
-from tests.trainer.test_bench_step import measured
 from trainer.sharding import MeshConfig
 figures = measured(MeshConfig(data=1), 1)
 assert figures.input_blocked_share is None  # It is Grain that feeds.

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trainer import config
-from trainer.evaluation.tables import find_paper_result, paper_datasets
+from trainer.report.paper import find_paper_result, paper_datasets
 
 CONFIGS = Path("configs")
 

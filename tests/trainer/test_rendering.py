@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from trainer.errors import EvaluationError
-from trainer.evaluation.drawing import Painter, PhysicsState
 from trainer.evaluation.environments import (
     EnvironmentSpec,
     EpisodeEnvironment,
     make_environment,
 )
-from trainer.evaluation.rendering import NoBackendError, choose_backends
+from trainer.subgoals.opengl import NoBackendError, choose_backends
+from trainer.subgoals.painter import Painter, PhysicsState
 
 ANT = EnvironmentSpec("antmaze-medium-singletask-task1-v0")
 SIZE = {"width": 96, "height": 72}
@@ -55,7 +55,7 @@ def test_without_a_backend_there_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        "trainer.evaluation.drawing.choose_backends", lambda environ: ("nonesuch",)
+        "trainer.subgoals.painter.choose_backends", lambda environ: ("nonesuch",)
     )
     with (
         pytest.raises(NoBackendError) as raised,

@@ -17,8 +17,8 @@ from pipeline.store.manifest import Task
 from trainer.agents.base import DataFacts
 from trainer.agents.vast_config import VASTConfig
 from trainer.config import Config, TrainerConfig
-from trainer.evaluation.report import write_report
-from trainer.evaluation.results import HEADINGS, cells, result_rows
+from trainer.report.report import write_report
+from trainer.report.result_table import HEADINGS, cells, result_rows
 from trainer.runs.evaluations import Evaluation, append_evaluation
 from trainer.runs.folder import METRICS_FILE
 from trainer.runs.history import read_history

@@ -246,7 +246,7 @@ def test_episodes_out_of_range(pool: RolloutPool) -> None:
 
 def test_workers_import_neither_jax_nor_more_than_they_need() -> None:
     code = (
-        "import sys, trainer.evaluation.environments, trainer.evaluation.drawing; "
+        "import sys, trainer.evaluation.environments, trainer.subgoals.painter; "
         "print(sorted({'jax', 'ogbench', 'gymnasium', 'mujoco'} & set(sys.modules)))"
     )
     done = subprocess.run(

@@ -15,17 +15,13 @@ from pipeline.store.errors import DataFormatError
 from pipeline.store.reader import Store
 from tests.stores import write_store
 from tests.trainer.runs import LIMIT, FakeTrainer
-from trainer.evaluation import inspection
-from trainer.evaluation.configurations import (
-    StoredRow,
-    configurations,
-    find_nearest,
-)
-from trainer.evaluation.drawing import PhysicsState
 from trainer.evaluation.environments import Episode
-from trainer.evaluation.inspection import Inspection, inspect_subgoals
-from trainer.evaluation.rendering import NoBackendError
-from trainer.evaluation.subgoals import Trace, compare, mean_by_horizon, play_traces
+from trainer.subgoals import inspect
+from trainer.subgoals.configurations import StoredRow, configurations, find_nearest
+from trainer.subgoals.inspect import Inspection, inspect_subgoals
+from trainer.subgoals.opengl import NoBackendError
+from trainer.subgoals.painter import PhysicsState
+from trainer.subgoals.traces import Trace, compare, mean_by_horizon, play_traces
 
 
 def trace(observations: Any, horizons: Any, subgoals: Any, index: int = 0) -> Trace:
@@ -223,7 +219,7 @@ class Sketcher:
 def test_an_inspection_from_run_to_files(
     run: Path, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inspection, "Painter", Sketcher)
+    monkeypatch.setattr(inspect, "Painter", Sketcher)
     shown = io.StringIO()
     written = inspect_subgoals(
         run,
@@ -268,7 +264,7 @@ def test_without_a_backend_the_figures_are_still_there(
     def refuse(spec: Any) -> Any:
         raise NoBackendError("nothing is drawn, for a test")
 
-    monkeypatch.setattr(inspection, "Painter", refuse)
+    monkeypatch.setattr(inspect, "Painter", refuse)
     shown, out = io.StringIO(), run / "subgoals"
     out.mkdir()
     (out / "subgoals.png").write_bytes(b"of an earlier one")

@@ -21,7 +21,7 @@ from tests.stores import make_facts, make_table, write_store
 from trainer import config, errors
 from trainer.agents import AGENTS
 from trainer.commands.sweep import Sweep as SweepCommand
-from trainer.evaluation.tables import paper_datasets
+from trainer.report.paper import paper_datasets
 from trainer.runs.evaluations import Evaluation, append_evaluation, read_evaluations
 from trainer.runs.folder import CHECKPOINTS, METRICS_FILE, RUN_FILE, find_folders
 from trainer.runs.run import Run, read_run, write_run

@@ -4,15 +4,15 @@ import importlib.resources
 
 import pytest
 
-from trainer.evaluation import tables
-from trainer.evaluation.tables import METHODS, find_paper_result, paper_results
+from trainer.report import paper
+from trainer.report.paper import METHODS, find_paper_result, paper_results
 
 
 def test_every_data_set_task_and_method_is_there_once() -> None:
     cells = {(each.dataset, each.task, each.method) for each in paper_results()}
     expected = {
         (dataset, task, method)
-        for dataset in tables.paper_datasets()
+        for dataset in paper.paper_datasets()
         for task in (1, 2, 3, 4, 5, None)
         for method in METHODS
     }
@@ -45,7 +45,7 @@ def test_cells(
 
 def test_means_over_tasks_are_those_of_the_tasks() -> None:
     compared = 0
-    for dataset in tables.paper_datasets():
+    for dataset in paper.paper_datasets():
         for method in METHODS:
             tasks = [find_paper_result(dataset, task, method) for task in range(1, 6)]
             means = [task.mean for task in tasks if task and task.mean is not None]
@@ -87,4 +87,4 @@ def test_the_file_says_where_its_numbers_are_from() -> None:
     folder = importlib.resources.files("trainer.evaluation")
     text = folder.joinpath("paper_results.csv").read_text("utf-8")
     assert text.startswith("#")
-    assert tables.PAPER in text
+    assert paper.PAPER in text

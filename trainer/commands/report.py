@@ -22,7 +22,7 @@ class Report:
 
     def execute(self, console: Console) -> int:
         """Runs the command; its exit code is returned."""
-        from trainer.evaluation.report import write_report
+        from trainer.report.report import write_report
         from trainer.runs.folder import METRICS_FILE, RUN_FILE, find_folders, read_lines
 
         written = write_report(list(self.runs), self.out)

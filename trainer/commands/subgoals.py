@@ -40,8 +40,8 @@ class Subgoals:
     def execute(self, console: Console) -> int:
         """Runs the command; its exit code is returned."""
         from pipeline.store.reader import Store
-        from trainer.evaluation.inspection import Inspection, inspect_subgoals
         from trainer.runs.subgoal_files import SUBGOALS
+        from trainer.subgoals.inspect import Inspection, inspect_subgoals
 
         written = inspect_subgoals(
             self.run,

@@ -1,1 +1,1 @@
-"""Acting in the simulator, what came of it, and the report that shows it."""
+"""Acting in the simulator, while training goes on or after it."""

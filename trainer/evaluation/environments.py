@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trainer.evaluation.processes import Failure
+from trainer.evaluation.child import Failure
 
 Float32 = npt.NDArray[np.float32]
 SuccessTiming = Literal["pre", "post"]

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from trainer.agents.base import Agent
 from trainer.errors import EvaluationError
+from trainer.evaluation.child import Child
 from trainer.evaluation.environments import (
     IDLE,
     EnvironmentFacts,
@@ -27,7 +28,6 @@ from trainer.evaluation.environments import (
     Turn,
     serve,
 )
-from trainer.evaluation.processes import Child
 from trainer.nn.networks import Params
 
 # More environments make the policy's batch larger and the start longer: making one

@@ -25,7 +25,7 @@ except ImportError as error:
         f"drawing a report needs matplotlib ({error}); pip install 'vast-rl[report]'"
     ) from error
 
-from trainer.evaluation.tables import PaperResult
+from trainer.report.paper import PaperResult
 from trainer.runs.evaluations import Evaluation
 from trainer.runs.history import Float64, History
 from trainer.runs.success_rates import pool_by_step, select_largest

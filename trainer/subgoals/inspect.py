@@ -20,24 +20,10 @@ from pipeline.store import files
 from pipeline.store.errors import DataFormatError
 from pipeline.store.reader import Store
 from trainer.errors import EvaluationError
-from trainer.evaluation import charts, subgoal_charts
-from trainer.evaluation.configurations import (
-    Configuration,
-    configurations,
-    find_nearest,
-)
-from trainer.evaluation.drawing import Image, Painter
 from trainer.evaluation.evaluate import choose_steps
 from trainer.evaluation.evaluator import task_environment
-from trainer.evaluation.rendering import NoBackendError
 from trainer.evaluation.rollouts import RolloutPool, usable_cores
-from trainer.evaluation.subgoals import (
-    Comparison,
-    Trace,
-    compare,
-    mean_by_horizon,
-    play_traces,
-)
+from trainer.report import charts
 from trainer.runs.checkpoints import Checkpoints
 from trainer.runs.folder import FolderLike, name_of, open_folder
 from trainer.runs.run import Run, read_run
@@ -47,6 +33,17 @@ from trainer.runs.subgoal_files import (
     JSON_FILE,
     SCENE_FILE,
     VIDEO_FILE,
+)
+from trainer.subgoals.charts import SceneFrame, error_chart, scene_chart
+from trainer.subgoals.configurations import Configuration, configurations, find_nearest
+from trainer.subgoals.opengl import NoBackendError
+from trainer.subgoals.painter import Image, Painter
+from trainer.subgoals.traces import (
+    Comparison,
+    Trace,
+    compare,
+    mean_by_horizon,
+    play_traces,
 )
 
 _VIDEO_FRAMES = 40
@@ -153,7 +150,7 @@ def inspect_subgoals(
     np.savez_compressed(arrays, allow_pickle=False, **_arrays(traces))
     written = {
         ARRAYS_FILE: arrays.getvalue(),
-        ERRORS_FILE: charts.to_png(subgoal_charts.error_chart(comparison, drawn, K)),
+        ERRORS_FILE: charts.to_png(error_chart(comparison, drawn, K)),
     }
     summary: Any = report["summary"]
     console.print(
@@ -276,7 +273,7 @@ def _draw(
             for moment in shown
         }
     frames = [
-        subgoal_charts.SceneFrame(
+        SceneFrame(
             images[moment],
             f"step {moment}, sub-goal in k = {trace.steps_ahead[moment]}",
         )
@@ -288,9 +285,7 @@ def _draw(
         f"(episode {outcome} in {trace.episode.length} steps)"
     )
     note = _note(run, [ghosts[moment] for moment in moments])
-    pictures = {
-        SCENE_FILE: charts.to_png(subgoal_charts.scene_chart(frames, title, note))
-    }
+    pictures = {SCENE_FILE: charts.to_png(scene_chart(frames, title, note))}
     if inspection.video:
         pictures[VIDEO_FILE] = _gif([images[moment] for moment in shown])
     moments_shown = [

@@ -8,7 +8,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainer.evaluation.tables import METHODS, PaperResult, find_paper_result
+from trainer.report.paper import METHODS, PaperResult, find_paper_result
 from trainer.runs.evaluations import Evaluation
 from trainer.runs.run import Run
 from trainer.runs.success_rates import Summary, summarize

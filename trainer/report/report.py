@@ -13,9 +13,9 @@ from etils import epath
 
 from pipeline.store import files
 from pipeline.store.errors import DataFormatError
-from trainer.evaluation import aggregates, charts, results
-from trainer.evaluation.page import Picture, Section, Table, render
-from trainer.evaluation.tables import METHODS, PAPER, find_paper_result
+from trainer.report import aggregates, charts, result_table
+from trainer.report.page import Picture, Section, Table, render
+from trainer.report.paper import METHODS, PAPER, find_paper_result
 from trainer.runs import subgoal_files
 from trainer.runs.evaluations import Evaluation, read_evaluations
 from trainer.runs.folder import RUN_FILE, FolderLike, find_folders, name_of, open_folder
@@ -49,9 +49,9 @@ class _Source:
         return [each for each in self.evaluations if each.task == task]
 
     @property
-    def rows(self) -> list[results.ResultRow]:
+    def rows(self) -> list[result_table.ResultRow]:
         """Its rows of the result table."""
-        return results.result_rows(self.name, self.run, self.evaluations)
+        return result_table.result_rows(self.name, self.run, self.evaluations)
 
 
 def write_report(runs: Sequence[FolderLike], out: FolderLike) -> list[epath.Path]:
@@ -94,9 +94,9 @@ def write_report(runs: Sequence[FolderLike], out: FolderLike) -> list[epath.Path
     tables = [
         Table(
             "Success rates",
-            results.HEADINGS,
-            [results.cells(row) for row in rows],
-            results.NOTES,
+            result_table.HEADINGS,
+            [result_table.cells(row) for row in rows],
+            result_table.NOTES,
         ),
         *_aggregate_tables(sources),
         *_paper_tables(sources),
@@ -106,7 +106,7 @@ def write_report(runs: Sequence[FolderLike], out: FolderLike) -> list[epath.Path
     content = {
         HTML_FILE: render(title, tables, sections).encode(),
         MARKDOWN_FILE: _markdown(title, tables, sections, sources).encode(),
-        CSV_FILE: results.to_csv(rows).encode(),
+        CSV_FILE: result_table.to_csv(rows).encode(),
     } | {
         f"{name}/{picture.name}.{picture.kind}": picture.data
         for name, drawn in pictures.items()
@@ -311,7 +311,7 @@ def _markdown(
     parts = [f"# {title}"]
     for table in tables:
         parts.append(f"## {table.title}")
-        parts.append(results.to_markdown(table.headings, table.rows))
+        parts.append(result_table.to_markdown(table.headings, table.rows))
         parts.append("\n".join(f"- {note}" for note in table.notes))
     for section, source in zip(sections, sources, strict=True):
         parts.append(f"## {section.title}")

@@ -20,13 +20,13 @@ import numpy as np
 import numpy.typing as npt
 
 from trainer.errors import EvaluationError
+from trainer.evaluation.child import Child, Failure
 from trainer.evaluation.environments import (
     EnvironmentSpec,
     EpisodeEnvironment,
     make_environment,
 )
-from trainer.evaluation.processes import Child, Failure
-from trainer.evaluation.rendering import NoBackendError, choose_backends, use_backend
+from trainer.subgoals.opengl import NoBackendError, choose_backends, use_backend
 
 Float32 = npt.NDArray[np.float32]
 Image = npt.NDArray[np.uint8]

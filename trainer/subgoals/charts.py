@@ -14,9 +14,9 @@ except ImportError as error:
         f"drawing sub-goals needs matplotlib ({error}); pip install 'vast-rl[report]'"
     ) from error
 
-from trainer.evaluation.charts import BLACK, BLUE, GREY, SKY, VERMILION
-from trainer.evaluation.drawing import Image
-from trainer.evaluation.subgoals import Comparison, Int64, mean_by_horizon
+from trainer.report.charts import BLACK, BLUE, GREY, SKY, VERMILION
+from trainer.subgoals.painter import Image
+from trainer.subgoals.traces import Comparison, Int64, mean_by_horizon
 
 _DPI = 150
 _COLUMNS = 3

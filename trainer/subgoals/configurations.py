@@ -16,8 +16,8 @@ import numpy.typing as npt
 from pipeline.store.errors import DataFormatError
 from pipeline.store.manifest import Recipe
 from pipeline.store.reader import Store
-from trainer.evaluation.drawing import PhysicsState
-from trainer.evaluation.subgoals import vary
+from trainer.subgoals.painter import PhysicsState
+from trainer.subgoals.traces import vary
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]

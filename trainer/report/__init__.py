@@ -1,0 +1,1 @@
+"""The report: curves, tables beside the paper's, one page that needs no network."""

@@ -1,0 +1,1 @@
+"""Predicted sub-goals against what came, measured and drawn."""
