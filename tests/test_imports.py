@@ -32,7 +32,7 @@ def loaded(*packages: str) -> set[str]:
 
 def test_the_trainer_loads_neither_beam_nor_mujoco() -> None:
     modules = loaded("trainer")
-    assert {"jax", "grain", "trainer.loop"} <= modules
+    assert {"jax", "grain", "trainer.training.loop"} <= modules
     assert not {"apache_beam", "mujoco", "ogbench", "gymnasium", "dm_control"} & modules
 
 

@@ -23,7 +23,7 @@ import jax
 from jax.sharding import Mesh
 from rich.table import Table
 
-from trainer import flops, sharding
+from trainer import flops
 from trainer.agents import AGENTS
 from trainer.agents.base import Agent, DataFacts, Metrics
 from trainer.costs.random_data import draw_batches, random_table, shape_facts
@@ -31,16 +31,10 @@ from trainer.data.table import RowTable
 from trainer.describe_mesh import devices_of, memory_of, parse_mesh
 from trainer.network_shapes import optimised_layers, read_networks
 from trainer.nn.networks import Precision
-from trainer.sharding import MeshConfig
-from trainer.state import (
-    CALLS_AHEAD,
-    TrainState,
-    fold_updates,
-    init_state,
-    make_train_call,
-    update_seeds,
-)
-from trainer.update import make_update
+from trainer.parallel.mesh import MeshConfig, batch_sharding, make_mesh
+from trainer.step.call import CALLS_AHEAD, fold_updates, make_train_call, update_seeds
+from trainer.step.state import TrainState, init_state
+from trainer.step.update import make_update
 
 # Turns that the three ways take; the median of each is shown.
 ROUNDS = 3
@@ -236,7 +230,7 @@ def measure(
     )
     setting = f"width {config.width}, batch {batch_size}, {seeds} seed(s)"
     call: Any = make_train_call(agent, made, seeds=seeds)
-    placed = partial(jax.device_put, device=sharding.batch_sharding(made))
+    placed = partial(jax.device_put, device=batch_sharding(made))
     fused, one = placed(drawn), [placed(part) for part in _cut(drawn)]
 
     progress(f"{setting}: compiling")
@@ -306,9 +300,7 @@ def _make_mesh(mesh: MeshConfig, *, seeds: int, batch_size: int) -> Mesh:
         raise ValueError(
             f"--mesh: expected at most the {len(devices)} devices here, got {count}"
         )
-    return sharding.make_mesh(
-        mesh, seeds=seeds, batch_size=batch_size, devices=devices[:count]
-    )
+    return make_mesh(mesh, seeds=seeds, batch_size=batch_size, devices=devices[:count])
 
 
 @dataclass

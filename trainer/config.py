@@ -19,7 +19,7 @@ from trainer.agents import AGENTS, DEFAULT_AGENT, AgentConfig
 from trainer.agents.vast_config import VASTConfig
 from trainer.data.feed import FeedConfig
 from trainer.errors import ConfigError
-from trainer.sharding import MeshConfig
+from trainer.parallel.mesh import MeshConfig
 
 TASKS = range(1, 6)
 # Of trainer.*: what makes a run another one.

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import jax
 from jax.sharding import Mesh
 
-from trainer import sharding
 from trainer.agents import make_agent
 from trainer.agents.base import Agent, DataFacts
 from trainer.costs.random_data import batch_shapes
-from trainer.sharding import MeshConfig
-from trainer.state import TrainState, abstract_state, layout, make_train_call
+from trainer.parallel.mesh import AXES, MeshConfig, make_mesh
+from trainer.step.call import make_train_call
+from trainer.step.state import TrainState, abstract_state, layout
 
 if TYPE_CHECKING:  # It brings Grain, which measuring updates does without.
     from trainer.config import Config
@@ -91,12 +91,12 @@ def parse_mesh(text: str) -> MeshConfig:
     Raises:
         ValueError: If an axis or size cannot be.
     """
-    sizes = dict.fromkeys(sharding.AXES, 1)
+    sizes = dict.fromkeys(AXES, 1)
     for part in text.split(","):
         axis, _, size = part.partition("=")
         if axis not in sizes or not size.isdecimal() or int(size) < 1:
             raise ValueError(
-                f"--mesh: expected sizes of {', '.join(sharding.AXES)} such as "
+                f"--mesh: expected sizes of {', '.join(AXES)} such as "
                 f"seed=1,fsdp=8, got {part!r}"
             )
         sizes[axis] = int(size)
@@ -105,7 +105,7 @@ def parse_mesh(text: str) -> MeshConfig:
 
 def devices_of(mesh: MeshConfig) -> int:
     """Devices that a mesh of given sizes takes."""
-    return math.prod(getattr(mesh, axis) for axis in sharding.AXES)
+    return math.prod(getattr(mesh, axis) for axis in AXES)
 
 
 def make_devices(count: int) -> None:
@@ -145,7 +145,7 @@ def describe_mesh(
     """
     trainer = config.trainer
     agent = make_agent(config.agent, facts)
-    made = sharding.make_mesh(
+    made = make_mesh(
         mesh,
         seeds=trainer.seeds,
         batch_size=trainer.batch_size,

@@ -22,12 +22,13 @@ from rich.console import Console
 from rich.table import Table
 
 from pipeline.store.manifest import Task
-from trainer import config, datasets, sharding
+from trainer import config, datasets
 from trainer.costs.random_data import random_table, shape_facts
 from trainer.data.feed import BatchSource, FeedConfig, make_feed
+from trainer.parallel.mesh import MeshConfig, make_mesh, replicated
 from trainer.runs.checkpoints import Checkpoints
 from trainer.runs.run import Run
-from trainer.state import abstract_state
+from trainer.step.state import abstract_state
 
 CONFIG = Path(__file__).parents[2] / "configs" / "wide" / "cube-triple-play-4096.toml"
 # Saving costs the loop the share of a minute between two checkpoints.
@@ -37,7 +38,7 @@ INTERVAL_S = 60
 def random_state(agent: Any, mesh: jax.sharding.Mesh) -> Any:
     """A state of random numbers: equal ones would deflate to nothing."""
     rng = np.random.default_rng(0)
-    placed = sharding.replicated(mesh)
+    placed = replicated(mesh)
 
     def draw(leaf: jax.ShapeDtypeStruct) -> Any:
         if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
@@ -81,9 +82,7 @@ def main() -> None:
     task = Task(1, "task1", "none", "stored")
     run = Run(settings, settings.dataset, task, facts, "random", "none", {})
     agent = run.agent()
-    mesh = sharding.make_mesh(
-        sharding.MeshConfig(), seeds=1, batch_size=1, devices=jax.devices()[:1]
-    )
+    mesh = make_mesh(MeshConfig(), seeds=1, batch_size=1, devices=jax.devices()[:1])
     state = random_state(agent, mesh)
     table = random_table(facts, discount=settings.agent.discount)
     source = BatchSource(

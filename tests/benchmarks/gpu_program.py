@@ -31,7 +31,7 @@ from rich.table import Table
 from trainer.agents import AGENTS
 from trainer.bench_step import make_plain_call
 from trainer.costs.random_data import draw_batches, random_table, shape_facts
-from trainer.state import abstract_state
+from trainer.step.state import abstract_state
 
 # What CUDA says of an H100 SXM, in XLA's terms.
 H100 = """

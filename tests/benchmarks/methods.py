@@ -19,10 +19,12 @@ import jax
 from rich.console import Console
 from rich.table import Table
 
-from trainer import config, datasets, sharding
+from trainer import config, datasets
 from trainer.agents import AGENTS, make_agent
 from trainer.costs.random_data import draw_batches, random_table, shape_facts
-from trainer.state import init_state, make_train_call
+from trainer.parallel.mesh import MeshConfig, batch_sharding, make_mesh
+from trainer.step.call import make_train_call
+from trainer.step.state import init_state
 
 DATASET = "cube-double-play"
 CONFIG = Path(__file__).parents[2] / "configs" / f"{DATASET}.toml"
@@ -64,12 +66,10 @@ def prepare(name: str, *, width: int | None, updates: int) -> Method:
     facts = shape_facts(known.observation_dim, known.action_dim)
     agent = make_agent(agent_config, facts)
     table = random_table(facts, discount=agent_config.discount)
-    mesh = sharding.make_mesh(
-        sharding.MeshConfig(), seeds=1, batch_size=size, devices=jax.devices()[:1]
-    )
+    mesh = make_mesh(MeshConfig(), seeds=1, batch_size=size, devices=jax.devices()[:1])
     batches = jax.device_put(
         draw_batches(agent, table, updates=updates, seeds=(0,), size=size),
-        sharding.batch_sharding(mesh),
+        batch_sharding(mesh),
     )
     state = init_state(agent, mesh, (0,))
     started = time.perf_counter()

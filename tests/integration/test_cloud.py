@@ -35,7 +35,6 @@ from pipeline.store.manifest import DATASET_MANIFEST
 from pipeline.store.reader import Store
 from tests.fake_gcs import failing, forget_clients, serve
 from tests.trainer.test_watch import steps_of, train_past, training, watched
-from trainer import loop
 from trainer.agents.iql import IQLConfig
 from trainer.cli import main as trainer_main
 from trainer.config import Config, TrainerConfig
@@ -49,6 +48,7 @@ from trainer.runs.folder import CHECKPOINTS, METRICS_FILE, open_folder, read_lin
 from trainer.runs.history import read_history
 from trainer.runs.run import Run, describe_run, read_run
 from trainer.runs.subgoal_files import SUBGOALS
+from trainer.training import loop
 
 pytestmark = [
     # Google's client warns of its own ways.

@@ -17,7 +17,7 @@ from tests.stores import make_facts, make_table, numbers_of
 from trainer.agents.base import Agent, AgentState
 from trainer.data.nstep import NStepBatch
 from trainer.nn.networks import Params
-from trainer.update import make_update
+from trainer.step.update import make_update
 
 TABLE = make_table([30, 40], discount=0.9, S=4, A=2)
 FACTS = make_facts(TABLE)

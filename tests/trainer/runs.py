@@ -13,7 +13,7 @@ from trainer.config import Config, TrainerConfig
 from trainer.data.feed import BatchSource, make_feed
 from trainer.runs.checkpoints import Checkpoints
 from trainer.runs.run import Run, read_run, write_run
-from trainer.state import TrainState
+from trainer.step.state import TrainState
 
 LIMIT = 60
 CONFIG = Config(

@@ -10,7 +10,6 @@ import pytest
 
 from tests.stores import make_facts, make_table
 from tests.trainer import baseline_cases as cases
-from trainer import sharding
 from trainer.agents import AGENTS, make_agent
 from trainer.agents.base import Agent
 from trainer.agents.floq import FloqConfig
@@ -23,7 +22,9 @@ from trainer.data.sampler import uniform_numbers
 from trainer.evaluation.rollouts import AgentActor
 from trainer.nn import networks
 from trainer.nn.networks import MLP
-from trainer.state import init_state, make_train_call
+from trainer.parallel.mesh import MeshConfig, make_mesh
+from trainer.step.call import make_train_call
+from trainer.step.state import init_state
 
 CUBE_DOUBLE = dataclasses.replace(cases.FACTS, observation_dim=37, action_dim=5)
 SMALL: dict[str, Any] = {"discount": 0.9, "width": 4, "depth": 2}
@@ -107,8 +108,8 @@ def test_every_agent_is_named_and_small_settings_fit() -> None:
 
 def train(agent: Agent, *, updates: int = 2, seeds: tuple[int, ...] = (0, 1)) -> Any:
     """A call of the training loop, for all seeds side by side."""
-    mesh = sharding.make_mesh(
-        sharding.MeshConfig(),
+    mesh = make_mesh(
+        MeshConfig(),
         seeds=len(seeds),
         batch_size=8,
         devices=jax.devices()[:1],

@@ -18,7 +18,7 @@ import optax
 import pytest
 from rich.console import Console
 
-from trainer import bench_step, sharding
+from trainer import bench_step
 from trainer.agents.base import AgentState, Metrics
 from trainer.agents.vast import VAST
 from trainer.agents.vast_config import VASTConfig
@@ -26,8 +26,9 @@ from trainer.commands.bench import Bench
 from trainer.costs.random_data import draw_batches, random_table, shape_facts
 from trainer.data.nstep import NStepSampler
 from trainer.flops import forward_flops
-from trainer.sharding import MeshConfig
-from trainer.state import init_state, make_train_call
+from trainer.parallel.mesh import MeshConfig, make_mesh
+from trainer.step.call import make_train_call
+from trainer.step.state import init_state
 
 S, A = 6, 3
 FACTS = shape_facts(S, A)
@@ -124,7 +125,7 @@ def test_all_three_ways_do_every_update(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_the_plain_call_is_the_trainers() -> None:
     agent = Linear()
-    mesh = sharding.make_mesh(
+    mesh = make_mesh(
         MeshConfig(data=1), seeds=2, batch_size=8, devices=jax.devices()[:1]
     )
     table = random_table(FACTS, discount=0.99)

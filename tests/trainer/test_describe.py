@@ -18,7 +18,7 @@ from trainer.data.sampler import HorizonBatch
 from trainer.describe import Description, describe, read_networks, shape_facts
 from trainer.nn import networks
 from trainer.nn.networks import MLP
-from trainer.update import make_update
+from trainer.step.update import make_update
 
 S, A, B = 6, 3, 1024
 # Nothing of this size is ever computed. Rows and units are many, so that products

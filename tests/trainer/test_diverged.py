@@ -8,7 +8,7 @@ import pytest
 from tests.stores import make_facts, make_table
 from trainer.agents.base import DataFacts, Metrics
 from trainer.config import TrainerConfig
-from trainer.metrics import nonfinite, over_estimated
+from trainer.training.metrics import nonfinite, over_estimated
 
 
 def facts(low: float, high: float) -> DataFacts:

@@ -7,8 +7,9 @@ import threading
 import pytest
 
 from trainer.errors import HostsError
-from trainer.hosts import Place, Stop, check_alike, gather, roll_call
-from trainer.peers import Watch
+from trainer.parallel.agreement import Stop, check_alike, gather
+from trainer.parallel.peer_watch import Watch
+from trainer.parallel.roll_call import Place, roll_call
 
 VARIABLES = {
     "VAST_COORDINATOR_ADDRESS": "10.0.0.1:8476",

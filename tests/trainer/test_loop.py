@@ -18,15 +18,16 @@ from rich.console import Console
 from pipeline.store.errors import DataFormatError
 from pipeline.store.reader import Store
 from tests.stores import write_store
-from trainer import errors, loop
+from trainer import errors
 from trainer.agents.vast_config import VASTConfig
 from trainer.config import Config, TrainerConfig
 from trainer.data.table import RowTable, load_table
 from trainer.errors import StorageError
+from trainer.parallel.mesh import MeshConfig
 from trainer.runs.checkpoints import Checkpoints
 from trainer.runs.folder import METRICS_FILE, read_lines
 from trainer.runs.run import Run, describe_run
-from trainer.sharding import MeshConfig
+from trainer.training import loop
 
 QUIET = Console(quiet=True)
 CONFIG = Config(

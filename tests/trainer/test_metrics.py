@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
-from trainer.metrics import MetricsWriter
 from trainer.runs.folder import METRICS_FILE, TENSORBOARD, read_lines
+from trainer.training.metrics_writer import MetricsWriter
 
 ROOM = 4096
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from trainer import peers
-from trainer.peers import CenterWatch, MemberWatch, end_process
+from trainer.parallel import peer_watch
+from trainer.parallel.peer_watch import CenterWatch, MemberWatch, end_process
 
 GRACE_S = 0.3
 # Of tests in which nobody may wait it out, and what they wait at most themselves.
@@ -96,7 +96,7 @@ def test_two_killed_at_once_are_both_named(
     processes: list[Process], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # At once, however late the second is noticed here.
-    monkeypatch.setattr(peers, "_ONE_CAUSE_S", ENDLESS_S)
+    monkeypatch.setattr(peer_watch, "_ONE_CAUSE_S", ENDLESS_S)
     processes[1].kill()
     processes[3].kill()
     for index in (2, 0):
@@ -140,7 +140,7 @@ def test_an_error_of_one_ends_all_and_the_others_name_it(
 @pytest.fixture
 def last(monkeypatch: pytest.MonkeyPatch) -> None:
     """Process 0 goes so late that the others are ahead on a busy machine too."""
-    monkeypatch.setattr(peers, "_LAST_S", 5.0)
+    monkeypatch.setattr(peer_watch, "_LAST_S", 5.0)
 
 
 def test_process_0_goes_last(last: None, processes: list[Process]) -> None:

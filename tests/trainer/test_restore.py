@@ -12,12 +12,11 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 
 from pipeline.store.errors import DataFormatError
 from tests.trainer.runs import CONFIG, TABLE, make_run
-from trainer import sharding
 from trainer.data.feed import BatchSource, make_feed
+from trainer.parallel.mesh import AXES, MeshConfig, make_mesh
 from trainer.runs.checkpoints import Checkpoints
 from trainer.runs.run import Run
-from trainer.sharding import MeshConfig, make_mesh
-from trainer.state import TrainState, abstract_state, layout
+from trainer.step.state import TrainState, abstract_state, layout
 
 SEEDS = 2
 STEP = 10
@@ -99,9 +98,7 @@ def test_a_step_is_restored_with_explicit_axes_active(
     saved: tuple[Path, list[np.ndarray]],
 ) -> None:
     folder, values = saved
-    mesh = jax.make_mesh(
-        (1, 1, 4, 2), sharding.AXES, axis_types=(AxisType.Explicit,) * 4
-    )
+    mesh = jax.make_mesh((1, 1, 4, 2), AXES, axis_types=(AxisType.Explicit,) * 4)
     like = made_up(mesh_of(MeshConfig(data=1, fsdp=4, tensor=2), 8), rng=1)
     explicit = jax.tree.map(
         lambda leaf: jax.device_put(leaf, NamedSharding(mesh, leaf.sharding.spec)), like

@@ -13,13 +13,20 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from tests.stores import make_facts, make_table
-from trainer import sharding
 from trainer.agents.vast import VAST
 from trainer.agents.vast_config import VASTConfig
 from trainer.costs.random_data import draw_batches
-from trainer.sharding import RULES, MeshConfig, Rule, make_mesh, state_shardings
-from trainer.state import TrainState, abstract_state, init_state, make_train_call
-from trainer.update import make_update
+from trainer.parallel.mesh import (
+    RULES,
+    MeshConfig,
+    Rule,
+    local_part,
+    make_mesh,
+    state_shardings,
+)
+from trainer.step.call import make_train_call
+from trainer.step.state import TrainState, abstract_state, init_state
+from trainer.step.update import make_update
 
 TABLE = make_table([60, 70], S=4, A=2)
 # No other dimension is 56, nor 7: rows are known by them.
@@ -287,7 +294,7 @@ def test_microbatches_average_gradients_of_their_parts() -> None:
         expected,
     )
     assert metrics.total["windows_by_horizon"].sum() == BATCH
-    assert sharding.local_part(mesh_of(MeshConfig()), seeds=1, batch_size=BATCH) == (
+    assert local_part(mesh_of(MeshConfig()), seeds=1, batch_size=BATCH) == (
         slice(0, 1),
         slice(0, BATCH),
     )

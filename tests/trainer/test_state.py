@@ -8,12 +8,12 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from tests.stores import make_facts, make_table
-from trainer import sharding
 from trainer.agents.vast import VAST
 from trainer.agents.vast_config import VASTConfig
 from trainer.data.feed import BatchSource, FeedConfig, make_feed
-from trainer.sharding import MeshConfig
-from trainer.state import TrainState, init_state, make_train_call, step_of
+from trainer.parallel.mesh import MeshConfig, make_mesh
+from trainer.step.call import make_train_call
+from trainer.step.state import TrainState, init_state, step_of
 
 TABLE = make_table([60, 70], S=4, A=2)
 AGENT = VAST(VASTConfig(width=8, depth=2, flow_steps=2), make_facts(TABLE))
@@ -30,7 +30,7 @@ def train(
     calls: int = 5,
     device_rows=False,
 ) -> tuple[TrainState, Any]:
-    devices = sharding.make_mesh(mesh, seeds=len(seeds), batch_size=BATCH)
+    devices = make_mesh(mesh, seeds=len(seeds), batch_size=BATCH)
     state = init_state(AGENT, devices, seeds)
     call = make_train_call(AGENT, devices, seeds=len(seeds))
     source = BatchSource(
@@ -69,9 +69,7 @@ def test_eight_devices_are_seen() -> None:
 
 def test_a_seed_equals_its_own_single_run(pair: TrainState) -> None:
     assert step_of(pair) == STEPS
-    start = init_state(
-        AGENT, sharding.make_mesh(MeshConfig(1, 8), seeds=1, batch_size=8), (1,)
-    )
+    start = init_state(AGENT, make_mesh(MeshConfig(1, 8), seeds=1, batch_size=8), (1,))
     moved = np.abs(
         np.asarray(start.agent.params["value"]["hidden_0"]["kernel"][0])
         - np.asarray(pair.agent.params["value"]["hidden_0"]["kernel"][1])

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from trainer import tracing
+from trainer.training import profiling
 
-WARM, TRACED = tracing.WARM_UP_CALLS, tracing.TRACED_CALLS
+WARM, TRACED = profiling.WARM_UP_CALLS, profiling.TRACED_CALLS
 
 
 def traces(folder: Path) -> list[Path]:
@@ -18,7 +18,7 @@ def traces(folder: Path) -> list[Path]:
 def test_a_long_run_is_traced_once(tmp_path: Path) -> None:
     call = jax.jit(lambda x: x + 1)
     value = jnp.zeros(3)
-    with tracing.trace_calls(tmp_path) as after_call:
+    with profiling.trace_calls(tmp_path) as after_call:
         for number in range(1, WARM + TRACED + 5):
             value = call(value)
             after_call(value)
@@ -32,7 +32,7 @@ def test_only_traced_calls_lie_between_start_and_stop(
     events: list[object] = []
     monkeypatch.setattr(jax.profiler, "start_trace", lambda _: events.append("start"))
     monkeypatch.setattr(jax.profiler, "stop_trace", lambda: events.append("stop"))
-    with tracing.trace_calls(tmp_path) as after_call:
+    with profiling.trace_calls(tmp_path) as after_call:
         for number in range(WARM + TRACED + 2):
             events.append(number)
             after_call(jnp.zeros(()))
@@ -41,7 +41,7 @@ def test_only_traced_calls_lie_between_start_and_stop(
 
 
 def test_a_short_run_keeps_what_there_is(tmp_path: Path) -> None:
-    with tracing.trace_calls(tmp_path) as after_call:
+    with profiling.trace_calls(tmp_path) as after_call:
         for _ in range(WARM):
             after_call(jnp.zeros(()))
         assert not traces(tmp_path)
@@ -53,7 +53,7 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
     file.write_text("precious")
     with (
         pytest.raises(ValueError, match="--profile: expected a folder"),
-        tracing.trace_calls(file),
+        profiling.trace_calls(file),
     ):
         pass
     assert file.read_text() == "precious"
@@ -64,6 +64,6 @@ def test_nothing_is_traced_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> 
         raise AssertionError(folder)
 
     monkeypatch.setattr(jax.profiler, "start_trace", refuse)
-    with tracing.trace_calls(None) as after_call:
+    with profiling.trace_calls(None) as after_call:
         for _ in range(WARM + TRACED):
             after_call(jnp.zeros(()))

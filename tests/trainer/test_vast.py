@@ -12,7 +12,7 @@ from tests.trainer.vast_cases import TABLE, make_agent, make_batch
 from trainer.agents.vast import VAST
 from trainer.agents.vast_config import VASTConfig
 from trainer.nn import networks
-from trainer.update import make_update
+from trainer.step.update import make_update
 
 
 def test_parameter_counts_are_the_papers() -> None:

@@ -44,7 +44,8 @@ class Train:
     def execute(self, overrides: list[str], console: Console) -> int:
         """Runs the command; its exit code is returned."""
         from trainer import config as configuration
-        from trainer import errors, hosts
+        from trainer import errors
+        from trainer.parallel import agreement, processes
 
         config = configuration.load(self.config, task=self.task, agent=self.agent)
         if overrides:
@@ -54,18 +55,20 @@ class Train:
                 args=overrides,
                 prog="python -m trainer train CONFIG",
             )
-        with hosts.together(
+        with processes.together(
             alike=(errors.PreemptedError, errors.TrainingDivergedError)
         ):
             # One says it for all; errors are said by each.
-            self._train(config, console if hosts.is_primary() else Console(quiet=True))
+            self._train(
+                config, console if agreement.is_primary() else Console(quiet=True)
+            )
         return 0
 
     def _train(self, config: "Config", console: Console) -> None:
         from pipeline.store.reader import Store
-        from trainer import loop
         from trainer.data.feed import open_rows
         from trainer.runs.run import describe_run
+        from trainer.training import loop
 
         store = Store(self.store)
         with Progress(

@@ -30,7 +30,7 @@ from trainer.nn.networks import Params
 from trainer.runs.folder import CHECKPOINTS, FolderLike, absolute, open_folder
 from trainer.runs.run import Run
 from trainer.runs.snapshot import Snapshot
-from trainer.state import TrainState
+from trainer.step.state import TrainState
 
 _PARAMS, _TRAIN, _DATA, _RUN = "params", "train", "data", "run"
 # The items of a step that hold arrays.

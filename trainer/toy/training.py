@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 
 import jax
 
-from trainer import sharding
 from trainer.agents.base import Agent
 from trainer.data.feed import BatchSource, FeedConfig, make_feed
 from trainer.data.table import RowTable
 from trainer.nn.networks import Params
-from trainer.state import init_state, make_train_call
+from trainer.parallel.mesh import MeshConfig, make_mesh
+from trainer.step.call import make_train_call
+from trainer.step.state import init_state
 
 _UPDATES_PER_CALL = 250
 
@@ -40,8 +41,8 @@ def train(
     """
     first, _ = phases[0]
     # Too small to spread.
-    mesh = sharding.make_mesh(
-        sharding.MeshConfig(),
+    mesh = make_mesh(
+        MeshConfig(),
         seeds=len(seeds),
         batch_size=batch_size,
         devices=jax.devices()[:1],

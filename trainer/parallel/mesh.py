@@ -197,7 +197,7 @@ def _find_rule(rules: Sequence[Rule], path: str, shape: Sequence[int]) -> Rule:
             return rule
     raise ValueError(
         f"sharding: no rule matches {path} {list(shape)}; add one to "
-        "trainer.sharding.RULES"
+        "trainer.parallel.mesh.RULES"
     )
 
 

@@ -1,7 +1,4 @@
-"""Where figures go: JSON lines and TensorBoard, always; and how they are combined.
-
-Waiting for the devices happens here only, at log points.
-"""
+"""Records of a run as they are made: metrics.jsonl and TensorBoard's files."""
 
 import json
 import math
@@ -11,74 +8,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-import jax
-import numpy as np
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 
 from pipeline.store import files
 from pipeline.store.files import is_remote
-from trainer.agents.base import Metrics
 from trainer.runs.folder import METRICS_FILE, TENSORBOARD, FolderLike
-
-Json = dict[str, Any]
-
-# What agents log of their values, in the units of returns.
-_VALUES = ("critic", "value")
+from trainer.training.metrics import Json
 
 # An object can be replaced about once a second; whole copies cost more than that.
 _COPY_EVERY_S = 10.0
-
-
-def combine(calls: list[Metrics]) -> Metrics:
-    """Brings the metrics of several calls to the host and reduces them.
-
-    Args:
-        calls: Metrics ``[Q]`` of each call, on the devices.
-
-    Returns:
-        NumPy metrics, ``[Q]`` or ``[Q, K + 1]`` each.
-    """
-    fetched = jax.device_get(calls)
-    stacked: Metrics = jax.tree.map(lambda *leaves: np.stack(leaves), *fetched)
-    return stacked.reduce()
-
-
-def nonfinite(metrics: Metrics) -> list[str]:
-    """Names of averaged figures that are NaN or infinite for some seed."""
-    return sorted(
-        name for name, values in metrics.mean.items() if not np.isfinite(values).all()
-    )
-
-
-def over_estimated(metrics: Metrics, *, limit: float) -> dict[str, float]:
-    """Averaged values above a limit for some seed: the highest, by name."""
-    highest = {
-        name: float(metrics.mean[name].max())
-        for name in _VALUES
-        if name in metrics.mean
-    }
-    return {name: value for name, value in highest.items() if value > limit}
-
-
-def records(metrics: Metrics, *, seeds: tuple[int, ...], facts: Json) -> list[Json]:
-    """One JSON-ready record per seed.
-
-    Args:
-        metrics: NumPy metrics, ``[Q]`` or ``[Q, K + 1]`` each.
-        seeds: Number of each of the Q seeds.
-        facts: What all seeds share: step, times, rates.
-
-    Returns:
-        Records of plain numbers and lists.
-    """
-    merged = {**metrics.mean, **metrics.max, **metrics.total}
-    return [
-        {**facts, "seed": seed}
-        | {name: np.asarray(values[q]).tolist() for name, values in merged.items()}
-        for q, seed in enumerate(seeds)
-    ]
 
 
 class MetricsWriter:

@@ -19,19 +19,22 @@ from rich.progress import (
 )
 
 from pipeline.store.errors import DataFormatError
-from trainer import hosts, sharding
 from trainer.agents.base import Metrics
 from trainer.data.feed import BatchSource, gather_on_device, make_feed
 from trainer.data.resident import ResidentRows
 from trainer.data.table import RowTable
 from trainer.errors import PreemptedError, StorageError, TrainingDivergedError
-from trainer.metrics import MetricsWriter, combine, nonfinite, over_estimated, records
+from trainer.parallel import agreement
+from trainer.parallel.mesh import batch_sharding, local_part, make_mesh, replicated
 from trainer.runs.checkpoints import Checkpoints
 from trainer.runs.folder import CHECKPOINTS, RUN_FILE, FolderLike, open_folder
 from trainer.runs.run import Run, write_run
 from trainer.signals import handled
-from trainer.state import CALLS_AHEAD, TrainCall, init_state, make_train_call, step_of
-from trainer.tracing import trace_calls
+from trainer.step.call import CALLS_AHEAD, TrainCall, make_train_call
+from trainer.step.state import init_state, step_of
+from trainer.training.metrics import combine, nonfinite, over_estimated, records
+from trainer.training.metrics_writer import MetricsWriter
+from trainer.training.profiling import trace_calls
 
 # Untrained networks' values are of size 1, however small the rewards are.
 _LEAST_RANGE = 10.0
@@ -70,16 +73,16 @@ def train(
     limit = high + config.max_over_estimation * max(high - low, _LEAST_RANGE)
 
     # -- Where we are: refused before anything is built ------------------------
-    hosts.check_alike(run.to_json())
+    agreement.check_alike(run.to_json())
     agent = run.agent()
-    mesh = sharding.make_mesh(
+    mesh = make_mesh(
         run.config.mesh,
         seeds=config.seeds,
         batch_size=config.batch_size,
         microbatches=config.microbatches,
     )
     folder = open_folder(out)
-    hosts.check_one_folder(folder / RUN_FILE)
+    agreement.check_one_folder(folder / RUN_FILE)
     checkpoints = Checkpoints(
         folder,
         keep=config.keep_checkpoints,
@@ -87,7 +90,7 @@ def train(
         writable=True,
     )
     latest = checkpoints.latest()
-    hosts.check_alike({"the latest checkpoint": latest})
+    agreement.check_alike({"the latest checkpoint": latest})
     if latest is not None:
         checkpoints.check_run(latest, run)
 
@@ -98,7 +101,7 @@ def train(
     )
 
     # -- Data ------------------------------------------------------------------
-    part = sharding.local_part(mesh, seeds=config.seeds, batch_size=config.batch_size)
+    part = local_part(mesh, seeds=config.seeds, batch_size=config.batch_size)
     on_device = gather_on_device(run.config.feed, rows)
     source = BatchSource(
         rows,
@@ -112,7 +115,7 @@ def train(
     feed = make_feed(source, run.config.feed, updates_per_call=config.updates_per_call)
     # The source has refused a device for what is not all in memory.
     on_mesh = (
-        _to_mesh((rows.observations, rows.actions), sharding.replicated(mesh))
+        _to_mesh((rows.observations, rows.actions), replicated(mesh))
         if on_device and isinstance(rows, RowTable)
         else None
     )
@@ -123,7 +126,7 @@ def train(
     )
 
     held, rows_held = part
-    for line in hosts.introduce(
+    for line in agreement.introduce(
         f"seeds {seeds[held][0]} to {seeds[held][-1]}, rows {rows_held.start} to "
         f"{rows_held.stop - 1} of each batch"
     ):
@@ -140,7 +143,7 @@ def train(
     checkpoints.prepare(state)
     step = step_of(state)
     writer: MetricsWriter | None = None
-    if hosts.is_primary():
+    if agreement.is_primary():
         with _writing(folder):
             write_run(folder, run)
             writer = MetricsWriter(folder, resume_step=step)
@@ -189,7 +192,7 @@ def train(
             checkpoints.save(step, state, feed, run)
 
     # A call waits for all processes, so that none is further ahead than this.
-    stopping = hosts.Stop(ahead=(CALLS_AHEAD + 1) * config.updates_per_call)
+    stopping = agreement.Stop(ahead=(CALLS_AHEAD + 1) * config.updates_per_call)
 
     try:
         with (
@@ -202,7 +205,7 @@ def train(
                 # The call below returns at once: while the devices work on it, the
                 # next batches are drawn and on their way.
                 waited = time.perf_counter()
-                batches = _to_mesh(next(feed), sharding.batch_sharding(mesh))
+                batches = _to_mesh(next(feed), batch_sharding(mesh))
                 blocked_s += time.perf_counter() - waited
                 if compiled is None:
                     compiled = _compile(call, (state, on_mesh, batches), console)
@@ -286,7 +289,7 @@ def _compile(call: Any, arguments: tuple[Any, ...], console: Console) -> TrainCa
     started = time.perf_counter()
     compiled: TrainCall = call.lower(*arguments).compile()
     # Compilers are not equally quick, and what joins processes waits 30 s at most.
-    hosts.wait_for_all("compiled")
+    agreement.wait_for_all("compiled")
     console.print(f"compiled in {time.perf_counter() - started:.1f} s")
     return compiled
 

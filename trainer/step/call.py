@@ -1,85 +1,35 @@
-"""The state of a training run, and the compiled call that advances it.
-
-"Step" is the number of updates done: state at step n has seen batches 0 to n - 1.
+"""What one compiled call is: many updates of all seeds, on a mesh, with donated state.
 
 Dimensions: M updates per call, Q seeds, B batch.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh
 from jax.tree_util import Partial
 
-from trainer import sharding
 from trainer.agents.base import Agent, AgentState, Metrics
-from trainer.update import Update, make_update
-
-
-class TrainState(NamedTuple):
-    """Everything a run carries from step to step besides its place in the data.
-
-    Attributes:
-        agent: State of every seed, stacked on a leading axis ``Q``.
-        keys: ``u32[Q, 2]``, raw key of each seed's updates; constant.
-    """
-
-    agent: AgentState
-    keys: jax.Array
-
+from trainer.parallel.mesh import (
+    SEED,
+    batch_sharding,
+    gather_params,
+    global_norm,
+    replicated,
+    scatter_params,
+)
+from trainer.step.state import TrainState, layout
+from trainer.step.update import Update, make_update
 
 # Calls whose batches may wait on the devices; more would only fill their memory.
 CALLS_AHEAD = 2
+
 # (state, rows to gather from or None, batches [M, Q, B, ...]) -> (state, metrics [Q])
 TrainCall = Callable[[TrainState, Any, Any], tuple[TrainState, Metrics]]
-
-
-def init_state(agent: Agent, mesh: Mesh, seeds: Sequence[int]) -> TrainState:
-    """Draws the state of every seed before its first update.
-
-    Args:
-        agent: The algorithm.
-        mesh: Where the state lies.
-        seeds: Seed of each run. A seed's state does not depend on its neighbours.
-
-    Returns:
-        The state, laid out on the mesh.
-    """
-    # Made on the host: a seed is its number whatever lies beside it.
-    roots = np.stack([jax.random.key_data(jax.random.key(seed)) for seed in seeds])
-    drawn: TrainState = jax.jit(
-        partial(_draw, agent),
-        out_shardings=layout(agent, mesh, seeds=len(seeds)),
-    )(roots)
-    return drawn
-
-
-def abstract_state(agent: Agent, *, seeds: int) -> TrainState:
-    """Shapes of the state of Q seeds, drawn by nobody."""
-    roots = jax.ShapeDtypeStruct((seeds, 2), jnp.uint32)
-    shapes: TrainState = jax.eval_shape(partial(_draw, agent), roots)
-    return shapes
-
-
-def layout(agent: Agent, mesh: Mesh, *, seeds: int) -> TrainState:
-    """Shardings of the state of Q seeds."""
-    placed: TrainState = sharding.state_shardings(
-        abstract_state(agent, seeds=seeds), mesh
-    )
-    return placed
-
-
-def _draw(agent: Agent, roots: jax.Array) -> TrainState:
-    def one(root: jax.Array) -> TrainState:
-        init_key, update_key = jax.random.split(jax.random.wrap_key_data(root))
-        return TrainState(agent.init(init_key), jax.random.key_data(update_key))
-
-    return jax.vmap(one)(roots)
 
 
 def make_train_call(
@@ -103,15 +53,15 @@ def make_train_call(
     one_update = make_update(
         agent,
         microbatches=microbatches,
-        gather=partial(sharding.gather_params, mesh=mesh),
-        scatter=partial(sharding.scatter_params, mesh=mesh),
-        norm=partial(sharding.global_norm, mesh=mesh),
+        gather=partial(gather_params, mesh=mesh),
+        scatter=partial(scatter_params, mesh=mesh),
+        norm=partial(global_norm, mesh=mesh),
     )
 
     def update(rows: Any, state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
         if rows is not None:
             batch = agent.sampler.gather(*rows, batch)
-        state, metrics = update_seeds(one_update, state, batch, axis=sharding.SEED)
+        state, metrics = update_seeds(one_update, state, batch, axis=SEED)
         # Left alone, the compiler may lay out what one update hands to the next as it
         # likes: whole, at worst.
         return jax.lax.with_sharding_constraint(state, placed), metrics
@@ -121,10 +71,10 @@ def make_train_call(
         donate_argnums=0,
         in_shardings=(
             placed,
-            sharding.replicated(mesh),
-            sharding.batch_sharding(mesh),
+            replicated(mesh),
+            batch_sharding(mesh),
         ),
-        out_shardings=(placed, sharding.replicated(mesh)),
+        out_shardings=(placed, replicated(mesh)),
     )
     def call(state: TrainState, rows: Any, batches: Any) -> tuple[TrainState, Metrics]:
         return fold_updates(partial(update, rows), state, batches)
@@ -190,8 +140,3 @@ def update_seeds(
     every = alone if len(state.keys) == 1 else jax.vmap(one, spmd_axis_name=axis)
     agent_state, metrics = every(state.agent, state.keys, batch)
     return TrainState(agent_state, state.keys), metrics
-
-
-def step_of(state: TrainState) -> int:
-    """Updates done; equal for all seeds. Waits for the devices."""
-    return int(np.asarray(state.agent.step.addressable_data(0))[0])

@@ -1,0 +1,1 @@
+"""Devices and processes as one machine: mesh, sharding rules, meeting and agreeing."""

@@ -1,0 +1,65 @@
+"""Several processes as one program, for as long as a command trains."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import jax
+
+from trainer.errors import HostsError
+from trainer.parallel.agreement import check_devices
+from trainer.parallel.roll_call import Place, roll_call
+
+
+@contextmanager
+def together(
+    environment: Mapping[str, str] = os.environ,
+    *,
+    alike: tuple[type[Exception], ...] = (),
+) -> Iterator[None]:
+    """Makes this process one of several, if its launcher says so. Before any device.
+
+    While it lasts, a process that is gone ends the others: each says who it is, and
+    exits with 1.
+
+    Args:
+        environment: That the launcher's variables are in.
+        alike: Errors that all processes raise if one does, besides those of hosts:
+            good ends, after which nobody is missed.
+
+    Raises:
+        ValueError: If the launcher's variables cannot be.
+        HostsError: If not all processes are there in time, or some have fewer devices
+            than others, naming which.
+    """
+    place = Place.read(environment)
+    if place is None or place.count == 1:
+        yield
+        return
+    alike = (HostsError, *alike)
+    # JAX ends a process that waits in vain without a word of who is missing.
+    watch = roll_call(place)
+    watch.start()
+    # Its handler of SIGTERM notes the signal for whoever asks JAX, and nobody does: a
+    # process told to stop before it trains would go on as if nothing were.
+    jax.config.update("jax_enable_preemption_service", False)
+    try:
+        jax.distributed.initialize(
+            place.address,
+            place.count,
+            place.index,
+            initialization_timeout=max(10, round(place.timeout)),
+        )
+        check_devices()
+        yield
+    except alike:
+        watch.leave()
+        raise
+    except jax.errors.JaxRuntimeError:
+        watch.await_loss()
+        watch.fail()
+        raise
+    except BaseException:
+        watch.fail()
+        raise
+    watch.leave()

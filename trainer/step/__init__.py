@@ -1,0 +1,1 @@
+"""One update, and the compiled call that does many."""

@@ -1,0 +1,1 @@
+"""The loop, its session with folder and devices, and what it records."""

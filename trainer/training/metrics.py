@@ -1,0 +1,66 @@
+"""How figures of calls are combined, what of them ends a run, and their records.
+
+Waiting for the devices happens here only, at log points.
+"""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from trainer.agents.base import Metrics
+
+Json = dict[str, Any]
+
+# What agents log of their values, in the units of returns.
+_VALUES = ("critic", "value")
+
+
+def combine(calls: list[Metrics]) -> Metrics:
+    """Brings the metrics of several calls to the host and reduces them.
+
+    Args:
+        calls: Metrics ``[Q]`` of each call, on the devices.
+
+    Returns:
+        NumPy metrics, ``[Q]`` or ``[Q, K + 1]`` each.
+    """
+    fetched = jax.device_get(calls)
+    stacked: Metrics = jax.tree.map(lambda *leaves: np.stack(leaves), *fetched)
+    return stacked.reduce()
+
+
+def nonfinite(metrics: Metrics) -> list[str]:
+    """Names of averaged figures that are NaN or infinite for some seed."""
+    return sorted(
+        name for name, values in metrics.mean.items() if not np.isfinite(values).all()
+    )
+
+
+def over_estimated(metrics: Metrics, *, limit: float) -> dict[str, float]:
+    """Averaged values above a limit for some seed: the highest, by name."""
+    highest = {
+        name: float(metrics.mean[name].max())
+        for name in _VALUES
+        if name in metrics.mean
+    }
+    return {name: value for name, value in highest.items() if value > limit}
+
+
+def records(metrics: Metrics, *, seeds: tuple[int, ...], facts: Json) -> list[Json]:
+    """One JSON-ready record per seed.
+
+    Args:
+        metrics: NumPy metrics, ``[Q]`` or ``[Q, K + 1]`` each.
+        seeds: Number of each of the Q seeds.
+        facts: What all seeds share: step, times, rates.
+
+    Returns:
+        Records of plain numbers and lists.
+    """
+    merged = {**metrics.mean, **metrics.max, **metrics.total}
+    return [
+        {**facts, "seed": seed}
+        | {name: np.asarray(values[q]).tolist() for name, values in merged.items()}
+        for q, seed in enumerate(seeds)
+    ]
