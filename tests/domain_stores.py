@@ -10,7 +10,7 @@ from pipeline.store import files, manifest
 from pipeline.store.manifest import Task
 from pipeline.store.reader import Store
 from tests.stores import write_store
-from trainer import datasets
+from trainer.costs import published
 
 # Longer than the largest horizon of any configuration.
 _EPISODES = ((80, 80), (80,))
@@ -30,7 +30,7 @@ def write_domain_store(
     Returns:
         The store's folder.
     """
-    domain, facts = parse_dataset(dataset), datasets.find(dataset)
+    domain, facts = parse_dataset(dataset), published.find(dataset)
     root = write_store(
         folder / dataset,
         _EPISODES,

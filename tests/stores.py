@@ -11,7 +11,7 @@ from pipeline.store.manifest import DatasetManifest, Origin, PartManifest, Task
 from pipeline.store.returns import solved_counts, suffix_sums
 from pipeline.store.writer import PartWriter
 from trainer.agents.base import DataFacts
-from trainer.data.sampler import Sampler, uniform_numbers
+from trainer.data.sampling import Sampler, uniform_numbers
 from trainer.data.table import RowTable
 
 Arrays = dict[str, np.ndarray]

@@ -20,9 +20,9 @@ from pipeline.store.manifest import FieldSpec, Origin, Task
 from tests.stores import write_store
 from trainer import cli
 from trainer.commands.toy import Toy
-from trainer.data.nstep import NStepSampler
-from trainer.data.resident import Schedule
-from trainer.data.sampler import HorizonSampler
+from trainer.data.block_window import Schedule
+from trainer.data.horizon_windows import HorizonSampler
+from trainer.data.nstep_windows import NStepSampler
 from trainer.errors import (
     ConfigError,
     EvaluationError,

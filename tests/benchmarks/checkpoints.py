@@ -22,7 +22,8 @@ from rich.console import Console
 from rich.table import Table
 
 from pipeline.store.manifest import Task
-from trainer import config, datasets
+from trainer import config
+from trainer.costs import published
 from trainer.costs.random_data import random_table, shape_facts
 from trainer.data.feed import BatchSource, FeedConfig, make_feed
 from trainer.parallel.mesh import MeshConfig, make_mesh, replicated
@@ -77,7 +78,7 @@ def main() -> None:
     settings = dataclasses.replace(
         settings, agent=dataclasses.replace(settings.agent, width=given.width)
     )
-    known = datasets.find(settings.dataset)
+    known = published.find(settings.dataset)
     facts = shape_facts(known.observation_dim, known.action_dim)
     task = Task(1, "task1", "none", "stored")
     run = Run(settings, settings.dataset, task, facts, "random", "none", {})

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import jax
 from rich.console import Console
 
-from trainer.bench_step import StepFigures, bench_step, table_of
+from trainer.costs.bench_step import StepFigures, bench_step, table_of
 
 OUT = Console(width=140)
 PAPER = {"widths": (512,), "batches": (512,), "seeds": (1,), "updates": 1500}

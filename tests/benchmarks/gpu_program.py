@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from trainer.agents import AGENTS
-from trainer.bench_step import make_plain_call
+from trainer.costs.bench_step import make_plain_call
 from trainer.costs.random_data import draw_batches, random_table, shape_facts
 from trainer.step.state import abstract_state
 

@@ -19,8 +19,9 @@ import jax
 from rich.console import Console
 from rich.table import Table
 
-from trainer import config, datasets
+from trainer import config
 from trainer.agents import AGENTS, make_agent
+from trainer.costs import published
 from trainer.costs.random_data import draw_batches, random_table, shape_facts
 from trainer.parallel.mesh import MeshConfig, batch_sharding, make_mesh
 from trainer.step.call import make_train_call
@@ -62,7 +63,7 @@ def prepare(name: str, *, width: int | None, updates: int) -> Method:
     agent_config, size = settings.agent, settings.trainer.batch_size
     if width is not None:
         agent_config = dataclasses.replace(agent_config, width=width)
-    known = datasets.find(DATASET)
+    known = published.find(DATASET)
     facts = shape_facts(known.observation_dim, known.action_dim)
     agent = make_agent(agent_config, facts)
     table = random_table(facts, discount=agent_config.discount)

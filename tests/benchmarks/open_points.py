@@ -37,7 +37,8 @@ from trainer.agents.base import Metrics
 from trainer.agents.vast import VAST
 from trainer.agents.vast_config import VASTConfig
 from trainer.config import Config
-from trainer.data.sampler import Array, HorizonBatch, HorizonSampler
+from trainer.data.horizon_windows import HorizonBatch, HorizonSampler
+from trainer.data.sampling import Array
 from trainer.data.table import RowTable, load_table
 from trainer.evaluation.environments import EnvironmentSpec
 from trainer.evaluation.rollouts import AgentActor, RolloutPool

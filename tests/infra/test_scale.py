@@ -13,7 +13,7 @@ from infra.scale import Shape
 from trainer.agents import make_agent
 from trainer.agents.base import DataFacts
 from trainer.agents.vast_config import VASTConfig
-from trainer.data.sampler import HorizonBatch
+from trainer.data.horizon_windows import HorizonBatch
 from trainer.nn.networks import count_parameters
 
 S, A, B = 7, 3, 32

@@ -38,8 +38,8 @@ from tests.trainer.test_watch import steps_of, train_past, training, watched
 from trainer.agents.iql import IQLConfig
 from trainer.cli import main as trainer_main
 from trainer.config import Config, TrainerConfig
+from trainer.data.block_window import ResidentRows
 from trainer.data.feed import BatchSource, FeedConfig, make_feed, open_rows
-from trainer.data.resident import ResidentRows
 from trainer.evaluation.watch import Patience, watch_run
 from trainer.report.report import write_report
 from trainer.runs.checkpoints import Checkpoints

@@ -15,7 +15,7 @@ import pytest
 from tests import references
 from tests.stores import make_facts, make_table, numbers_of
 from trainer.agents.base import Agent, AgentState
-from trainer.data.nstep import NStepBatch
+from trainer.data.nstep_windows import NStepBatch
 from trainer.nn.networks import Params
 from trainer.step.update import make_update
 

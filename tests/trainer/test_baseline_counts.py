@@ -18,7 +18,7 @@ from trainer.agents.ifql import IFQLConfig
 from trainer.agents.iql import IQLConfig
 from trainer.agents.qc import QCConfig
 from trainer.agents.value_flows import ValueFlowsConfig
-from trainer.data.sampler import uniform_numbers
+from trainer.data.sampling import uniform_numbers
 from trainer.evaluation.rollouts import AgentActor
 from trainer.nn import networks
 from trainer.nn.networks import MLP

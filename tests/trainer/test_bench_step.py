@@ -18,14 +18,14 @@ import optax
 import pytest
 from rich.console import Console
 
-from trainer import bench_step
 from trainer.agents.base import AgentState, Metrics
 from trainer.agents.vast import VAST
 from trainer.agents.vast_config import VASTConfig
 from trainer.commands.bench import Bench
+from trainer.costs import bench_step
+from trainer.costs.flops import forward_flops
 from trainer.costs.random_data import draw_batches, random_table, shape_facts
-from trainer.data.nstep import NStepSampler
-from trainer.flops import forward_flops
+from trainer.data.nstep_windows import NStepSampler
 from trainer.parallel.mesh import MeshConfig, make_mesh
 from trainer.step.call import make_train_call
 from trainer.step.state import init_state

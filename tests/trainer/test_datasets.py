@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.domains import known_datasets, parse_dataset
-from trainer import datasets
+from trainer.costs import published
 
 M = 1_000_000
 # Appendix, "Data specifications": transitions, episodes, their length, S, A.
@@ -23,7 +23,7 @@ PAPER = {
 
 @pytest.mark.parametrize("dataset", PAPER)
 def test_facts_are_the_papers(dataset: str) -> None:
-    facts = datasets.find(dataset)
+    facts = published.find(dataset)
     assert (
         facts.transitions,
         facts.episodes,
@@ -33,16 +33,16 @@ def test_facts_are_the_papers(dataset: str) -> None:
     ) == PAPER[dataset]
 
 
-@pytest.mark.parametrize("dataset", datasets.DATASETS)
+@pytest.mark.parametrize("dataset", published.DATASETS)
 def test_episodes_are_as_long_as_the_pipeline_expects(dataset: str) -> None:
     assert dataset in known_datasets()
-    facts = datasets.DATASETS[dataset]
+    facts = published.DATASETS[dataset]
     assert facts.episode_length + 1 == parse_dataset(dataset).episode_rows
     assert facts.rows == facts.episodes * (facts.episode_length + 1)
 
 
 def test_unknown_names_get_their_neighbours() -> None:
     with pytest.raises(ValueError, match=r"'cube-singel-play'; nearest: cube-single-p"):
-        datasets.find("cube-singel-play")
+        published.find("cube-singel-play")
     with pytest.raises(ValueError, match=r"'zzz'; known: scene-play, "):
-        datasets.find("zzz")
+        published.find("zzz")

@@ -9,13 +9,14 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from trainer import config, flops
+from trainer import config
 from trainer.agents import AGENTS, make_agent
 from trainer.agents.vast import VAST
 from trainer.agents.vast_config import VASTConfig
 from trainer.cli import main
-from trainer.data.sampler import HorizonBatch
-from trainer.describe import Description, describe, read_networks, shape_facts
+from trainer.costs import flops
+from trainer.costs.describe import Description, describe, read_networks, shape_facts
+from trainer.data.horizon_windows import HorizonBatch
 from trainer.nn import networks
 from trainer.nn.networks import MLP
 from trainer.step.update import make_update

@@ -14,8 +14,8 @@ import pytest
 from trainer import config as configuration
 from trainer.cli import main
 from trainer.config import Config
+from trainer.costs.mesh_memory import MeshDescription, describe_mesh, parse_mesh
 from trainer.costs.random_data import shape_facts
-from trainer.describe_mesh import MeshDescription, describe_mesh, parse_mesh
 from trainer.parallel.mesh import MeshConfig
 
 DIMS = ["--observation-dim", "6", "--action-dim", "3"]

@@ -9,7 +9,7 @@ import pytest
 
 from tests.stores import make_table
 from trainer.data.feed import BatchSource, FeedConfig, gather_on_device, make_feed
-from trainer.data.sampler import HorizonBatch, HorizonSampler
+from trainer.data.horizon_windows import HorizonBatch, HorizonSampler
 
 SAMPLER = HorizonSampler(max_horizon=6, discount=0.99)
 TABLE = make_table([40, 50])

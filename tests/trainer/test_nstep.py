@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pipeline.store.errors import DataFormatError
 from tests.stores import make_table, numbers_of
-from trainer.data.nstep import NStepIndex, NStepSampler
+from trainer.data.nstep_windows import NStepIndex, NStepSampler
 from trainer.data.table import RowTable
 
 

@@ -13,7 +13,7 @@ from tests.stores import make_facts, make_table, numbers_of
 from tests.trainer.baseline_cases import run
 from trainer.agents.vast import VAST
 from trainer.agents.vast_config import VASTConfig
-from trainer.data.sampler import HorizonBatch
+from trainer.data.horizon_windows import HorizonBatch
 from trainer.nn import flow, networks
 from trainer.nn.networks import MLP
 

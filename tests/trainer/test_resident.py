@@ -12,9 +12,9 @@ from pipeline.store.errors import DataFormatError
 from pipeline.store.reader import Store
 from tests.references import window
 from tests.stores import write_store
+from trainer.data.block_window import ResidentRows, Schedule, cut_blocks
 from trainer.data.feed import BatchSource, FeedConfig, make_feed, open_rows
-from trainer.data.resident import ResidentRows, Schedule, cut_blocks
-from trainer.data.sampler import HorizonSampler
+from trainer.data.horizon_windows import HorizonSampler
 from trainer.data.table import RowTable, load_table
 
 SAMPLER = HorizonSampler(max_horizon=6, discount=0.99)

@@ -7,7 +7,7 @@ from scipy import stats
 from pipeline.store.errors import DataFormatError
 from tests.references import window
 from tests.stores import make_table, numbers_of
-from trainer.data.sampler import HorizonSampler
+from trainer.data.horizon_windows import HorizonSampler
 
 SAMPLER = HorizonSampler(max_horizon=6, discount=0.99)
 

@@ -7,9 +7,9 @@ import pytest
 
 from pipeline.store.reader import Store
 from tests.stores import write_store
+from trainer.data.block_window import ResidentRows
 from trainer.data.feed import BatchSource, FeedConfig, make_feed, open_rows
-from trainer.data.resident import ResidentRows
-from trainer.data.sampler import HorizonSampler
+from trainer.data.horizon_windows import HorizonSampler
 
 BATCHES = 100_000
 BATCH_SIZE = 64

@@ -11,7 +11,7 @@ from jax.test_util import check_grads
 from tests import references
 from tests.trainer.vast_cases import make_agent, make_batch
 from trainer.agents.vast import VAST
-from trainer.data.sampler import HorizonBatch
+from trainer.data.horizon_windows import HorizonBatch
 from trainer.nn.networks import Params
 
 Double = tuple[VAST, Params, Params, HorizonBatch]

@@ -7,7 +7,7 @@ import numpy as np
 from tests.stores import make_facts, make_table, numbers_of
 from trainer.agents.vast import VAST
 from trainer.agents.vast_config import VASTConfig
-from trainer.data.sampler import HorizonBatch
+from trainer.data.horizon_windows import HorizonBatch
 
 CONFIG = VASTConfig(discount=0.9, max_horizon=5, width=8, depth=2, flow_steps=3)
 TABLE = make_table([30, 40], discount=0.9, S=4, A=2)

@@ -96,7 +96,7 @@ class Agent(Protocol):
 
     @property
     def sampler(self) -> Any:
-        """What it trains on: a sampler of ``trainer.data.sampler``."""
+        """What it trains on: a sampler of ``trainer.data.sampling``."""
 
     @property
     def chunk(self) -> int:

@@ -34,15 +34,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from trainer.agents.base import AgentState, Metrics
-from trainer.agents.baseline import (
+from trainer.agents.parts.baseline import (
     CRITICS,
     BaselineAgent,
     BaselineConfig,
     clip_actions,
     figures,
 )
-from trainer.agents.policies import DistilledPolicy, FlowPolicy
-from trainer.data.nstep import NStepBatch, NStepSampler
+from trainer.agents.parts.flow_policies import DistilledPolicy, FlowPolicy
+from trainer.data.nstep_windows import NStepBatch, NStepSampler
 from trainer.nn import flow, losses, networks
 from trainer.nn.losses import Aggregation
 from trainer.nn.networks import MLP, Params

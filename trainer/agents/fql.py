@@ -31,15 +31,15 @@ import jax
 import jax.numpy as jnp
 
 from trainer.agents.base import AgentState, Metrics
-from trainer.agents.baseline import (
+from trainer.agents.parts.baseline import (
     CRITICS,
     BaselineAgent,
     BaselineConfig,
     clip_actions,
     figures,
 )
-from trainer.agents.policies import DistilledPolicy, FlowPolicy
-from trainer.data.nstep import NStepBatch, NStepSampler, WindowRule
+from trainer.agents.parts.flow_policies import DistilledPolicy, FlowPolicy
+from trainer.data.nstep_windows import NStepBatch, NStepSampler, WindowRule
 from trainer.nn import losses, networks
 from trainer.nn.losses import Aggregation
 from trainer.nn.networks import MLP, Params

@@ -21,15 +21,15 @@ from typing import Literal
 import jax
 
 from trainer.agents.base import AgentState, Metrics
-from trainer.agents.baseline import (
+from trainer.agents.parts.baseline import (
     BaselineAgent,
     BaselineConfig,
     clip_actions,
     figures,
 )
-from trainer.agents.implicit_values import ImplicitValues
-from trainer.agents.policies import FlowPolicy, pick_best
-from trainer.data.nstep import NStepBatch, NStepSampler, WindowRule
+from trainer.agents.parts.flow_policies import FlowPolicy, pick_best
+from trainer.agents.parts.implicit_values import ImplicitValues
+from trainer.data.nstep_windows import NStepBatch, NStepSampler, WindowRule
 from trainer.nn.networks import Params
 
 

@@ -24,14 +24,14 @@ import jax
 import jax.numpy as jnp
 
 from trainer.agents.base import AgentState, Metrics
-from trainer.agents.baseline import (
+from trainer.agents.parts.baseline import (
     BaselineAgent,
     BaselineConfig,
     clip_actions,
     figures,
 )
-from trainer.agents.implicit_values import ImplicitValues
-from trainer.data.nstep import NStepBatch, NStepSampler
+from trainer.agents.parts.implicit_values import ImplicitValues
+from trainer.data.nstep_windows import NStepBatch, NStepSampler
 from trainer.nn import networks
 from trainer.nn.networks import MLP, Params
 

@@ -33,20 +33,20 @@ import jax
 import jax.numpy as jnp
 
 from trainer.agents.base import AgentState, Metrics
-from trainer.agents.baseline import (
+from trainer.agents.parts.baseline import (
     CRITICS,
     BaselineAgent,
     BaselineConfig,
     clip_actions,
     figures,
 )
-from trainer.agents.policies import (
+from trainer.agents.parts.flow_policies import (
     FlowPolicy,
     improvement,
     pick_best,
     squared_distance,
 )
-from trainer.data.nstep import NStepBatch, NStepSampler
+from trainer.data.nstep_windows import NStepBatch, NStepSampler
 from trainer.nn import flow, losses, networks
 from trainer.nn.losses import Aggregation
 from trainer.nn.networks import MLP, Params

@@ -26,7 +26,7 @@ import optax
 from trainer.agents import vast_metrics
 from trainer.agents.base import AgentState, DataFacts, Metrics, observation_scale
 from trainer.agents.vast_config import VASTConfig
-from trainer.data.sampler import STATE_FIELDS, HorizonBatch, HorizonSampler
+from trainer.data.horizon_windows import STATE_FIELDS, HorizonBatch, HorizonSampler
 from trainer.nn import flow, losses, networks, optimizers
 from trainer.nn.networks import MLP, Params
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from trainer.data.sampler import GoalRule
+from trainer.data.horizon_windows import GoalRule
 from trainer.nn.losses import Aggregation
 from trainer.nn.networks import Precision
 

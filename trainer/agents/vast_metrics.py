@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from trainer.agents.base import Metrics
-from trainer.data.sampler import HorizonBatch
+from trainer.data.horizon_windows import HorizonBatch
 from trainer.nn import losses
 
 

@@ -64,7 +64,7 @@ class Bench:
 
     def _feed(self, console: Console) -> int:
         from pipeline.store.reader import Store
-        from trainer.bench import bench_feed
+        from trainer.costs.bench_feed import bench_feed
 
         if self.store is None:
             raise ValueError("--store: expected a trajectory store to feed from")
@@ -107,7 +107,7 @@ class Bench:
     def _step(self, console: Console) -> int:
         import jax
 
-        from trainer.bench_step import bench_step, table_of
+        from trainer.costs.bench_step import bench_step, table_of
 
         for name in ("updates", "updates_per_call"):
             if getattr(self, name) < 1:

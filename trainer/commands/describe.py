@@ -9,12 +9,12 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from trainer import datasets
+from trainer.costs import published
 
 if TYPE_CHECKING:
     from trainer.config import Config
-    from trainer.describe import Cost, Description
-    from trainer.describe_mesh import MeshDescription
+    from trainer.costs.describe import Cost, Description
+    from trainer.costs.mesh_memory import MeshDescription
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Describe:
     def execute(self, console: Console) -> int:
         """Runs the command; its exit code is returned."""
         from trainer import config as configuration
-        from trainer.describe import describe
+        from trainer.costs.describe import describe
 
         config = configuration.load(self.config, task=self.task)
         observation_dim, action_dim = self._dims(config.dataset)
@@ -79,16 +79,16 @@ class Describe:
         """What each device holds, found on as many made-up devices of this CPU."""
         import jax
 
-        from trainer import describe_mesh
+        from trainer.costs import mesh_memory
         from trainer.costs.random_data import shape_facts
 
-        sizes = describe_mesh.parse_mesh(mesh)
-        describe_mesh.make_devices(describe_mesh.devices_of(sizes))
-        return describe_mesh.describe_mesh(
+        sizes = mesh_memory.parse_mesh(mesh)
+        mesh_memory.make_devices(mesh_memory.devices_of(sizes))
+        return mesh_memory.describe_mesh(
             config,
             shape_facts(*dims),
             sizes,
-            devices=jax.devices()[: describe_mesh.devices_of(sizes)],
+            devices=jax.devices()[: mesh_memory.devices_of(sizes)],
             compile_call=self.compile,
         )
 
@@ -97,7 +97,7 @@ class Describe:
         S, A = self.observation_dim, self.action_dim
         if S is None or A is None:
             try:
-                facts = datasets.find(dataset)
+                facts = published.find(dataset)
             except ValueError as error:
                 raise ValueError(
                     f"{error}; for data of your own give --observation-dim and "
@@ -150,7 +150,7 @@ def _settings(encoded: dict[str, object], *, task: int) -> Table:
 def _data_line(description: "Description") -> str:
     S, A = description.observation_dim, description.action_dim
     shape = f"observations of {S}, actions of {A}"
-    facts = datasets.DATASETS.get(description.config.dataset)
+    facts = published.DATASETS.get(description.config.dataset)
     if facts is None or (facts.observation_dim, facts.action_dim) != (S, A):
         return f"data: {shape}"
     trainer = description.config.trainer

@@ -11,7 +11,7 @@ import numpy as np
 
 from pipeline.store.returns import solved_counts, suffix_sums
 from trainer.agents.base import Agent, DataFacts
-from trainer.data.sampler import uniform_numbers
+from trainer.data.sampling import uniform_numbers
 from trainer.data.table import RowTable
 
 _EPISODES = 8

@@ -15,8 +15,8 @@ import jax
 import numpy as np
 
 from pipeline.store.reader import Store
-from trainer.data.resident import ResidentRows
-from trainer.data.sampler import Sampler, uniform_numbers
+from trainer.data.block_window import ResidentRows
+from trainer.data.sampling import Sampler, uniform_numbers
 from trainer.data.table import RowTable, load_table
 
 GatherWhere = Literal["auto", "host", "device"]

@@ -20,8 +20,8 @@ from rich.progress import (
 
 from pipeline.store.errors import DataFormatError
 from trainer.agents.base import Metrics
+from trainer.data.block_window import ResidentRows
 from trainer.data.feed import BatchSource, gather_on_device, make_feed
-from trainer.data.resident import ResidentRows
 from trainer.data.table import RowTable
 from trainer.errors import PreemptedError, StorageError, TrainingDivergedError
 from trainer.parallel import agreement

@@ -17,9 +17,10 @@ import numpy as np
 import psutil
 
 from pipeline.store.reader import Store
+from trainer.data.block_window import ResidentRows
 from trainer.data.feed import BatchSource, FeedConfig, make_feed, open_rows
-from trainer.data.resident import ResidentRows
-from trainer.data.sampler import HorizonSampler, uniform_numbers
+from trainer.data.horizon_windows import HorizonSampler
+from trainer.data.sampling import uniform_numbers
 from trainer.data.table import RowTable, load_table
 
 # What a trainer is busy with between two batches while blocked time is measured.

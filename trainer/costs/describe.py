@@ -9,11 +9,11 @@ from typing import Any
 
 import jax
 
-from trainer import flops
 from trainer.agents import make_agent
 from trainer.config import Config, encode
+from trainer.costs import flops
+from trainer.costs.network_shapes import Network, optimised_layers, read_networks
 from trainer.costs.random_data import shape_facts
-from trainer.network_shapes import Network, optimised_layers, read_networks
 
 UPDATES = 1_000_000
 

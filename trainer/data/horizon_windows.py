@@ -1,49 +1,20 @@
-"""Which rows a batch is made of: pure functions of (table, seed, step).
-
-A counter-based generator keyed by what is trained on and by the seed draws the whole
-global batch of a step, so neither workers, prefetching, hosts nor restarts can change
-it. Sampling yields row numbers and scalars; ``gather`` turns them into states and is
-one function for host and device.
+"""Windows of random horizon, with an intermediate row and a goal, for VAST.
 
 Dimensions: B batch, S observation, A action, K maximum horizon.
 """
 
-import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from pipeline.store.errors import DataFormatError
 from pipeline.store.returns import window_returns
+from trainer.data.sampling import Array, uniform_integers
 from trainer.data.table import RowTable
 
 GoalRule = Literal["uniform", "geometric", "horizon"]
-Array = Any  # NumPy on the host, jax.Array on a device.
-
-
-class Sampler(Protocol):
-    """What an agent trains on. Implementations are frozen and tell all by ``repr``."""
-
-    @property
-    def numbers(self) -> int:
-        """D: uniform numbers that a window is chosen by."""
-
-    def check(self, table: RowTable) -> None:
-        """Raises if batches cannot be drawn from a table."""
-
-    def draw(self, table: RowTable, uniform: npt.NDArray[np.float64]) -> Any:
-        """Turns numbers in [0, 1) into row numbers and scalars, element by element.
-
-        ``f64[D, ...]`` to a NamedTuple of ``[...]`` each.
-        """
-
-    def gather(self, observations: Array, actions: Array, index: Any) -> Any:
-        """Looks up the states and actions of a batch, on the host or on a device."""
-
 
 # The fields of a batch that hold states.
 STATE_FIELDS = ("observations", "next_observations", "states_k", "states_i", "goals")
@@ -274,64 +245,3 @@ class HorizonSampler:
         steps = 1 + np.floor(np.log1p(-uniform) / np.log(self.discount))
         geometric: npt.NDArray[np.int64] = rows + steps.astype(np.int64)
         return np.minimum(geometric, last)
-
-
-def step_generator(
-    table: RowTable, sampler: Sampler, *, seed: int, step: int
-) -> np.random.Generator:
-    """The generator of one step of one seed: a pure function of its arguments.
-
-    Args:
-        table: What is sampled from; its fingerprint enters the key.
-        sampler: How; its configuration enters the key.
-        seed: Of the run.
-        step: Number of the update, from 0.
-
-    Returns:
-        A Philox generator no other step or seed shares numbers with.
-    """
-    key = _stream_key(table.fingerprint, repr(sampler), seed)
-    # The step is the counter's high word: streams are 2**192 draws apart.
-    return np.random.Generator(
-        np.random.Philox(key=key, counter=np.array([0, 0, 0, step], np.uint64))
-    )
-
-
-def uniform_numbers(
-    table: RowTable,
-    sampler: Sampler,
-    *,
-    seeds: Sequence[int],
-    steps: range,
-    batch_size: int,
-) -> npt.NDArray[np.float64]:
-    """What the batches of some steps are chosen by.
-
-    Args:
-        table: What is sampled from.
-        sampler: How; D numbers a window.
-        seeds: Q of them.
-        steps: M of them.
-        batch_size: B.
-
-    Returns:
-        ``f64[D, M, Q, B]``; those of one step and seed depend on no other's.
-    """
-    drawn = np.empty((len(steps), len(seeds), sampler.numbers, batch_size))
-    for of_step, step in zip(drawn, steps, strict=True):
-        for numbers, seed in zip(of_step, seeds, strict=True):
-            step_generator(table, sampler, seed=seed, step=step).random(out=numbers)
-    return np.moveaxis(drawn, 2, 0)
-
-
-@lru_cache(maxsize=1024)
-def _stream_key(fingerprint: str, sampler: str, seed: int) -> npt.NDArray[np.uint64]:
-    digest = hashlib.sha256(f"{fingerprint}\n{sampler}\n{seed}".encode()).digest()
-    return np.frombuffer(digest[:16], np.uint64)
-
-
-def uniform_integers(
-    uniform: npt.NDArray[np.float64], count: npt.NDArray[np.int64] | np.int64
-) -> npt.NDArray[np.int64]:
-    """Uniform integers in [0, count) from uniform numbers in [0, 1)."""
-    return (uniform * count).astype(np.int64)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from trainer.agents.base import AgentState, DataFacts, Metrics
-from trainer.data.nstep import NStepBatch
+from trainer.data.nstep_windows import NStepBatch
 from trainer.nn import optimizers
 from trainer.nn.networks import MLP, Params, Precision
 

@@ -23,13 +23,13 @@ import jax
 from jax.sharding import Mesh
 from rich.table import Table
 
-from trainer import flops
 from trainer.agents import AGENTS
 from trainer.agents.base import Agent, DataFacts, Metrics
+from trainer.costs import flops
+from trainer.costs.mesh_memory import devices_of, memory_of, parse_mesh
+from trainer.costs.network_shapes import optimised_layers, read_networks
 from trainer.costs.random_data import draw_batches, random_table, shape_facts
 from trainer.data.table import RowTable
-from trainer.describe_mesh import devices_of, memory_of, parse_mesh
-from trainer.network_shapes import optimised_layers, read_networks
 from trainer.nn.networks import Precision
 from trainer.parallel.mesh import MeshConfig, batch_sharding, make_mesh
 from trainer.step.call import CALLS_AHEAD, fold_updates, make_train_call, update_seeds

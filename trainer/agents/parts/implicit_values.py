@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from trainer.agents.baseline import CRITICS
-from trainer.data.nstep import NStepBatch
+from trainer.agents.parts.baseline import CRITICS
+from trainer.data.nstep_windows import NStepBatch
 from trainer.nn import losses, networks
 from trainer.nn.networks import MLP, Params
 
