@@ -58,7 +58,7 @@ class Measured:
     store_share: float = 1.15
     # cube-triple: 46 observed, 5 of the action, 35 of qpos, 32 of qvel.
     row_floats: int = 46 + 5 + 35 + 32
-    # pipeline.episodes.PART_ROWS, rounded.
+    # pipeline.sources.episodes.PART_ROWS, rounded.
     part_rows: int = 1_000_000
     update_rates: tuple[UpdateRate, ...] = (
         UpdateRate(

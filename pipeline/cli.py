@@ -6,10 +6,15 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
+from pipeline.commands.append import Append
 from pipeline.commands.arguments import UsageError
-from pipeline.commands.making import Collect, Fetch
-from pipeline.commands.reading import DAMAGED, Export, Inspect, Verify
-from pipeline.commands.sharding import Append, Relabel, Shard
+from pipeline.commands.collect import Collect
+from pipeline.commands.export import Export
+from pipeline.commands.fetch import Fetch
+from pipeline.commands.inspect import Inspect
+from pipeline.commands.relabel import Relabel
+from pipeline.commands.shard import Shard
+from pipeline.commands.verify import DAMAGED, Verify
 from pipeline.store.errors import DataFormatError
 
 __all__ = ["BAD_INPUT", "DAMAGED", "main"]

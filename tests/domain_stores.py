@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline import relabel
-from pipeline.domains import parse_dataset
+from pipeline.domains import goals
+from pipeline.domains.datasets import parse_dataset
 from pipeline.store import files, manifest
 from pipeline.store.manifest import Task
 from pipeline.store.reader import Store
@@ -39,7 +39,7 @@ def write_domain_store(
         S=facts.observation_dim,
         A=facts.action_dim,
     )
-    _label(root, domain.environment_id, relabel.read_tasks(domain), episode_limit)
+    _label(root, domain.environment_id, goals.read_tasks(domain), episode_limit)
     return root
 
 

@@ -15,7 +15,7 @@ from gcsfs.core import GCSFileSystem
 from google.cloud import storage
 from orbax.checkpoint._src.path import gcs_utils
 
-from pipeline.sources import inputs
+from pipeline.sources.files import _client
 from pipeline.store import files
 from tests.faulty_proxy import FaultyProxy
 
@@ -106,7 +106,7 @@ def _trying_again_soon() -> Iterator[None]:
 
 def forget_clients() -> None:
     """Drops the clients that libraries keep for as long as a process lives."""
-    inputs._client.cache_clear()
+    _client.cache_clear()
     gcs_utils.get_bucket.cache_clear()
     backend.fsspec_backend._get_filesystem.cache_clear()
     GCSFileSystem.clear_instance_cache()

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.statistics import Moments
 from pipeline.store import files, manifest, schema
 from pipeline.store.manifest import DatasetManifest, Origin, PartManifest, Task
+from pipeline.store.moments import Moments
 from pipeline.store.returns import solved_counts, suffix_sums
 from pipeline.store.writer import PartWriter
 from trainer.agents.base import DataFacts

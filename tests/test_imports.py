@@ -38,7 +38,7 @@ def test_the_trainer_loads_neither_beam_nor_mujoco() -> None:
 
 def test_the_pipeline_loads_neither_jax_nor_the_trainer() -> None:
     modules = loaded("pipeline")
-    assert {"apache_beam", "tensorstore", "pipeline.build"} <= modules
+    assert {"apache_beam", "tensorstore", "pipeline.beam.pipelines"} <= modules
     assert not {"jax", "flax", "optax", "grain", "orbax", "trainer"} & modules
 
 

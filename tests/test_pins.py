@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.episodes import EpisodeRange
-from pipeline.plan import PartPlan
+from pipeline.assembly.plan import PartPlan
+from pipeline.sources.episodes import EpisodeRange
 from pipeline.store.errors import (
     BadEpisodeError,
     DataFormatError,

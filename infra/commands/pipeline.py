@@ -12,7 +12,7 @@ from infra.errors import LaunchError
 from infra.measured import MEASURED
 from infra.submission import Submission, launch, python, version
 from infra.units import duration, size
-from pipeline.domains import parse_dataset
+from pipeline.domains.datasets import parse_dataset
 
 
 @dataclass(frozen=True)

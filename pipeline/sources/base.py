@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.episodes import EpisodeRange
+from pipeline.sources.episodes import EpisodeRange
 from pipeline.store.manifest import FieldSpec
 
 Rows = Mapping[str, npt.NDArray[Any]]

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.episodes import EpisodeRange
-from pipeline.sources import boundaries, hdf5, inputs, transitions
+from pipeline.sources import boundaries, files, hdf5, transitions
 from pipeline.sources.base import Block, Facts
+from pipeline.sources.episodes import EpisodeRange
 from pipeline.sources.ogbench_npz import stored_dtype
 from pipeline.sources.transitions import (
     NEXT_OBSERVATIONS,
@@ -79,7 +79,7 @@ class D4rlHdf5:
         return Facts(
             source="d4rl_hdf5",
             name=self.name,
-            digest=inputs.digest(self.path),
+            digest=files.digest(self.path),
             fields=schema.input_fields(sample),
             lengths=table.lengths,
             ignored=ignored,

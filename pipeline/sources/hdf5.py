@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.sources import inputs
+from pipeline.sources import files
 from pipeline.store.errors import DataFormatError
 
 SUFFIXES = (".hdf5", ".h5")
@@ -38,12 +38,12 @@ def opened(path: str) -> Iterator[Any]:
             f"{path}: reading HDF5 needs h5py ({error}); install it with "
             "`pip install 'vast-rl[pipeline]'`"
         ) from error
-    with inputs.open_file(path) as stream:
+    with files.open_file(path) as stream:
         try:
             file = h5py.File(stream, "r")
         except OSError as error:
             raise DataFormatError(
-                f"{path}: expected a whole HDF5 file, got {inputs.size(path):,} bytes "
+                f"{path}: expected a whole HDF5 file, got {files.size(path):,} bytes "
                 f"that are none ({error}). It was cut short or is of another kind; "
                 "compare its size with the original and fetch it again"
             ) from error

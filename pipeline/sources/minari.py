@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.episodes import EpisodeRange
-from pipeline.sources import hdf5, inputs
+from pipeline.sources import files, hdf5
 from pipeline.sources.base import Block, Facts
+from pipeline.sources.episodes import EpisodeRange
 from pipeline.sources.ogbench_npz import stored_dtype
 from pipeline.store import schema
 from pipeline.store.errors import DataFormatError
@@ -66,7 +66,7 @@ class Minari:
         return Facts(
             source="minari",
             name=self.name,
-            digest=inputs.digest(self.path),
+            digest=files.digest(self.path),
             fields=schema.input_fields(sample),
             lengths=tuple(lengths),
         )
@@ -124,9 +124,9 @@ class Minari:
     def _check_encoding(self, observations: Any) -> None:
         """Refuses images that Minari has encoded: they would be read as numbers."""
         metadata = os.path.join(os.path.dirname(self.path), _METADATA)
-        if not inputs.is_file(metadata):
+        if not files.is_file(metadata):
             return
-        with inputs.open_file(metadata) as stream:
+        with files.open_file(metadata) as stream:
             space = json.load(stream).get("observation_space", "{}")
         shape = json.loads(space).get("shape") if isinstance(space, str) else None
         if shape is not None and list(observations.shape[1:]) != list(shape):

@@ -18,7 +18,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.sources import inputs
+from pipeline.sources import files
 from pipeline.store.errors import DataFormatError
 
 Array = npt.NDArray[Any]
@@ -202,12 +202,12 @@ class _Reader:
 
 @contextlib.contextmanager
 def _open(path: str) -> Iterator[zipfile.ZipFile]:
-    with inputs.open_file(path) as file:
+    with files.open_file(path) as file:
         try:
             archive = zipfile.ZipFile(file)
         except (zipfile.BadZipFile, EOFError) as error:
             raise DataFormatError(
-                f"{path}: expected a whole npz archive, got {inputs.size(path):,} "
+                f"{path}: expected a whole npz archive, got {files.size(path):,} "
                 f"bytes without its directory ({error}). It was cut short or is no "
                 "npz; compare its size with the original and fetch it again"
             ) from error

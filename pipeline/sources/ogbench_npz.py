@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.episodes import EpisodeRange, episode_lengths
 from pipeline.sources import npz
 from pipeline.sources.base import Block, Facts
+from pipeline.sources.episodes import EpisodeRange, episode_lengths
 from pipeline.store import schema
 from pipeline.store.errors import DataFormatError
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.episodes import EpisodeRange
+from pipeline.sources.episodes import EpisodeRange
 from pipeline.store import schema
 from pipeline.store.errors import DataFormatError
 

@@ -252,3 +252,22 @@ class Store:
                 f"{self.root}/{path}: the manifest names this array and it cannot be "
                 f"opened ({str(error)[:200]}); run `python -m pipeline verify`"
             ) from error
+
+
+def read_part(root: str, index: int, labels: str = "") -> PartManifest | None:
+    """Reads the manifest of a finished part, or None where it is not finished.
+
+    Args:
+        root: The store.
+        index: Number of the part.
+        labels: Folder of its per-task arrays, if they were written later.
+
+    Returns:
+        Its manifest.
+    """
+    folder = f"{manifest.part_folder(index)}/{labels}".rstrip("/")
+    name = f"{folder}/{manifest.PART_MANIFEST}"
+    content = files.read(root, name)
+    if content.data is None:
+        return None
+    return manifest.part_from_json(content.data, where=f"{root}/{name}")

@@ -16,7 +16,7 @@ import yaml
 from infra.cli import main
 from infra.measured import MEASURED
 from infra.submission import Submission, format_command, launch, python
-from pipeline import runners
+from pipeline.beam import runners
 from pipeline.cli import Command
 from tests.infra.commands import (
     DATAFLOW,

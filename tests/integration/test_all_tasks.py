@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.domains import parse_dataset
+from pipeline.domains.datasets import parse_dataset
 from tests.domain_stores import write_domain_store
 from trainer import cli, config
 from trainer.report.paper import paper_datasets

@@ -21,14 +21,15 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from pipeline import relabel
-from pipeline import shard as pipeline_shard
+from pipeline.assembly import parts as pipeline_shard
+from pipeline.assembly.commit import commit_store
+from pipeline.assembly.parts import write_part
+from pipeline.assembly.plan import StorePlan, look_at
 from pipeline.cli import main as pipeline_main
-from pipeline.commands.writing import plan_relabelled
-from pipeline.domains import parse_dataset
-from pipeline.plan import StorePlan, look_at
-from pipeline.shard import commit_store, write_part
-from pipeline.sources.choice import find_sources
+from pipeline.commands.execution import plan_relabelled
+from pipeline.domains import goals
+from pipeline.domains.datasets import parse_dataset
+from pipeline.sources.detection import find_sources
 from pipeline.store import files
 from pipeline.store.errors import DataFormatError
 from pipeline.store.manifest import DATASET_MANIFEST
@@ -93,7 +94,7 @@ class Local:
 def _tasks_read_once() -> Iterator[None]:
     """Reading tasks starts the simulator; once is enough."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(relabel, "read_tasks", functools.cache(relabel.read_tasks))
+        patch.setattr(goals, "read_tasks", functools.cache(goals.read_tasks))
         yield
 
 

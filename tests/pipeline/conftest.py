@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline import plan, relabel
+from pipeline.assembly import plan
+from pipeline.domains import goals
 from pipeline.sources.ogbench_npz import OgbenchNpz
 from pipeline.store.manifest import Task
 
@@ -21,7 +22,7 @@ GOALS = ((0.425, 0.1, 0.02), (0.35, 0.0, 0.02), (0.425, -0.1, 0.02))
 def _tasks_read_once():
     """Reading tasks starts the simulator; for one domain once is enough."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(relabel, "read_tasks", functools.cache(relabel.read_tasks))
+        patch.setattr(goals, "read_tasks", functools.cache(goals.read_tasks))
         yield
 
 

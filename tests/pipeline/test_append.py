@@ -3,15 +3,16 @@ import os
 import numpy as np
 import pytest
 
-from pipeline import append
-from pipeline.append import claim, commit_append, plan_append
+from pipeline.assembly import append
+from pipeline.assembly.append import claim, commit_append, plan_append
+from pipeline.assembly.commit import commit_store, find_committed
+from pipeline.assembly.parts import write_part
+from pipeline.assembly.plan import look_at
 from pipeline.cli import main
-from pipeline.plan import look_at
-from pipeline.shard import commit_store, find_committed, write_part
+from pipeline.inspection.verify import verify_store
 from pipeline.sources.ogbench_npz import OgbenchNpz
 from pipeline.store.errors import DataFormatError
 from pipeline.store.reader import Store
-from pipeline.verify import verify_store
 
 LENGTHS = (5, 5, 7, 4, 1, 6)
 

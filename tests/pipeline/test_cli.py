@@ -11,7 +11,7 @@ import ogbench.utils
 import pytest
 
 import pipeline
-from pipeline import runners
+from pipeline.beam import runners
 from pipeline.cli import main
 
 LENGTHS = (5, 5, 7, 4, 1, 6)

@@ -4,9 +4,9 @@ import hashlib
 import numpy as np
 import pytest
 
-from pipeline.domains import known_datasets, parse_dataset
-from pipeline.relabel import numpy_seeded
-from pipeline.sources.collect import MAX_ATTEMPTS, EpisodeCollector, episode_seed
+from pipeline.collection.scripted import MAX_ATTEMPTS, EpisodeCollector, episode_seed
+from pipeline.domains.datasets import known_datasets, parse_dataset
+from pipeline.domains.environments import numpy_seeded
 from pipeline.store.errors import BadEpisodeError
 
 ROWS = 120

@@ -3,9 +3,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from pipeline.episodes import cut
-from pipeline.sources import collected
-from pipeline.sources.collected import CollectedEpisodes, Recipe
+from pipeline.collection import staging
+from pipeline.collection.staging import CollectedEpisodes, Recipe
+from pipeline.sources.episodes import cut
 from pipeline.store import files
 from pipeline.store.errors import DataFormatError
 
@@ -21,13 +21,13 @@ RECIPE = Recipe(
 
 
 def stage_all(root, make_rows, recipe=RECIPE):
-    for plan in collected.start(root, recipe):
+    for plan in staging.start(root, recipe):
         seed = plan.index + 100 * (plan.split == "val")
-        collected.stage(plan, make_rows((plan.rows,), seed))
+        staging.stage(plan, make_rows((plan.rows,), seed))
 
 
 def test_every_episode_has_a_seed_of_its_own(tmp_path):
-    plans = collected.start(str(tmp_path), RECIPE)
+    plans = staging.start(str(tmp_path), RECIPE)
     assert [(plan.split, plan.index) for plan in plans] == [
         *(("train", i) for i in range(4)),
         *(("val", i) for i in range(2)),
@@ -39,7 +39,7 @@ def test_seeds_depend_on_split_and_index_alone(tmp_path):
     longer = dataclasses.replace(RECIPE, episodes=9, val_episodes=5)
     seeds = {}
     for root, recipe in (("a", RECIPE), ("b", longer)):
-        plans = collected.start(str(tmp_path / root), recipe)
+        plans = staging.start(str(tmp_path / root), recipe)
         seeds[root] = {(plan.split, plan.index): plan.seed for plan in plans}
     assert seeds["a"].items() <= seeds["b"].items()
     # No training episode of the longer one is a validation episode of the shorter.
@@ -50,11 +50,11 @@ def test_seeds_depend_on_split_and_index_alone(tmp_path):
 
 def test_what_is_staged_is_not_made_again(tmp_path, make_rows):
     root = str(tmp_path)
-    plans = collected.start(root, RECIPE)
+    plans = staging.start(root, RECIPE)
     for plan in (plans[1], plans[4]):
-        collected.stage(plan, make_rows((6,)))
-    assert collected.count_staged(root) == 2
-    missing = collected.start(root, RECIPE)
+        staging.stage(plan, make_rows((6,)))
+    assert staging.count_staged(root) == 2
+    missing = staging.start(root, RECIPE)
     assert missing == [plans[0], plans[2], plans[3], plans[5]]
 
 
@@ -62,7 +62,7 @@ def test_staging_again_rewrites_the_same_bytes(tmp_path, make_rows, read_tree):
     root = str(tmp_path)
     stage_all(root, make_rows)
     before = read_tree(root)
-    files.delete_folder(root, collected.STAGING)
+    files.delete_folder(root, staging.STAGING)
     stage_all(root, make_rows)
     assert read_tree(root) == before
 
@@ -72,9 +72,9 @@ def test_staging_again_rewrites_the_same_bytes(tmp_path, make_rows, read_tree):
     [({"seed": 4}, "seed 3 there and 4 here"), ({"rows": 7}, "rows 6 there and 7")],
 )
 def test_another_collection_is_refused(tmp_path, change, difference):
-    collected.start(str(tmp_path), RECIPE)
+    staging.start(str(tmp_path), RECIPE)
     with pytest.raises(DataFormatError, match=difference):
-        collected.start(str(tmp_path), dataclasses.replace(RECIPE, **change))
+        staging.start(str(tmp_path), dataclasses.replace(RECIPE, **change))
 
 
 def test_staged_episodes_read_as_one_input(tmp_path, make_rows):
@@ -113,5 +113,5 @@ def test_missing_and_damaged_episodes_are_named(tmp_path, make_rows):
 
 def test_finishing_leaves_no_folder(tmp_path, make_rows):
     stage_all(str(tmp_path), make_rows)
-    collected.finish(str(tmp_path))
+    staging.finish(str(tmp_path))
     assert list(tmp_path.iterdir()) == []

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.episodes import EpisodeRange, cut, episode_lengths, single_rows
+from pipeline.sources.episodes import EpisodeRange, cut, episode_lengths, single_rows
 from pipeline.store.errors import DataFormatError
 
 lengths_strategy = st.lists(st.integers(1, 9), min_size=1, max_size=8)

@@ -4,8 +4,9 @@ import numpy as np
 import ogbench.utils
 import pytest
 
-from pipeline import export
-from pipeline.shard import commit_store, write_part
+from pipeline.assembly.commit import commit_store
+from pipeline.assembly.parts import write_part
+from pipeline.inspection import export
 from pipeline.store import arrays
 from pipeline.store.errors import DataFormatError
 from pipeline.store.reader import Store

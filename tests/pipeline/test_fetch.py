@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import fetch
 from pipeline.cli import main
+from pipeline.sources import fetch
 from pipeline.store.errors import DataFormatError
 
 NAME = "cube-single-play-v0.npz"

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from pipeline.cli import main
-from pipeline.episodes import cut
 from pipeline.sources import hdf5
 from pipeline.sources.d4rl_hdf5 import D4rlHdf5
+from pipeline.sources.episodes import cut
 from pipeline.sources.minari import Minari
 from pipeline.store.errors import DataFormatError
 from pipeline.store.reader import Store

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pipeline.assembly.plan import look_at
 from pipeline.cli import main
-from pipeline.plan import look_at
-from pipeline.sources import inputs
-from pipeline.sources.choice import find_sources
+from pipeline.sources import files
+from pipeline.sources.detection import find_sources
 from pipeline.sources.ogbench_npz import OgbenchNpz
 from pipeline.store.errors import DataFormatError
 from pipeline.store.reader import Store
@@ -57,7 +57,7 @@ def test_folders_and_globs_mean_the_same_files(folder, pattern):
 
 def test_a_validation_file_asked_for_alone_is_data_to_train_on(folder):
     path = str(folder / "cube-single-play-v0-000-val.npz")
-    assert inputs.split_of([path]) == {"train": [path]}
+    assert files.split_of([path]) == {"train": [path]}
 
 
 @pytest.mark.parametrize("pattern", ["nothing*.npz", "nothing", "."])
@@ -111,10 +111,10 @@ def test_sources_are_inferred(make_npz, name, dataset, members, kind):
 @pytest.fixture(scope="module")
 def bucket():
     """A bucket on a Cloud Storage server of its own, without any credentials."""
-    inputs._client.cache_clear()
+    files._client.cache_clear()
     with serve() as client:
         yield client.create_bucket("vast-rl-test")
-    inputs._client.cache_clear()
+    files._client.cache_clear()
 
 
 def upload(bucket, folder, prefix):
@@ -128,17 +128,17 @@ def upload(bucket, folder, prefix):
 def test_gs_paths_and_globs_give_the_bytes_of_local_ones(
     bucket, folder, tmp_path, read_tree, monkeypatch
 ):
-    monkeypatch.setattr(inputs, "_REQUEST_BYTES", 512 * 1024)
+    monkeypatch.setattr(files, "_REQUEST_BYTES", 512 * 1024)
     for path in sorted(folder.iterdir())[4:]:
         path.unlink()
     upload(bucket, folder, "raw")
     names = [path.name for path in sorted(folder.glob("*.npz"))]
     assert len(names) == 4
     for pattern in ("raw", "raw/", "raw/*.npz", "r?w/*-v0-*.npz"):
-        found = inputs.find(f"gs://vast-rl-test/{pattern}", (".npz",))
+        found = files.find(f"gs://vast-rl-test/{pattern}", (".npz",))
         assert [path.rpartition("/")[2] for path in found] == names
-    train = inputs.find("gs://vast-rl-test/raw/*-v0-???.npz", (".npz",))
-    assert len(inputs.split_of(train)["val"]) == 1
+    train = files.find("gs://vast-rl-test/raw/*-v0-???.npz", (".npz",))
+    assert len(files.split_of(train)["val"]) == 1
     assert shard(folder, tmp_path / "local") == 0
     local = read_tree(tmp_path / "local")
     # From a bucket to a bucket, and read back from there.

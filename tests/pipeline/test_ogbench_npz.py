@@ -5,8 +5,8 @@ import numpy as np
 import ogbench.utils
 import pytest
 
-from pipeline.episodes import EpisodeRange, cut
 from pipeline.sources import npz
+from pipeline.sources.episodes import EpisodeRange, cut
 from pipeline.sources.ogbench_npz import OgbenchNpz
 from pipeline.store.errors import DataFormatError
 

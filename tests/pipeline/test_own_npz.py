@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from pipeline.cli import main
-from pipeline.episodes import cut
-from pipeline.sources.own_npz import OwnNpz
+from pipeline.sources.episodes import cut
+from pipeline.sources.rewarded_npz import OwnNpz
 from pipeline.store.errors import DataFormatError
 from pipeline.store.reader import Store
 

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import build, runners
-from pipeline.shard import commit_store, write_part
+from pipeline.assembly.commit import commit_store
+from pipeline.assembly.parts import write_part
+from pipeline.beam import pipelines, runners
 from pipeline.store.errors import DataFormatError
 
 LENGTHS = (5, 5, 7, 4, 1, 6)
-ROOT = Path(runners.__file__).parents[1]
+ROOT = Path(runners.__file__).parents[2]
 _PATH = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
 
 
@@ -69,7 +70,9 @@ def run(plan, job_endpoint, *environment):
         1,
         ["--runner=PortableRunner", f"--job_endpoint={job_endpoint}", *environment],
     )
-    return runners.run(lambda root: build.define_sharding(root, plan, runs=2), options)
+    return runners.run(
+        lambda root: pipelines.define_sharding(root, plan, runs=2), options
+    )
 
 
 def check(make_npz, make_plan, read_tree, job_endpoint, *environment):

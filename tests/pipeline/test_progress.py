@@ -4,8 +4,8 @@ import threading
 import pytest
 from rich.console import Console
 
-from pipeline import progress
-from pipeline.shard import write_part
+from pipeline.assembly.parts import write_part
+from pipeline.inspection import progress
 
 LENGTHS = (5, 5, 7, 4, 1, 6)
 

@@ -3,7 +3,8 @@ import json
 import numpy as np
 import pytest
 
-from pipeline.shard import commit_store, write_part
+from pipeline.assembly.commit import commit_store
+from pipeline.assembly.parts import write_part
 from pipeline.store.errors import (
     DataFormatError,
     FormatVersionError,

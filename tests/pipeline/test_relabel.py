@@ -6,14 +6,9 @@ import numpy as np
 import pytest
 from ogbench.relabel_utils import relabel_dataset
 
-from pipeline.domains import TASKS, find_environment, parse_dataset
-from pipeline.relabel import (
-    make_environment,
-    numpy_seeded,
-    read_tasks,
-    relabel,
-    relabel_tasks,
-)
+from pipeline.domains.datasets import TASKS, find_environment, parse_dataset
+from pipeline.domains.environments import make_environment, numpy_seeded
+from pipeline.domains.goals import read_tasks, relabel, relabel_tasks
 from pipeline.store.errors import DataFormatError
 from pipeline.store.manifest import Task
 

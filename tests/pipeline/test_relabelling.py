@@ -3,13 +3,15 @@ import dataclasses
 import numpy as np
 import pytest
 
-from pipeline import build, relabelling, runners
+from pipeline.assembly import relabel
+from pipeline.assembly.commit import commit_store
+from pipeline.assembly.parts import write_part
+from pipeline.assembly.relabel import commit_labels, plan_relabelling, write_labels
+from pipeline.beam import pipelines, runners
 from pipeline.cli import main
-from pipeline.relabelling import commit_labels, plan_relabelling, write_labels
-from pipeline.shard import commit_store, write_part
+from pipeline.inspection.verify import verify_store
 from pipeline.store.errors import DataFormatError
 from pipeline.store.reader import Store
-from pipeline.verify import verify_store
 
 LENGTHS = (5, 5, 7, 4, 1, 6)
 
@@ -45,7 +47,7 @@ def test_what_is_added_is_what_sharding_would_have_written(
     before = read_tree(plan.root)
     asked = plan_relabelling(plan.root, tasks=tasks, discounts=(0.5,))
     options = runners.make_options(1)
-    runners.run(lambda root: build.define_relabelling(root, asked), options)
+    runners.run(lambda root: pipelines.define_relabelling(root, asked), options)
     whole = make_plan(
         make_npz(LENGTHS),
         val=make_npz((3, 4), name="v.npz"),
@@ -92,12 +94,12 @@ def test_interrupted_and_repeated_it_gives_the_same_bytes(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(relabelling.ColumnsWriter, "finish_columns", die)
+        patch.setattr(relabel.ColumnsWriter, "finish_columns", die)
         with pytest.raises(KeyboardInterrupt):
             write_labels(asked.parts[1])
     first = read_tree(plan.root)
     with monkeypatch.context() as patch:
-        patch.setattr(relabelling, "label_episodes", die)
+        patch.setattr(relabel, "label_episodes", die)
         write_labels(asked.parts[0])  # is there: not done again
     assert read_tree(plan.root) == first
     again = plan_relabelling(plan.root, tasks=tasks)

@@ -8,7 +8,7 @@ from apache_beam.options.pipeline_options import (
 )
 from apache_beam.options.pipeline_options_validator import PipelineOptionsValidator
 
-from pipeline import build, runners
+from pipeline.beam import pipelines, runners
 from pipeline.cli import main
 
 LENGTHS = (5, 5, 7, 4, 1, 6)
@@ -49,7 +49,7 @@ def test_dataflow_s_options_reach_dataflow(options, monkeypatch):
 def test_a_pipeline_is_staged_and_read_back(make_npz, make_plan, options):
     plan = make_plan(make_npz(LENGTHS))
     root = beam.Pipeline(runner="FnApiRunner")
-    build.define_sharding(root, plan, runs=len(plan.parts))
+    pipelines.define_sharding(root, plan, runs=len(plan.parts))
     proto = root.to_runner_api()
     names = {each.unique_name for each in proto.components.transforms.values()}
     assert {"Parts", "WriteParts", "CommitStore"} <= names

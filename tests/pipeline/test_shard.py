@@ -10,14 +10,16 @@ import pytest
 from ogbench.relabel_utils import relabel_dataset
 from ogbench.utils import load_dataset
 
-from pipeline import shard
-from pipeline.domains import parse_dataset
-from pipeline.plan import plan_store
-from pipeline.relabel import make_environment, read_tasks
-from pipeline.shard import commit_store, write_part, write_parts
+from pipeline.assembly import parts
+from pipeline.assembly.commit import commit_store, find_committed
+from pipeline.assembly.parts import write_part, write_parts
+from pipeline.assembly.plan import plan_store
+from pipeline.domains.datasets import parse_dataset
+from pipeline.domains.environments import make_environment
+from pipeline.domains.goals import read_tasks
 from pipeline.sources.base import Block, Facts
 from pipeline.sources.ogbench_npz import OgbenchNpz
-from pipeline.store import arrays, schema, writer
+from pipeline.store import arrays, reader, schema
 from pipeline.store.errors import BadEpisodeError, DataFormatError
 from pipeline.store.manifest import Task
 from pipeline.store.reader import Store
@@ -103,7 +105,7 @@ def test_a_finished_part_is_not_written_again(make_npz, make_plan, monkeypatch):
     def refuse(*arguments, **options):
         raise AssertionError("written again")
 
-    monkeypatch.setattr(shard, "PartWriter", refuse)
+    monkeypatch.setattr(parts, "PartWriter", refuse)
     assert [write_part(part) for part in plan.parts] == first
     for other in (
         make_plan(make_npz(LENGTHS), discounts=(0.5,)),
@@ -178,7 +180,7 @@ def test_s3_killed_in_the_middle_and_repeated(
     done = subprocess.run(
         [sys.executable, "-c", KILLED, str(tmp_path / "plan.pickle"), str(call)],
         check=False,
-        env={**os.environ, "PYTHONPATH": str(Path(shard.__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
     )
     assert done.returncode == -signal.SIGKILL
     assert (Path(plan.root) / "parts").exists()
@@ -206,7 +208,7 @@ def test_a_commit_may_be_repeated(make_npz, make_plan, read_tree):
     before = read_tree(plan.root)
     assert write(plan) == made
     assert read_tree(plan.root) == before
-    assert shard.find_committed(plan) == made
+    assert find_committed(plan) == made
 
 
 def test_a_finished_store_is_never_overwritten(make_npz, make_plan, read_tree):
@@ -215,14 +217,14 @@ def test_a_finished_store_is_never_overwritten(make_npz, make_plan, read_tree):
     before = read_tree(plan.root)
     other = make_plan(make_npz((9, 9), name="other.npz"), part_rows=5)
     with pytest.raises(DataFormatError, match="already holds a finished store"):
-        shard.find_committed(other)
+        find_committed(other)
     with pytest.raises(DataFormatError, match="already holds a finished store"):
         commit_store(other, [_renumbered(plan, part) for part in other.parts])
     assert read_tree(plan.root) == before
 
 
 def _renumbered(plan, part):
-    done = writer.read_part(plan.root, 0)
+    done = reader.read_part(plan.root, 0)
     return type(done)(**{**vars(done), "index": part.index})
 
 
@@ -484,7 +486,7 @@ def test_f6_memory_does_not_grow_with_the_images(tmp_path):
             ],
             check=True,
             capture_output=True,
-            env={**os.environ, "PYTHONPATH": str(Path(shard.__file__).parents[1])},
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         )
         peaks.append(int(done.stdout) << 10)
     # As much as a process takes that has loaded all this, and a few blocks.

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.statistics import Moments
+from pipeline.store.moments import Moments
 
 # float64 sums of a few thousand values, in any order.
 RTOL = 1e-10

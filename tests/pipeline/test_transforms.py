@@ -3,11 +3,12 @@ import pytest
 from apache_beam.testing import test_pipeline as beam_testing
 from apache_beam.testing.util import assert_that, equal_to
 
-from pipeline import build, runners
-from pipeline.shard import commit_store, write_part
+from pipeline.assembly.commit import commit_store
+from pipeline.assembly.parts import write_part
+from pipeline.beam import pipelines, runners
+from pipeline.beam.transforms import WriteParts
 from pipeline.store.errors import DataFormatError
 from pipeline.store.reader import Store
-from pipeline.transforms import WriteParts
 
 LENGTHS = (5, 5, 7, 4, 1, 6)
 
@@ -15,7 +16,7 @@ LENGTHS = (5, 5, 7, 4, 1, 6)
 def run(plan, workers=1):
     options = runners.make_options(workers)
     return runners.run(
-        lambda root: build.define_sharding(root, plan, runs=workers), options
+        lambda root: pipelines.define_sharding(root, plan, runs=workers), options
     )
 
 

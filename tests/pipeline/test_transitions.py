@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from pipeline.episodes import EpisodeRange, cut
 from pipeline.sources import boundaries, transitions
+from pipeline.sources.episodes import EpisodeRange, cut
 from pipeline.store.errors import DataFormatError
 
 # Episodes of 3, 2, 1 and 4 transitions: ended, cut off, ended, cut off.

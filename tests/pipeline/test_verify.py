@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 import tensorstore as ts
 
-from pipeline import verify
-from pipeline.shard import commit_store, write_part
+from pipeline.assembly.commit import commit_store
+from pipeline.assembly.parts import write_part
+from pipeline.inspection import verify
 from pipeline.store import arrays, files, manifest, writer
 from pipeline.store.reader import Store
 

@@ -3,7 +3,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from pipeline.store import arrays, writer
+from pipeline.store import arrays, reader, writer
 from pipeline.store.errors import DataFormatError
 from pipeline.store.manifest import FieldSpec, Origin, PartManifest
 
@@ -66,10 +66,10 @@ def test_a_part_is_there_only_after_its_commit(tmp_path):
     part = writer.PartWriter(str(tmp_path), 0, {"r": SCALAR}, rows=1, tasks=2)
     part.append({"r": np.zeros((1, 2), np.float32)})
     sums = part.finish(np.array([1]))
-    assert writer.read_part(str(tmp_path), 0) is None
+    assert reader.read_part(str(tmp_path), 0) is None
     value = PartManifest(0, "train", 1, 1, {}, sums, Origin("x", "y", "z", 0))
     part.commit(value)
-    assert writer.read_part(str(tmp_path), 0) == value
+    assert reader.read_part(str(tmp_path), 0) == value
 
 
 @pytest.mark.parametrize(

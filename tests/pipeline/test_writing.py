@@ -4,9 +4,9 @@ import io
 import pytest
 from rich.console import Console
 
-from pipeline import build, runners
-from pipeline.commands import writing
-from pipeline.episodes import EpisodeRange
+from pipeline.beam import pipelines, runners
+from pipeline.commands import execution
+from pipeline.sources.episodes import EpisodeRange
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_processes_are_started_where_they_help(
 
     monkeypatch.setattr(runners, "make_options", make_options)
     with pytest.raises(Stopped):
-        writing.run_parts(
-            Console(file=io.StringIO()), plan, workers, (), build.define_sharding
+        execution.run_parts(
+            Console(file=io.StringIO()), plan, workers, (), pipelines.define_sharding
         )
     assert asked == [useful]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.domains import known_datasets, parse_dataset
+from pipeline.domains.datasets import known_datasets, parse_dataset
 from trainer.costs import published
 
 M = 1_000_000

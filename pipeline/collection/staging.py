@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.episodes import EpisodeRange
+from pipeline.collection.scripted import episode_seed
 from pipeline.sources.base import Block, Facts, Rows
-from pipeline.sources.collect import episode_seed
+from pipeline.sources.episodes import EpisodeRange
 from pipeline.sources.ogbench_npz import TERMINALS
 from pipeline.store import files, schema
 from pipeline.store.errors import DataFormatError

@@ -11,12 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.plan import Inputs, StorePlan, plan_inputs
-from pipeline.shard import check_dropped, claim_of, merge_statistics
+from pipeline.assembly.commit import check_dropped, claim_of
+from pipeline.assembly.plan import Inputs, StorePlan, plan_inputs
 from pipeline.store import files, manifest
 from pipeline.store.errors import DataFormatError
 from pipeline.store.files import Content
 from pipeline.store.manifest import DatasetManifest, PartManifest
+from pipeline.store.moments import merge_statistics
 from pipeline.store.reader import Store
 
 # Of two at once, each would write into the other's parts.

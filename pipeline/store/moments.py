@@ -5,17 +5,19 @@ parts gives the same figures to about 12 digits.
 """
 
 import functools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.store.manifest import Statistics
+from pipeline.store.manifest import PartManifest, Statistics
 
 # What fits a core's cache in float64, for a hundred components.
 _PIECE_ROWS = 4096
 
+Array = npt.NDArray[Any]
 Float64 = npt.NDArray[np.float64]
 
 
@@ -111,3 +113,46 @@ class Moments:
             minimum=tuple(self.minimum.tolist()),
             maximum=tuple(self.maximum.tolist()),
         )
+
+
+class Summary:
+    """Statistics of every field, gathered block by block."""
+
+    def __init__(self) -> None:
+        self._moments: dict[str, Moments] = {}
+
+    def add(self, columns: Mapping[str, Array]) -> None:
+        """Adds rows: ``[n, ...]`` for each field.
+
+        Fields of several axes, such as images, are summarised by their last axis.
+        """
+        for name, values in columns.items():
+            if values.ndim > 2:
+                values = values.reshape(-1, values.shape[-1])
+            found = Moments.of(values)
+            known = self._moments.get(name)
+            self._moments[name] = found if known is None else known.merge(found)
+
+    def statistics(self) -> dict[str, Statistics]:
+        """What was gathered, as it stands in a manifest."""
+        return {name: each.to_statistics() for name, each in self._moments.items()}
+
+
+def merge_statistics(parts: Sequence[PartManifest]) -> dict[str, Statistics]:
+    """Merges the statistics of the parts to train on, in order.
+
+    Args:
+        parts: Parts of any split.
+
+    Returns:
+        Statistics of the ``train`` split by field name; empty if it has no part.
+    """
+    merged: dict[str, Moments] = {}
+    for part in parts:
+        if part.split != "train":
+            continue
+        for name, statistics in part.statistics.items():
+            found = Moments.from_statistics(statistics)
+            known = merged.get(name)
+            merged[name] = found if known is None else known.merge(found)
+    return {name: moments.to_statistics() for name, moments in merged.items()}

@@ -17,9 +17,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from pipeline.episodes import PART_ROWS, EpisodeRange, cut, single_rows
-from pipeline.labels import label_tasks
+from pipeline.assembly.labels import label_tasks
 from pipeline.sources.base import Facts, Source
+from pipeline.sources.episodes import PART_ROWS, EpisodeRange, cut, single_rows
 from pipeline.store import arrays, schema
 from pipeline.store.errors import DataFormatError
 from pipeline.store.manifest import FieldSpec, Origin, Split, Task

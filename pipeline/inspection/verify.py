@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.episodes import EpisodeRange, cut
-from pipeline.labels import label_episodes
-from pipeline.plan import BLOCK_ROWS
-from pipeline.shard import Summary, merge_statistics
-from pipeline.store import arrays, schema, writer
+from pipeline.assembly.labels import label_episodes
+from pipeline.assembly.plan import BLOCK_ROWS
+from pipeline.sources.episodes import EpisodeRange, cut
+from pipeline.store import arrays, reader, schema, writer
 from pipeline.store.errors import BadEpisodeError, DataFormatError
 from pipeline.store.manifest import PartManifest, Statistics
+from pipeline.store.moments import Summary, merge_statistics
 from pipeline.store.reader import Store
 
 Array = npt.NDArray[Any]
@@ -62,7 +62,7 @@ def verify_store(
 def _check_part(store: Store, part: PartManifest) -> Iterator[str]:
     """Manifest, arrays, checksums and episode table of one part."""
     try:
-        alone = writer.read_part(store.root, part.index, part.labels)
+        alone = reader.read_part(store.root, part.index, part.labels)
     except DataFormatError as error:
         yield f"part.json: {error}"
     else:

@@ -4,13 +4,13 @@ import os
 from collections.abc import Callable
 from typing import Literal, get_args
 
-from pipeline.domains import known_datasets
-from pipeline.sources import hdf5, inputs, npz
+from pipeline.domains.datasets import known_datasets
+from pipeline.sources import files, hdf5, npz
 from pipeline.sources.base import Source
 from pipeline.sources.d4rl_hdf5 import D4rlHdf5
 from pipeline.sources.minari import MAIN_FILE, Minari
 from pipeline.sources.ogbench_npz import OgbenchNpz
-from pipeline.sources.own_npz import OwnNpz
+from pipeline.sources.rewarded_npz import OwnNpz
 from pipeline.store import schema
 from pipeline.store.manifest import Split
 
@@ -49,7 +49,7 @@ def find_sources(
         raise ValueError(
             f"expected a source of {', '.join(get_args(Kind))}, got {kind!r}"
         )
-    splits = inputs.split_of(_find(pattern, kind))
+    splits = files.split_of(_find(pattern, kind))
     if val is not None:
         splits["val"] = _find(val, kind)
     chosen = kind or _infer(splits["train"][0], dataset)
@@ -65,12 +65,12 @@ def _find(pattern: str, kind: Kind | None) -> list[str]:
     folder = pattern.rstrip("/")
     if kind in (None, "minari"):
         for name in (MAIN_FILE, f"data/{MAIN_FILE}"):
-            if inputs.is_file(f"{folder}/{name}"):
+            if files.is_file(f"{folder}/{name}"):
                 return [f"{folder}/{name}"]
     suffixes: tuple[str, ...] = (*_NPZ, *hdf5.SUFFIXES)
     if kind is not None:
         suffixes = _NPZ if kind in ("ogbench", "npz") else hdf5.SUFFIXES
-    return inputs.find(pattern, suffixes)
+    return files.find(pattern, suffixes)
 
 
 def _infer(path: str, dataset: str) -> Kind:

@@ -1,23 +1,20 @@
-"""``collect`` and ``fetch``: where data come from."""
+"""``collect``: data made with OGBench's scripted policies."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
-import tyro
 from rich.console import Console
 
-from pipeline import fetch, progress, shard
-from pipeline.commands import writing
+from pipeline.assembly.commit import is_made_from, occupied, read_committed
+from pipeline.assembly.plan import installed_versions, look_at
+from pipeline.collection import staging
+from pipeline.collection.scripted import check_scripted
+from pipeline.collection.staging import CollectedEpisodes, Recipe
+from pipeline.commands import execution
 from pipeline.commands.arguments import EnvironmentId, check_workers, usage_errors
-from pipeline.domains import Domain, find_domain, parse_dataset
-from pipeline.plan import installed_versions, look_at
-from pipeline.sources import collected
-from pipeline.sources import inputs as input_files
+from pipeline.domains.datasets import Domain, find_domain
+from pipeline.inspection import progress
 from pipeline.sources.base import Source
-from pipeline.sources.collect import check_scripted
-from pipeline.sources.collected import CollectedEpisodes, Recipe
 from pipeline.store.manifest import Split
 
 
@@ -56,28 +53,28 @@ class Collect:
             check_scripted(domain)
             recipe = self._recipe(domain)
             check_workers(self.workers)
-        there = shard.read_committed(self.out)
+        there = read_committed(self.out)
         if there is None:
             self._collect(console, recipe, beam_arguments)
             inputs: list[tuple[Split, Source]] = [
                 (split, CollectedEpisodes(self.out, recipe, split))
                 for split in recipe.counts()
             ]
-            plan = writing.plan_relabelled(
+            plan = execution.plan_relabelled(
                 domain,
                 self.out,
                 look_at(inputs),
                 discounts=self.discounts,
                 versions=recipe.versions,
             )
-            writing.write_store(console, plan, self.workers, beam_arguments)
-            collected.finish(self.out)
-        elif not shard.is_made_from(there, recipe.digest(), self.discounts):
-            raise shard.occupied(self.out, there)
+            execution.write_store(console, plan, self.workers, beam_arguments)
+            staging.finish(self.out)
+        elif not is_made_from(there, recipe.digest(), self.discounts):
+            raise occupied(self.out, there)
         else:
             console.print(f"{self.out}: already finished, nothing to do")
         if self.npz is not None:
-            writing.export_store(console, self.out, self.npz)
+            execution.export_store(console, self.out, self.npz)
         return 0
 
     def _recipe(self, domain: Domain) -> Recipe:
@@ -102,9 +99,9 @@ class Collect:
     def _collect(
         self, console: Console, recipe: Recipe, beam_arguments: Sequence[str]
     ) -> None:
-        from pipeline import build, runners
+        from pipeline.beam import pipelines, runners
 
-        missing = collected.start(self.out, recipe)
+        missing = staging.start(self.out, recipe)
         total = sum(recipe.counts().values())
         console.print(
             f"Collecting {recipe.dataset}: {total:,} episodes of {recipe.rows:,} rows, "
@@ -114,7 +111,7 @@ class Collect:
         )
 
         def measure() -> tuple[int, str]:
-            count = collected.count_staged(self.out)
+            count = staging.count_staged(self.out)
             return count * recipe.rows, f"{count:,} of {total:,} episodes"
 
         if missing:
@@ -122,52 +119,5 @@ class Collect:
             options = runners.make_options(workers, beam_arguments)
             with progress.shown(console, "collect", total * recipe.rows, measure):
                 runners.run(
-                    lambda root: build.define_collection(root, missing), options
+                    lambda root: pipelines.define_collection(root, missing), options
                 )
-
-
-@dataclass(frozen=True)
-class Fetch:
-    """Downloads the published files of an OGBench data set; goes on where it stopped.
-
-    Attributes:
-        dataset: Name of the data set, such as cube-triple-play.
-        mirror: Where the files are: NAME-v0.npz and NAME-v0-val.npz below this.
-        out: Folder to put them in.
-    """
-
-    dataset: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATASET")]
-    mirror: str = fetch.MIRROR
-    out: str = "."
-
-    def run(self, console: Console, beam_arguments: Sequence[str]) -> int:
-        """Downloads both splits."""
-        with usage_errors():
-            dataset = parse_dataset(self.dataset).dataset
-        train = f"{dataset}-v0.npz"
-        # Before the first byte: neither of them may be missing.
-        remotes = {
-            name: fetch.look_up(f"{self.mirror.rstrip('/')}/{name}")
-            for name in (train, input_files.val_path(train))
-        }
-        for name, remote in remotes.items():
-            path = os.path.join(self.out, name)
-            there = [0]
-
-            def measure(there: list[int] = there) -> tuple[int, str]:
-                return there[0], ""
-
-            def note(size_bytes: int, there: list[int] = there) -> None:
-                there[0] = size_bytes
-
-            with progress.shown(
-                console, name, remote.size_bytes, measure, unit="bytes"
-            ):
-                new = fetch.fetch(remote, path, progress=note)
-            console.print(
-                f"{path}: {remote.size_bytes:,} bytes, "
-                f"{'fetched and checked' if new else 'here already'}",
-                highlight=False,
-                soft_wrap=True,
-            )
-        return 0

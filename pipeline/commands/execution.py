@@ -8,10 +8,11 @@ from typing import Any
 
 from rich.console import Console
 
-from pipeline import export, progress, shard, summary
+from pipeline.assembly.commit import claim, find_committed, release
+from pipeline.assembly.plan import Inputs, StorePlan, plan_inputs
 from pipeline.commands.arguments import usage_errors
-from pipeline.domains import Domain
-from pipeline.plan import Inputs, StorePlan, plan_inputs
+from pipeline.domains.datasets import Domain
+from pipeline.inspection import export, progress, tables
 from pipeline.store.errors import DataFormatError
 from pipeline.store.reader import Store
 
@@ -37,7 +38,7 @@ def plan_relabelled(
         UsageError: If an option is out of range.
         DataFormatError: If the inputs do not fit.
     """
-    from pipeline.relabel import read_tasks
+    from pipeline.domains.goals import read_tasks
 
     with usage_errors():
         return plan_inputs(
@@ -61,24 +62,24 @@ def write_store(
         workers: Processes on this machine.
         beam_arguments: Beam's own.
     """
-    from pipeline import build
+    from pipeline.beam import pipelines
 
-    summary.print_plan(console, plan)
-    if shard.find_committed(plan) is not None:
+    tables.print_plan(console, plan)
+    if find_committed(plan) is not None:
         console.print(f"{plan.root}: already finished, nothing to do", soft_wrap=True)
         return
-    shard.claim(plan)
+    claim(plan)
     try:
         run_parts(
             console,
             plan,
             workers,
             beam_arguments,
-            lambda root, runs: build.define_sharding(root, plan, runs=runs),
+            lambda root, runs: pipelines.define_sharding(root, plan, runs=runs),
         )
     except DataFormatError:
         # What cannot be written so may be written otherwise.
-        shard.release(plan)
+        release(plan)
         raise
 
 
@@ -99,7 +100,7 @@ def run_parts(
         define: Puts the pipeline together, given its root and into how many runs to
             group the parts.
     """
-    from pipeline import runners
+    from pipeline.beam import runners
 
     def measure() -> tuple[int, str]:
         rows, parts = progress.rows_written(plan)

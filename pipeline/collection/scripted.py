@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.domains import Domain, Family
-from pipeline.relabel import make_environment, numpy_seeded
+from pipeline.domains.datasets import Domain, Family
+from pipeline.domains.environments import make_environment, numpy_seeded
 from pipeline.store.errors import BadEpisodeError
 
 Episode = dict[str, NDArray[Any]]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import rich.progress
 from rich.console import Console
 
-from pipeline.plan import StorePlan
+from pipeline.assembly.plan import StorePlan
 from pipeline.store import arrays, files, manifest, schema
 
 _BAR_EVERY_S = 0.5

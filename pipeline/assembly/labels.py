@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.relabel import relabel_tasks
+from pipeline.domains.goals import relabel_tasks
 from pipeline.store import manifest, returns, schema
 from pipeline.store.errors import DataFormatError
 from pipeline.store.manifest import Task

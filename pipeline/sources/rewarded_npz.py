@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.episodes import EpisodeRange, episode_lengths
 from pipeline.sources import boundaries, npz, transitions
 from pipeline.sources.base import Block, Facts
+from pipeline.sources.episodes import EpisodeRange, episode_lengths
 from pipeline.sources.ogbench_npz import stored_dtype
 from pipeline.sources.transitions import (
     NEXT_OBSERVATIONS,

@@ -6,7 +6,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.plan import StorePlan
+from pipeline.assembly.plan import StorePlan
 from pipeline.store import manifest, schema
 from pipeline.store.manifest import Statistics
 from pipeline.store.reader import Store

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.sources.inputs import val_path
+from pipeline.sources.files import val_path
 from pipeline.sources.ogbench_npz import TERMINALS
 from pipeline.store import arrays, schema
 from pipeline.store.errors import DataFormatError

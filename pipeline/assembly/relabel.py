@@ -17,16 +17,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.episodes import EpisodeRange, cut
-from pipeline.labels import label_episodes
-from pipeline.plan import BLOCK_ROWS
-from pipeline.shard import Summary, merge_statistics
+from pipeline.assembly.labels import label_episodes
+from pipeline.assembly.plan import BLOCK_ROWS
+from pipeline.sources.episodes import EpisodeRange, cut
 from pipeline.store import files, manifest, schema
 from pipeline.store.errors import DataFormatError
 from pipeline.store.files import Content
 from pipeline.store.manifest import DatasetManifest, FieldSpec, PartManifest, Task
-from pipeline.store.reader import Store
-from pipeline.store.writer import ColumnsWriter, read_part
+from pipeline.store.moments import Summary, merge_statistics
+from pipeline.store.reader import Store, read_part
+from pipeline.store.writer import ColumnsWriter
 
 # What rewards and masks are made from.
 _PHYSICS = ("qpos", "button_states")

@@ -5,12 +5,17 @@ from collections.abc import Sequence
 
 import apache_beam as beam
 
-from pipeline.append import AppendPlan, commit_append
-from pipeline.plan import StorePlan
-from pipeline.relabelling import RelabelPlan, commit_labels
-from pipeline.shard import commit_store
-from pipeline.sources.collected import EpisodePlan
-from pipeline.transforms import CollectEpisodes, CommitStore, WriteLabels, WriteParts
+from pipeline.assembly.append import AppendPlan, commit_append
+from pipeline.assembly.commit import commit_store
+from pipeline.assembly.plan import StorePlan
+from pipeline.assembly.relabel import RelabelPlan, commit_labels
+from pipeline.beam.transforms import (
+    CollectEpisodes,
+    CommitStore,
+    WriteLabels,
+    WriteParts,
+)
+from pipeline.collection.staging import EpisodePlan
 
 
 def define_collection(

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 import apache_beam as beam
 from apache_beam.metrics import Metrics
 
-from pipeline.domains import parse_dataset
-from pipeline.plan import PartPlan
-from pipeline.relabelling import LabelsPlan, write_labels
-from pipeline.shard import write_parts
-from pipeline.sources.collect import EpisodeCollector
-from pipeline.sources.collected import EpisodePlan, stage
+from pipeline.assembly.parts import write_parts
+from pipeline.assembly.plan import PartPlan
+from pipeline.assembly.relabel import LabelsPlan, write_labels
+from pipeline.collection.scripted import EpisodeCollector
+from pipeline.collection.staging import EpisodePlan, stage
+from pipeline.domains.datasets import parse_dataset
 from pipeline.store.manifest import DatasetManifest, PartManifest
 
 Commit = Callable[[Sequence[PartManifest]], DatasetManifest]

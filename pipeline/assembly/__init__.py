@@ -1,0 +1,1 @@
+"""A store put together: planned, written part by part, committed, added to."""

@@ -1,0 +1,1 @@
+"""The pipelines; the only room that imports apache_beam."""

@@ -1,0 +1,1 @@
+"""Data made with OGBench's scripted policies."""

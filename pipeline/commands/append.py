@@ -1,0 +1,88 @@
+"""``append``: more data for a store that is there."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from pipeline.assembly import append
+from pipeline.assembly.plan import (
+    OnBadEpisode,
+    OnBadFile,
+    look_at,
+)
+from pipeline.commands import execution
+from pipeline.commands.arguments import (
+    Flag,
+    Input,
+    StorePath,
+    check_workers,
+    usage_errors,
+)
+from pipeline.inspection import tables
+from pipeline.sources.detection import Kind, find_sources
+from pipeline.sources.episodes import PART_ROWS
+from pipeline.store.reader import Store
+
+
+@dataclass(frozen=True)
+class Append:
+    """Adds data of the same kind to a store, as new parts.
+
+    Attributes:
+        store: Folder of the store.
+        input: A file, a folder or a glob, as of shard; what the store holds already
+            is left out.
+        source: What the input is: ogbench, npz, d4rl or minari.
+        val: Input of the validation split, if it is not called -val.
+        part_rows: Rows aimed at for each part.
+        on_bad_episode: What to do with an episode that holds NaN or Inf.
+        max_bad_share: Share of the new episodes that may be skipped.
+        on_bad_file: What to do with a file that is cut short or incomplete.
+        workers: Processes on this machine.
+        dry_run: Print the plan and stop.
+    """
+
+    store: StorePath
+    input: Input
+    source: Kind | None = None
+    val: str | None = None
+    part_rows: int = PART_ROWS
+    on_bad_episode: OnBadEpisode = "refuse"
+    max_bad_share: float = 0.01
+    on_bad_file: OnBadFile = "refuse"
+    workers: int = 1
+    dry_run: Flag = False
+
+    def run(self, console: Console, beam_arguments: Sequence[str]) -> int:
+        """Plans, writes the new parts and takes them in."""
+        dataset = Store(self.store).manifest.dataset
+        with usage_errors():
+            check_workers(self.workers)
+            _, found = find_sources(
+                self.input, dataset=dataset, kind=self.source, val=self.val
+            )
+            plan = append.plan_append(
+                self.store,
+                look_at(found, on_bad_file=self.on_bad_file),
+                part_rows=self.part_rows,
+                on_bad_episode=self.on_bad_episode,
+                max_bad_share=self.max_bad_share,
+            )
+        if plan is None:
+            console.print(f"{self.store}: holds all of it already", soft_wrap=True)
+            return 0
+        tables.print_plan(console, plan.added)
+        if self.dry_run:
+            return 0
+        from pipeline.beam import pipelines
+
+        append.claim(plan)
+        execution.run_parts(
+            console,
+            plan.added,
+            self.workers,
+            beam_arguments,
+            lambda root, runs: pipelines.define_appending(root, plan, runs=runs),
+        )
+        return 0

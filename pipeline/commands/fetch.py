@@ -1,0 +1,62 @@
+"""``fetch``: the published files of a data set."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+from pipeline.commands.arguments import usage_errors
+from pipeline.domains.datasets import parse_dataset
+from pipeline.inspection import progress
+from pipeline.sources import fetch
+from pipeline.sources import files as input_files
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """Downloads the published files of an OGBench data set; goes on where it stopped.
+
+    Attributes:
+        dataset: Name of the data set, such as cube-triple-play.
+        mirror: Where the files are: NAME-v0.npz and NAME-v0-val.npz below this.
+        out: Folder to put them in.
+    """
+
+    dataset: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATASET")]
+    mirror: str = fetch.MIRROR
+    out: str = "."
+
+    def run(self, console: Console, beam_arguments: Sequence[str]) -> int:
+        """Downloads both splits."""
+        with usage_errors():
+            dataset = parse_dataset(self.dataset).dataset
+        train = f"{dataset}-v0.npz"
+        # Before the first byte: neither of them may be missing.
+        remotes = {
+            name: fetch.look_up(f"{self.mirror.rstrip('/')}/{name}")
+            for name in (train, input_files.val_path(train))
+        }
+        for name, remote in remotes.items():
+            path = os.path.join(self.out, name)
+            there = [0]
+
+            def measure(there: list[int] = there) -> tuple[int, str]:
+                return there[0], ""
+
+            def note(size_bytes: int, there: list[int] = there) -> None:
+                there[0] = size_bytes
+
+            with progress.shown(
+                console, name, remote.size_bytes, measure, unit="bytes"
+            ):
+                new = fetch.fetch(remote, path, progress=note)
+            console.print(
+                f"{path}: {remote.size_bytes:,} bytes, "
+                f"{'fetched and checked' if new else 'here already'}",
+                highlight=False,
+                soft_wrap=True,
+            )
+        return 0

@@ -1,0 +1,86 @@
+"""``relabel``: more tasks or discounts for a store that is there."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from pipeline.assembly import relabel
+from pipeline.commands.arguments import (
+    StorePath,
+    UsageError,
+    check_workers,
+    usage_errors,
+)
+from pipeline.domains.datasets import TASKS, parse_dataset
+from pipeline.inspection import progress
+from pipeline.store import files, manifest
+from pipeline.store.manifest import Task
+from pipeline.store.reader import Store
+
+
+@dataclass(frozen=True)
+class Relabel:
+    """Adds tasks or discounts to a store; observations stay where they are.
+
+    Attributes:
+        store: Folder of the store.
+        discounts: Discounts to add.
+        tasks: Numbers of the tasks to add.
+        workers: Processes on this machine.
+    """
+
+    store: StorePath
+    discounts: tuple[float, ...] = ()
+    tasks: tuple[int, ...] = ()
+    workers: int = 1
+
+    def run(self, console: Console, beam_arguments: Sequence[str]) -> int:
+        """Writes the new labels, then moves the store over to them."""
+        value = Store(self.store).manifest
+        with usage_errors():
+            check_workers(self.workers)
+            if not self.discounts and not self.tasks:
+                raise UsageError("expected --discounts or --tasks to add, got neither")
+            tasks = self._tasks(value.dataset, [task.task for task in value.tasks])
+            plan = relabel.plan_relabelling(
+                self.store, tasks=tasks, discounts=self.discounts
+            )
+        if plan is None:
+            console.print(f"{self.store}: holds all of it already", soft_wrap=True)
+            return 0
+        from pipeline.beam import pipelines, runners
+
+        def measure() -> tuple[int, str]:
+            names = files.list_names(self.store, "parts")
+            ending = f"{plan.parts[0].labels}/{manifest.PART_MANIFEST}"
+            done = [name[:5] for name in names if name.endswith(ending)]
+            rows = sum(p.part.rows for p in plan.parts if p.part.folder[-5:] in done)
+            return rows, f"{len(done)} of {len(plan.parts)} parts"
+
+        workers = min(self.workers, len(plan.parts))
+        options = runners.make_options(workers, beam_arguments)
+        with progress.shown(console, "relabel", plan.rows, measure):
+            runners.run(lambda root: pipelines.define_relabelling(root, plan), options)
+        console.print(
+            f"{self.store}: now {len(plan.parts[0].tasks)} tasks, discounts "
+            f"{', '.join(map(str, plan.parts[0].discounts))}",
+            highlight=False,
+            soft_wrap=True,
+        )
+        return 0
+
+    def _tasks(self, dataset: str, held: Sequence[int]) -> tuple[Task, ...]:
+        """The tasks to add, read out of the environment: a matter of seconds."""
+        missing = sorted(set(self.tasks) - set(held))
+        if not missing:
+            return ()
+        if not set(missing) <= set(TASKS):
+            raise ValueError(
+                f"expected tasks of {', '.join(map(str, TASKS))}, got "
+                f"{', '.join(map(str, missing))}"
+            )
+        domain = parse_dataset(dataset)
+        from pipeline.domains.goals import read_tasks
+
+        return read_tasks(domain, tuple(missing))

@@ -1,0 +1,128 @@
+"""``shard``: data of others, written as a store."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rich.console import Console
+
+from pipeline.assembly.plan import (
+    OnBadEpisode,
+    OnBadFile,
+    StorePlan,
+    look_at,
+    plan_inputs,
+)
+from pipeline.commands import execution
+from pipeline.commands.arguments import (
+    Flag,
+    Input,
+    check_workers,
+    usage_errors,
+)
+from pipeline.domains.datasets import parse_dataset
+from pipeline.inspection import tables
+from pipeline.sources.detection import Kind, find_sources
+from pipeline.sources.episodes import PART_ROWS
+from pipeline.store.manifest import Task
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Writes data as a store: OGBench npz, D4RL HDF5, Minari, or an npz of your own.
+
+    Attributes:
+        input: A file, a folder or a glob; a local path or gs://bucket/path. Files
+            ending in -val.npz among them or beside them become the validation split.
+        dataset: Name of the data set; what OGBench knows, such as cube-single-play,
+            is relabelled for its five tasks.
+        out: Folder of the store: a local path or gs://bucket/path.
+        source: What the input is: ogbench, npz (with rewards of its own), d4rl or
+            minari. Inferred from names and content if not given.
+        val: Input of the validation split, if it is not called -val.
+        environment: Environment to evaluate data with rewards of their own in, if
+            it is not called as the data set is.
+        success_timing: Of such data: pre if a row is rewarded for its state, post
+            if for the state it leads to.
+        discounts: Discounts to store return sums for.
+        part_rows: Rows aimed at for each part.
+        on_bad_episode: What to do with an episode that holds NaN or Inf.
+        max_bad_share: Share of the episodes that may be skipped.
+        on_bad_file: What to do with a file that is cut short or incomplete.
+        workers: Processes on this machine.
+        dry_run: Print the plan, with what looks wrong, and stop.
+    """
+
+    input: Input
+    dataset: str
+    out: str
+    source: Kind | None = None
+    val: str | None = None
+    environment: str | None = None
+    success_timing: Literal["pre", "post"] = "post"
+    discounts: tuple[float, ...] = (0.99,)
+    part_rows: int = PART_ROWS
+    on_bad_episode: OnBadEpisode = "refuse"
+    max_bad_share: float = 0.01
+    on_bad_file: OnBadFile = "refuse"
+    workers: int = 1
+    dry_run: Flag = False
+
+    def run(self, console: Console, beam_arguments: Sequence[str]) -> int:
+        """Plans, then writes the store."""
+        with usage_errors():
+            check_workers(self.workers)
+        plan = self._plan()
+        if self.dry_run:
+            tables.print_plan(console, plan)
+            _print_beam(console, beam_arguments, self.workers)
+        else:
+            execution.write_store(console, plan, self.workers, beam_arguments)
+        return 0
+
+    def _plan(self) -> StorePlan:
+        with usage_errors():
+            # A name that OGBench does not know is an error only if it is needed.
+            kind, found = find_sources(
+                self.input, dataset=self.dataset, kind=self.source, val=self.val
+            )
+            domain = parse_dataset(self.dataset) if kind == "ogbench" else None
+        # Before the simulator is started for the tasks.
+        inputs = look_at(found, on_bad_file=self.on_bad_file)
+        options: dict[str, Any] = {
+            "discounts": self.discounts,
+            "part_rows": self.part_rows,
+            "on_bad_episode": self.on_bad_episode,
+            "max_bad_share": self.max_bad_share,
+        }
+        if domain is not None:
+            return execution.plan_relabelled(domain, self.out, inputs, **options)
+        environment_id = self.environment or self.dataset
+        task = Task(
+            task=1,
+            name="stored",
+            environment_id=environment_id,
+            recipe="stored",
+            success_timing=self.success_timing,
+        )
+        with usage_errors():
+            return plan_inputs(
+                self.out,
+                inputs,
+                dataset=self.dataset,
+                environment_id=environment_id,
+                tasks=[task],
+                **options,
+            )
+
+
+def _print_beam(console: Console, beam_arguments: Sequence[str], workers: int) -> None:
+    """Says what Beam would be told, if it is told anything."""
+    if not beam_arguments:
+        return
+    from pipeline.beam import runners
+
+    with usage_errors():
+        options = runners.make_options(workers, beam_arguments)
+    for name, value in runners.given(options).items():
+        console.print(f"  --{name}={value}", highlight=False, soft_wrap=True)

@@ -1,0 +1,1 @@
+"""What is known of OGBench's data sets, environments and tasks."""

@@ -1,0 +1,74 @@
+"""OGBench's environments, made and seeded as the pipeline needs them."""
+
+import contextlib
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def make_environment(environment_id: str, **kwargs: Any) -> Any:
+    """Makes an OGBench environment, bare of Gymnasium's wrappers.
+
+    Args:
+        environment_id: Gymnasium id.
+        **kwargs: For the environment's constructor.
+
+    Returns:
+        The environment. It has no time limit.
+
+    Raises:
+        ImportError: If the simulator is not installed.
+    """
+    try:
+        import gymnasium
+        import ogbench  # noqa: F401  (registers the environments)
+    except ImportError as error:
+        raise ImportError(
+            f"making {environment_id} needs the simulator ({error}); install it "
+            "with `pip install 'vast-rl[pipeline]'`"
+        ) from error
+    with _known_warnings_ignored():
+        environment = gymnasium.make(
+            environment_id, disable_env_checker=True, **kwargs
+        ).unwrapped
+    # A maze writes its model to a temporary file, loads that and leaves it behind.
+    model = Path(getattr(environment, "fullpath", ""))
+    if model.parent == Path(tempfile.gettempdir()):
+        model.unlink(missing_ok=True)
+    return environment
+
+
+@contextlib.contextmanager
+def numpy_seeded(seed: int) -> Iterator[None]:
+    """Seeds NumPy's global generator within a block and restores it afterwards.
+
+    OGBench's mazes and scripted policies draw from it; ours never do.
+
+    Args:
+        seed: Any non-negative integer.
+
+    Yields:
+        Nothing.
+    """
+    state = np.random.get_state()  # noqa: NPY002
+    # The generator takes words of 32 bits; this spreads a seed of any size.
+    np.random.seed(np.random.SeedSequence(seed).generate_state(8))  # noqa: NPY002
+    try:
+        yield
+    finally:
+        np.random.set_state(state)  # noqa: NPY002
+
+
+@contextlib.contextmanager
+def _known_warnings_ignored() -> Iterator[None]:
+    """Hides what the simulator warns of and nobody can act on."""
+    with warnings.catch_warnings():
+        # It looks for a display when loaded, though nothing is ever drawn on one.
+        warnings.filterwarnings("ignore", ".*DISPLAY environment variable is missing")
+        # It states the bounds of its actions, -1 and 1, in more bits than it keeps.
+        warnings.filterwarnings("ignore", ".*precision lowered by casting")
+        yield
