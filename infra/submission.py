@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 from rich.console import Console
 
-from infra import bucket
+from infra.checks import bucket
 from infra.errors import LaunchError
 
 _INSTALL = {

@@ -6,7 +6,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from infra import bucket, names
+from infra.checks import bucket, names
 
 _NOT_USABLE = 2
 

@@ -6,9 +6,10 @@ from typing import Annotated, Literal
 import tyro
 from rich.console import Console
 
-from infra import jobset, names, skypilot
+from infra.checks import names
 from infra.errors import LaunchError
 from infra.submission import Submission, launch, python, to_yaml, version
+from infra.targets import jobset, skypilot
 
 
 @dataclass(frozen=True)

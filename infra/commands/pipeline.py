@@ -7,11 +7,13 @@ from typing import Annotated, Literal
 import tyro
 from rich.console import Console
 
-from infra import beam_job, names, scale
+from infra.checks import names
 from infra.errors import LaunchError
-from infra.measured import MEASURED
+from infra.estimates import scale
+from infra.estimates.measured import MEASURED
+from infra.estimates.units import duration, size
 from infra.submission import Submission, launch, python, version
-from infra.units import duration, size
+from infra.targets import beam_runners
 from pipeline.domains.datasets import parse_dataset
 
 
@@ -90,13 +92,13 @@ class Pipeline:
             command += ("--workers", str(self.max_workers))
             beam: tuple[str, ...] = ()
         elif self.target == "flink":
-            beam = beam_job.flink_arguments(
+            beam = beam_runners.flink_arguments(
                 names.check_address(self.job_endpoint, "--job-endpoint"),
                 names.check_address(self.worker_pool, "--worker-pool"),
                 parallelism=self.max_workers,
             )
         else:
-            beam = beam_job.dataflow_arguments(self._dataflow_job())
+            beam = beam_runners.dataflow_arguments(self._dataflow_job())
         beam += tuple(arguments)
         remote = [path for path in (self.input, self.out) if path and "://" in path]
         for path in remote:
@@ -126,7 +128,7 @@ class Pipeline:
         count = ("--episodes", str(self.episodes), "--seed", str(self.seed))
         return ("pipeline", *collect, *kind, *count, *store)
 
-    def _dataflow_job(self) -> beam_job.DataflowJob:
+    def _dataflow_job(self) -> beam_runners.DataflowJob:
         store = names.parse_bucket_path(self.out)
         for path in (self.input,) if self.input is not None else ():
             if not path.startswith("gs://"):
@@ -134,7 +136,7 @@ class Pipeline:
                     f"--input: {path} is on this machine, where Dataflow's workers "
                     "cannot read it; copy it to a bucket"
                 )
-        return beam_job.DataflowJob(
+        return beam_runners.DataflowJob(
             name=names.check_job_name(
                 self.name or store.folder.rpartition("/")[2] or store.bucket, longest=63
             ),

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from infra import scale
 from infra.errors import LaunchError
-from infra.machines import ACCELERATORS, Accelerator
-from infra.measured import MEASURED
-from infra.units import duration, size
+from infra.estimates import scale
+from infra.estimates.machines import ACCELERATORS, Accelerator
+from infra.estimates.measured import MEASURED
+from infra.estimates.units import duration, size
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 from rich.console import Console
 
-from infra import jobset, names, scale, skypilot
+from infra.checks import names
 from infra.errors import LaunchError
-from infra.machines import Slice, find_accelerator, make_slice
-from infra.measured import MEASURED, find_update_rate
+from infra.estimates import scale
+from infra.estimates.machines import Slice, find_accelerator, make_slice
+from infra.estimates.measured import MEASURED, find_update_rate
+from infra.estimates.units import duration
 from infra.submission import Submission, launch, python, to_yaml, version
-from infra.units import duration
+from infra.targets import jobset, skypilot
 
 if TYPE_CHECKING:
     from trainer.config import Config

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from google.cloud.storage.retry import DEFAULT_RETRY
 
-from infra import bucket
+from infra.checks import bucket
 from infra.cli import main
 from infra.errors import LaunchError
 

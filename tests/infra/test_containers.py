@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.jobset import USER
+from infra.targets.jobset import USER
 from tests.infra.commands import installed
 
 FOLDER = Path("infra/containers")

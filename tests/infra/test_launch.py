@@ -14,7 +14,7 @@ import tyro
 import yaml
 
 from infra.cli import main
-from infra.measured import MEASURED
+from infra.estimates.measured import MEASURED
 from infra.submission import Submission, format_command, launch, python
 from pipeline.beam import runners
 from pipeline.cli import Command
@@ -207,7 +207,7 @@ sys.exit(7)
         (tmp_path / name).write_text(script)
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("infra.bucket.require", lambda *args, **kwargs: None)
+    monkeypatch.setattr("infra.checks.bucket.require", lambda *args, **kwargs: None)
     return tmp_path
 
 
@@ -232,7 +232,7 @@ def test_a_bucket_that_cannot_be_used_stops_the_launch(recorder, monkeypatch, ca
         if write:
             raise LaunchError(f"{path}: no")
 
-    monkeypatch.setattr("infra.bucket.require", require)
+    monkeypatch.setattr("infra.checks.bucket.require", require)
     command = f"{GPU} --chips 8".replace("--dry-run", "")
     assert refused(capsys, command) == "gs://vast-data/runs/cube-single-1: no"
     assert asked == [
@@ -256,7 +256,7 @@ def test_a_bucket_that_cannot_be_used_stops_the_launch(recorder, monkeypatch, ca
 def test_what_runs_here_may_use_buckets_that_can_be_used(command, asked, monkeypatch):
     looked, ran = [], []
     monkeypatch.setattr(
-        "infra.bucket.require",
+        "infra.checks.bucket.require",
         lambda path, *, region, write: looked.append((path, region, write)),
     )
     monkeypatch.setattr("infra.submission._run", lambda each: ran.append(each) or 0)
@@ -291,5 +291,5 @@ def test_launching_loads_neither_beam_nor_jax_until_it_must():
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     loaded = set(done.stdout.split())
-    assert {"infra.jobset", "tyro", "yaml"} <= loaded
+    assert {"infra.targets.jobset", "tyro", "yaml"} <= loaded
     assert not {"apache_beam", "jax", "mujoco", "google.cloud.storage"} & loaded

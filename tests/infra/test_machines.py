@@ -3,7 +3,7 @@ import math
 import pytest
 
 from infra.errors import LaunchError
-from infra.machines import ACCELERATORS, find_accelerator, make_slice
+from infra.estimates.machines import ACCELERATORS, find_accelerator, make_slice
 
 
 @pytest.mark.parametrize(

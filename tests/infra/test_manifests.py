@@ -7,7 +7,7 @@ import jsonschema
 import kubernetes_validate
 import pytest
 
-from infra.jobset import COORDINATOR_PORT, USER
+from infra.targets.jobset import COORDINATOR_PORT, USER
 from tests.infra.commands import EVALUATE_GKE, GPU, TPU, documents
 from tests.infra.jobset_schema import JOB_SET
 from trainer import cli as trainer_cli

@@ -1,8 +1,8 @@
 import pytest
 
-from infra import names
+from infra.checks import names
+from infra.checks.names import BucketPath
 from infra.errors import LaunchError
-from infra.names import BucketPath
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from infra.cli import main, parse
 from infra.commands.evaluate import Evaluate
 from infra.commands.pipeline import Pipeline
 from infra.commands.train import Train
-from infra.measured import MEASURED
+from infra.estimates.measured import MEASURED
 from tests.infra.commands import REGISTRY, VERSION
 
 READMES = ("README.md", "infra/README.md")

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from infra.jobset import CONFIG_FILE, CONFIG_FOLDER
+from infra.targets.jobset import CONFIG_FILE, CONFIG_FOLDER
 from pipeline.store import files
 from tests.fake_gcs import serve
 from tests.infra.commands import GPU, documents

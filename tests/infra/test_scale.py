@@ -5,11 +5,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from infra import scale
 from infra.cli import main
-from infra.machines import ACCELERATORS
-from infra.measured import MEASURED, Measured, UpdateRate, find_update_rate
-from infra.scale import Shape
+from infra.estimates import scale
+from infra.estimates.machines import ACCELERATORS
+from infra.estimates.measured import MEASURED, Measured, UpdateRate, find_update_rate
+from infra.estimates.scale import Shape
 from trainer.agents import make_agent
 from trainer.agents.base import DataFacts
 from trainer.agents.vast_config import VASTConfig

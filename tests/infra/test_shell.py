@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from infra import skypilot
+from infra.targets import skypilot
 from tests.infra.commands import EVALUATE, SKY, installed, submission
 
 SCRIPTS = sorted(Path("infra").rglob("*.sh"))

@@ -1,16 +1,14 @@
 """Scale on paper: what data and training of a given size would take.
 
-Every figure is a formula over measured rates (`infra.measured`), the makers' figures
-of a chip (`infra.machines`) and the shapes of VAST's networks. A formula leaves out
-what it does not name: start-up, stragglers, quota, overlap.
-
-Dimensions: B batch, S observation, A action, n chips.
+Every figure is a formula over measured rates (`infra.estimates.measured`), the makers'
+figures of a chip (`infra.estimates.machines`) and the shapes of VAST's networks. A
+formula leaves out what it does not name: start-up, stragglers, quota, overlap.
 """
 
 from dataclasses import dataclass
 
-from infra.machines import Accelerator
-from infra.measured import Measured
+from infra.estimates.machines import Accelerator
+from infra.estimates.measured import Measured
 
 _FLOAT_BYTES = 4
 _HOUR_S = 3600.0

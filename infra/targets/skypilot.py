@@ -9,9 +9,9 @@ runtime, SkyPilot takes only containers whose user may become root, and ours may
 from dataclasses import dataclass
 from typing import Any
 
-from infra.jobset import COORDINATOR_PORT, SAVED
-from infra.machines import Slice
+from infra.estimates.machines import Slice
 from infra.submission import format_command
+from infra.targets.jobset import COORDINATOR_PORT, SAVED
 
 # Where SkyPilot puts the configuration.
 CONFIG = "/tmp/vast-rl/run.toml"

@@ -15,8 +15,8 @@ by the name the headless service gives it, is the coordinator. What a pod's end 
 from dataclasses import dataclass
 from typing import Any
 
-from infra.machines import Slice
-from infra.names import check_job_name
+from infra.checks.names import check_job_name
+from infra.estimates.machines import Slice
 from trainer.errors import EXIT_DIVERGED, EXIT_PREEMPTED, EXIT_USAGE
 
 Document = dict[str, Any]

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from infra.checks.names import BucketPath, parse_bucket_path
 from infra.errors import LaunchError
-from infra.names import BucketPath, parse_bucket_path
 
 PERMISSIONS = tuple(
     f"storage.objects.{verb}" for verb in ("list", "get", "create", "delete")

@@ -1,0 +1,1 @@
+"""What is refused before submitting: impossible names, buckets out of reach."""

@@ -1,0 +1,1 @@
+"""What a stage will take: machines, measured rates, memory and hours."""

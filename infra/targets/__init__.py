@@ -1,0 +1,1 @@
+"""Where stages run: what is submitted to each kind of cluster."""
