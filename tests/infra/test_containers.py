@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from infra.targets.jobset import USER
-from tests.infra.commands import installed
+from tests.infra.command_lines import installed
 
 FOLDER = Path("infra/containers")
 RECIPES = sorted(FOLDER.glob("*.Dockerfile"))

@@ -13,7 +13,7 @@ from infra.commands.evaluate import Evaluate
 from infra.commands.pipeline import Pipeline
 from infra.commands.train import Train
 from infra.estimates.measured import MEASURED
-from tests.infra.commands import REGISTRY, VERSION
+from tests.infra.command_lines import REGISTRY, VERSION
 
 READMES = ("README.md", "infra/README.md")
 

@@ -21,7 +21,7 @@ import pytest
 from infra.targets.jobset import CONFIG_FILE, CONFIG_FOLDER
 from pipeline.store import files
 from tests.fake_gcs import serve
-from tests.infra.commands import GPU, documents
+from tests.infra.command_lines import GPU, documents
 from tests.stores import write_store
 from trainer.runs.folder import CHECKPOINTS, METRICS_FILE, read_lines
 

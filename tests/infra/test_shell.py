@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from infra.targets import skypilot
-from tests.infra.commands import EVALUATE, SKY, installed, submission
+from tests.infra.command_lines import EVALUATE, SKY, installed, submission
 
 SCRIPTS = sorted(Path("infra").rglob("*.sh"))
 SETUP = "infra/setup_bucket.sh"

@@ -35,7 +35,7 @@ from pipeline.store.errors import DataFormatError
 from pipeline.store.manifest import DATASET_MANIFEST
 from pipeline.store.reader import Store
 from tests.fake_gcs import failing, forget_clients, serve
-from tests.trainer.test_watch import steps_of, train_past, training, watched
+from tests.trainer.evaluation.test_watch import steps_of, train_past, training, watched
 from trainer.agents.iql import IQLConfig
 from trainer.cli import main as trainer_main
 from trainer.config import Config, TrainerConfig

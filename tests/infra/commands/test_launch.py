@@ -1,0 +1,295 @@
+"""What launching prints and refuses. The goldens hold whole dry runs.
+
+A golden that is wrong on purpose is written anew by running with UPDATE_GOLDEN=1.
+"""
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tyro
+import yaml
+
+from infra.cli import main
+from infra.estimates.measured import MEASURED
+from infra.submission import Submission, format_command, launch, python
+from pipeline.beam import runners
+from pipeline.cli import Command
+from tests.infra.command_lines import (
+    DATAFLOW,
+    EVALUATE,
+    EVALUATE_GKE,
+    FLINK,
+    GPU,
+    PIPELINE,
+    SHARD,
+    SKY,
+    TPU,
+    TRAIN,
+    VERSION,
+    documents,
+    printed,
+    refused,
+)
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+DRY_RUNS = {
+    "pipeline-local": f"{SHARD} --target local --max-workers 2 --rows 3000000",
+    "pipeline-flink": f"{SHARD} {FLINK} --max-workers 8",
+    "pipeline-dataflow-shard": f"{SHARD} {DATAFLOW} --rows 100000000",
+    "pipeline-dataflow-collect": (
+        f"{PIPELINE} --episodes 100000 {DATAFLOW} --max-workers 100 --subnetwork vast"
+    ),
+    "train-local": f"{TRAIN} --target local --out runs/one -- --agent.width 1024",
+    "train-local-gs": f"{TRAIN} --target local",
+    "train-gke": f"{GPU} --chips 16 --spot",
+    "train-tpu": f"{TPU} --chips 16 --updates-per-s 200 -- --trainer.seeds 8",
+    "train-sky": f"{SKY} --chips 16 --spot",
+    "evaluate-local": f"{EVALUATE} --target local --run runs/one",
+    "evaluate-local-gs": f"{EVALUATE} --target local",
+    "evaluate-gke": f"{EVALUATE_GKE} -- --all-steps",
+    "evaluate-sky": f"{EVALUATE} --target sky --region gcp/europe-west4",
+}
+
+
+@pytest.mark.parametrize("name", DRY_RUNS)
+def test_dry_runs_are_as_reviewed(name, capsys):
+    output, error = printed(capsys, DRY_RUNS[name])
+    shown = f"$ python -m infra {DRY_RUNS[name]}\n{error}{output}".replace(
+        VERSION, "VERSION"
+    )
+    file = GOLDEN / f"{name}.txt"
+    if os.environ.get("UPDATE_GOLDEN"):
+        file.write_text(shown)
+    assert shown == file.read_text()
+
+
+def test_there_is_no_golden_of_nothing():
+    assert {file.stem for file in GOLDEN.iterdir()} == set(DRY_RUNS)
+
+
+@pytest.mark.parametrize("name", [n for n in DRY_RUNS if n.startswith("pipeline")])
+def test_the_pipeline_takes_the_command_that_is_printed(name, capsys):
+    words = shlex.split(printed(capsys, DRY_RUNS[name])[0].replace("\\\n", " "))
+    assert words[:3] == ["python", "-m", "pipeline"]
+    ours, _, beam = " ".join(words[3:]).partition(" -- ")
+    command = tyro.cli(Command, args=ours.split())
+    assert command.out == "gs://vast-data/stores/cube-triple-play"
+    options = runners.make_options(1, beam.split())
+    given = runners.given(options)
+    names = {part.split("=")[0].removeprefix("--") for part in beam.split()}
+    # All are Beam's: of what it does not know it would keep nothing.
+    renamed = {"no_use_public_ips": "use_public_ips"}
+    assert {renamed.get(each, each) for each in names} <= set(given)
+    if "dataflow" in name:
+        assert given["use_public_ips"] is False
+        assert given["autoscaling_algorithm"] == "THROUGHPUT_BASED"
+        assert "use_runner_v2" in given["experiments"]
+
+
+def test_the_trainer_takes_the_command_that_is_printed(capsys):
+    from trainer.commands.train import Train
+
+    printed_here = printed(capsys, DRY_RUNS["train-local"])[0]
+    words = shlex.split(printed_here.replace("\\\n", " "))
+    assert words[:4] == ["python", "-m", "trainer", "train"]
+    parsed, rest = tyro.cli(Train, args=words[4:], return_unknown_args=True)
+    assert str(parsed.config) == "tests/infra/run.toml"
+    assert rest == ["--agent.width", "1024"]
+    job = documents(DRY_RUNS["train-tpu"])[1]
+    pod = job["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    container = pod["containers"][0]
+    assert container["command"] == ["python", "-m", "trainer", "train"]
+    parsed, rest = tyro.cli(Train, args=container["args"], return_unknown_args=True)
+    assert parsed.store == "gs://vast-data/stores/cube-single-play"
+    assert rest == ["--trainer.seeds", "8"]
+
+
+def test_a_job_carries_its_configuration():
+    config_map = documents(DRY_RUNS["train-gke"])[0]
+    text = Path("tests/infra/run.toml").read_text()
+    assert config_map["data"] == {"run.toml": text}
+
+
+def test_hours_are_by_the_rate_that_is_named(capsys):
+    rate = next(r for r in MEASURED.update_rates if r.platform == "cpu")
+    local = f"{TRAIN} --target local --out runs/one"
+    setting = (
+        f"--agent.width {rate.width} --trainer.batch-size {rate.batch_size} "
+        f"--trainer.seeds {rate.seeds}"
+    )
+    _, error = printed(capsys, f"{local} -- {setting}")
+    assert f"updates at {rate.updates_per_s:g} updates/s ({rate.source})" in error
+    _, error = printed(capsys, f"{local} -- --agent.width 512")
+    assert "hours not known" in error
+    _, error = printed(capsys, f"{TPU} --chips 16 --updates-per-s 100")
+    assert "2.8 h, 44.4 chip hours for 1,000,000 updates at 100" in error
+    _, error = printed(capsys, f"{TPU} --chips 16")
+    assert "hours not known: no measured rate at width 512" in error
+    assert "at the very least" in error
+    _, error = printed(capsys, f"{GPU} --chips 8 --spot")
+    assert "gives 15 s to save" in error
+
+
+IMAGE = f"--image r/x:{VERSION}"
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        (f"{GPU} --chips 12", "--chips: h100 comes in"),
+        (f"{GPU} --chips 24", "trainer.batch_size is 512, which 24 chips"),
+        (f"{GPU} --chips 8 -- --mesh.seed 3", "mesh: expected its axes"),
+        (f"{GPU} --chips 8 -- --mesh.seed 8", "trainer.seeds is 1, which 8 chips"),
+        (GPU, "--accelerator and --chips: expected with --target gke"),
+        (f"{GPU} --chips 8 --accelerator v6e", "got 'v6e'"),
+        (f"{GPU} --chips 8 --image r/x:0.0.0", "does not hold the version here"),
+        (f"{GPU} --chips 8 --region us-central1-a", "its region is us-central1"),
+        (f"{GPU} --chips 8 --name Cube", "--name: expected small letters"),
+        (f"{GPU} --chips 16 --name {'x' * 46}", "at most 45 characters"),
+        (f"{GPU} --chips 8 --task 7", "expected a task from 1 to 5"),
+        (f"{GPU} --chips 8 --store gs://x/y", "has 1 characters"),
+        (
+            f"{GPU} --chips 8 --out gs://vast-data",
+            "the run's folder as gs://bucket/RUN",
+        ),
+        (f"{GPU} --chips 8 --updates-per-s 0", "a rate above 0"),
+        (f"{TRAIN} --target gke --accelerator h100 --chips 8 {IMAGE}", "--region"),
+        (
+            f"{TRAIN.replace('run.toml', 'rn.toml')} --target local --out x",
+            "no such configuration file",
+        ),
+        (f"{TRAIN} --target local --out s3://vast/x", "expected gs://bucket/path"),
+        (f"{EVALUATE} --target local --run gs://x/y", "has 1 characters"),
+        (f"{EVALUATE} --target gke {IMAGE}", "--region: expected a region"),
+        (f"{EVALUATE} --target gke --region europe-west4", "--image: expected"),
+        (f"{EVALUATE} --target local --episodes 0", "at least 1 of each"),
+        (f"{PIPELINE} --target local", "either --input to shard or --episodes"),
+        (f"{SHARD} --episodes 3 --target local", "either --input to shard"),
+        (f"{SHARD} --target local --max-workers 0", "at least 1"),
+        (f"{SHARD} --target flink", "--job-endpoint: expected HOST:PORT"),
+        (f"{SHARD} {DATAFLOW} --machine-type big", "such as n2-standard-2"),
+        (f"{SHARD} {DATAFLOW} --service-account me@example.com", "NAME@PROJECT"),
+        (f"{SHARD} {DATAFLOW} --input data", "is on this machine"),
+        (f"{SHARD} {DATAFLOW} --out stores/x", "expected gs://bucket/path"),
+        (f"{SHARD} {DATAFLOW} --temp gs://Tmp/x", "small letters"),
+        (f"{PIPELINE} {DATAFLOW} --episodes 3 --dataset cub-triple-play", "unknown"),
+        ("scale -- --more", "only launch takes arguments after --"),
+    ],
+)
+def test_what_cannot_succeed_is_refused_in_one_line(command, reason, capsys):
+    assert reason in refused(capsys, command)
+
+
+def test_a_program_that_is_missing_is_named(capsys, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    command = f"{GPU} --chips 8".replace("--dry-run", "")
+    assert refused(capsys, command).startswith("kubectl: not installed here; see http")
+    command = f"{SKY} --chips 8".replace("--dry-run", "")
+    assert refused(capsys, command).startswith("sky: not installed here; see pip")
+
+
+@pytest.fixture
+def recorder(tmp_path, monkeypatch):
+    """A kubectl and a sky that keep what they are given, and fail with code 7."""
+    script = f"""#!{sys.executable}
+import pathlib, sys
+record = pathlib.Path({str(tmp_path)!r})
+record.joinpath("arguments").write_text(" ".join(sys.argv[1:]))
+with sys.stdin if sys.argv[-1] == "-" else open(sys.argv[-1]) as document:
+    record.joinpath("document").write_text(document.read())
+sys.exit(7)
+"""
+    for name in ("kubectl", "sky"):
+        (tmp_path / name).write_text(script)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("infra.checks.bucket.require", lambda *args, **kwargs: None)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("command", "verb"), [(GPU, "apply"), (SKY, "jobs launch")])
+def test_what_a_dry_run_shows_is_what_is_submitted(command, verb, recorder, capsys):
+    command = f"{command} --chips 8"
+    shown, _ = printed(capsys, command)
+    assert main(command.replace("--dry-run", "").split()) == 7
+    assert (recorder / "arguments").read_text().startswith(verb)
+    document = (recorder / "document").read_text()
+    assert document == shown
+    assert list(yaml.safe_load_all(document))
+
+
+def test_a_bucket_that_cannot_be_used_stops_the_launch(recorder, monkeypatch, capsys):
+    from infra.errors import LaunchError
+
+    asked = []
+
+    def require(path, *, region, write):
+        asked.append((path, region, write))
+        if write:
+            raise LaunchError(f"{path}: no")
+
+    monkeypatch.setattr("infra.checks.bucket.require", require)
+    command = f"{GPU} --chips 8".replace("--dry-run", "")
+    assert refused(capsys, command) == "gs://vast-data/runs/cube-single-1: no"
+    assert asked == [
+        ("gs://vast-data/stores/cube-single-play", "europe-west4", False),
+        ("gs://vast-data/runs/cube-single-1", "europe-west4", True),
+    ]
+    assert not (recorder / "arguments").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "asked"),
+    [
+        (
+            TRAIN,
+            [("stores/cube-single-play", False), ("runs/cube-single-1", True)],
+        ),
+        (f"{TRAIN} --out runs/one", [("stores/cube-single-play", False)]),
+        (EVALUATE, [("runs/cube-single-1", True)]),
+    ],
+)
+def test_what_runs_here_may_use_buckets_that_can_be_used(command, asked, monkeypatch):
+    looked, ran = [], []
+    monkeypatch.setattr(
+        "infra.checks.bucket.require",
+        lambda path, *, region, write: looked.append((path, region, write)),
+    )
+    monkeypatch.setattr("infra.submission._run", lambda each: ran.append(each) or 0)
+    local = f"{command.replace('--dry-run', '')} --target local"
+    assert main(local.split()) == 0
+    # Wherever they are: this machine is in no region.
+    assert looked == [(f"gs://vast-data/{path}", None, write) for path, write in asked]
+    assert len(ran) == 1
+
+
+def test_a_command_of_ours_is_run_and_its_exit_code_handed_on():
+    from rich.console import Console
+
+    code = 75
+    submission = Submission(
+        command=(sys.executable, "-c", f"raise SystemExit({code})"),
+        document=None,
+        takes=(),
+    )
+    assert launch(submission, Console(), dry_run=False) == code
+
+
+def test_commands_survive_a_shell():
+    command = python("trainer", "x y", "--out", "a'b", "--", "--z=$HOME")
+    text = format_command(command).replace("\\\n", " ")
+    assert shlex.split(text) == ["python", *command[1:]]
+
+
+def test_launching_loads_neither_beam_nor_jax_until_it_must():
+    program = "import sys, infra.cli; print(' '.join(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    loaded = set(done.stdout.split())
+    assert {"infra.targets.jobset", "tyro", "yaml"} <= loaded
+    assert not {"apache_beam", "jax", "mujoco", "google.cloud.storage"} & loaded

@@ -1,0 +1,158 @@
+"""Checkpoints looked into and exported: against what was saved."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from rich.console import Console
+from safetensors import safe_open
+from safetensors.numpy import load_file
+
+from pipeline.store.errors import DataFormatError
+from tests.runs import FakeTrainer, make_run
+from trainer.commands.checkpoint import Checkpoint
+from trainer.nn.networks import Params
+from trainer.runs import export
+from trainer.runs.checkpoints import Checkpoints
+from trainer.runs.run import Run
+
+QUIET = Console(quiet=True)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of seeds 3 and 4 with two checkpoints."""
+    out = tmp_path_factory.mktemp("runs") / "run"
+    trainer = FakeTrainer(out)
+    trainer.commit(10)
+    trainer.commit(20)
+    trainer.close()
+    return out
+
+
+@pytest.fixture(scope="module")
+def saved(folder: Path) -> Params:
+    return Checkpoints(folder).restore_params(20, make_run().agent(), seeds=2)
+
+
+def by_name(params: Params) -> dict[str, np.ndarray]:
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+    }
+
+
+def test_inspect_lists_everything_saved(
+    folder: Path, saved: Params, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert Checkpoint("inspect", str(folder), json=True).execute(QUIET) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["steps"], printed["step"]) == ([10, 20], 20)
+    assert Run.from_json(printed["run"], where="printed") == make_run()
+    arrays = {array["path"]: array for array in printed["arrays"]}
+    params = {
+        "params/" + name.replace(".", "/"): value
+        for name, value in by_name(saved).items()
+    }
+    assert len(params) > 20
+    for path, value in params.items():
+        assert arrays[path]["shape"] == list(value.shape), path
+        assert arrays[path]["dtype"] == "float32"
+        assert arrays[path]["size_bytes"] == value.nbytes
+    # Adam's two moments of each, targets, steps and keys.
+    train = [path for path in arrays if path.startswith("train/")]
+    assert len(train) == len(arrays) - len(params) > 2 * len(params)
+    assert arrays["train/keys"]["dtype"] == "uint32"
+    assert printed["size_bytes"] == sum(
+        array["size_bytes"] for array in arrays.values()
+    )
+
+
+def test_inspect_prints_tables(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "150")
+    assert Checkpoint("inspect", str(folder), step=10).execute(QUIET) == 0
+    printed = capsys.readouterr().out
+    assert "steps 10, 20; this is step 10" in printed
+    assert "vast on pointmaze-medium-navigate task 1" in printed
+    assert "params/critic/hidden_0/kernel" in printed
+    assert "2 × 2 × 4 × 8" in printed  # Seeds, twins, s and a, units.
+
+
+def test_inspect_reads_no_array(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
+        raise AssertionError("an array was asked for")
+
+    monkeypatch.setattr(Checkpoints, "restore_params", refuse)
+    monkeypatch.setattr(Checkpoints, "restore", refuse)
+    assert export.inspect(folder).step == 20
+
+
+def test_exported_parameters_are_those_saved(
+    folder: Path, saved: Params, tmp_path: Path
+) -> None:
+    file = tmp_path / "all.safetensors"
+    command = Checkpoint("export", str(folder), step=20, out=file)
+    assert command.execute(QUIET) == 0
+    expected = by_name(saved)
+    loaded = load_file(file)
+    assert loaded.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(loaded[name], value)
+    with safe_open(file, "np") as opened:
+        metadata = opened.metadata()
+    assert metadata["step"] == "20"
+    assert json.loads(metadata["seeds"]) == [3, 4]
+    assert Run.from_json(json.loads(metadata["run"]), where="file") == make_run()
+
+
+def test_one_seed_is_exported(folder: Path, saved: Params, tmp_path: Path) -> None:
+    file = tmp_path / "one.safetensors"
+    step, count = export.export(folder, file, seed=4)
+    expected = by_name(jax.tree.map(lambda leaf: leaf[1], saved))
+    assert (step, count) == (20, len(expected))
+    other = by_name(jax.tree.map(lambda leaf: leaf[0], saved))
+    for name, value in load_file(file).items():
+        np.testing.assert_array_equal(value, expected[name])
+        assert (value != other[name]).any()
+
+
+def test_an_exported_file_needs_no_jax(folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "policy.safetensors"
+    export.export(folder, file, seed=3)
+    script = (
+        "import sys; from safetensors.numpy import load_file; "
+        f"print(len(load_file({str(file)!r})), 'jax' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    count, jax_loaded = done.stdout.split()
+    assert int(count) > 20
+    assert jax_loaded == "False"
+
+
+def test_mistakes_are_refused(folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "x.safetensors"
+    with pytest.raises(DataFormatError, match="--step to be one of 10, 20, got 15"):
+        export.export(folder, file, step=15)
+    with pytest.raises(DataFormatError, match="--seed to be one of 3, 4, got 0"):
+        export.export(folder, file, seed=0)
+    with pytest.raises(DataFormatError, match="no such folder"):
+        export.export(folder, tmp_path / "nowhere" / "x.safetensors")
+    with pytest.raises(ValueError, match="--out: expected a file"):
+        Checkpoint("export", str(folder)).execute(QUIET)
+    with pytest.raises(ValueError, match="--seed: is for export only"):
+        Checkpoint("inspect", str(folder), seed=3).execute(QUIET)
+    with pytest.raises(DataFormatError, match="expected checkpoints of a run"):
+        export.inspect(tmp_path)
+    assert not file.exists()
+    file.write_text("precious")
+    with pytest.raises(DataFormatError, match="exists; give another --out"):
+        export.export(folder, file)
+    assert file.read_text() == "precious"

@@ -1,0 +1,172 @@
+"""Evaluating a trained run, from its folder to its record."""
+
+import dataclasses
+import io
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from pipeline.store.errors import DataFormatError
+from tests.runs import LIMIT, FakeTrainer, make_run
+from trainer.evaluation.environments import EnvironmentSpec
+from trainer.evaluation.evaluate import evaluate_run
+from trainer.evaluation.evaluator import task_environment
+from trainer.runs.evaluations import Evaluation, append_evaluation, read_evaluations
+from trainer.runs.folder import EVALUATIONS_FILE
+from trainer.runs.run import Run, read_run, write_run
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two seeds with checkpoints of untrained nets at steps 10 and 20."""
+    folder = tmp_path_factory.mktemp("evaluate") / "run"
+    trainer = FakeTrainer(folder)
+    for step in (10, 20):
+        trainer.commit(step)
+    trainer.close()
+    return folder
+
+
+@pytest.fixture
+def run(trained: Path, tmp_path: Path) -> Path:
+    """A copy of the run that a test may change."""
+    return Path(shutil.copytree(trained, tmp_path / "run"))
+
+
+def evaluate(run: Path, **options: object) -> tuple[list[Evaluation], str]:
+    """Evaluates two episodes in one process; also what was shown."""
+    shown = io.StringIO()
+    merged = {"episodes": 2, "workers": 1, "environments": 2} | options
+    evaluations = evaluate_run(run, console=Console(file=shown, width=200), **merged)  # type: ignore[arg-type]
+    return evaluations, shown.getvalue()
+
+
+def test_the_latest_checkpoint_of_every_seed(run: Path) -> None:
+    evaluations, shown = evaluate(run, evaluation_seed=7)
+    assert [(each.step, each.seed) for each in evaluations] == [(20, 3), (20, 4)]
+    for each in evaluations:
+        assert each.evaluation_seed == 7
+        assert (each.task, each.environment_id) == (1, "pointmaze-medium-v0")
+        assert each.episodes == len(each.successes) == len(each.returns) == 2
+        assert all(1 <= length <= LIMIT for length in each.lengths)
+        assert (each.success_timing, each.store_success_timing) == ("pre", "pre")
+        assert each.ogbench
+        assert each.mujoco
+    assert "step 20, seed 4: 0 % success (95 % interval 0 to 66 %) of 2 episod" in shown
+    assert "warning" not in shown
+    # One line each, of the names that other programs may read.
+    lines = [
+        json.loads(line) for line in (run / EVALUATIONS_FILE).read_text().splitlines()
+    ]
+    assert [line["seed"] for line in lines] == [3, 4]
+    assert set(lines[0]) >= {
+        *("step", "seed", "evaluation_seed", "task", "environment_id", "episodes"),
+        *("successes", "returns", "lengths", "success_timing", "ogbench", "mujoco"),
+        "duration_s",
+    }
+    assert read_evaluations(run) == evaluations
+
+
+def test_all_checkpoints_and_repeating_them(run: Path) -> None:
+    first, _ = evaluate(run, steps="all")
+    assert [each.step for each in first] == [10, 10, 20, 20]
+    again, _ = evaluate(run, steps=[10])
+    assert len((run / EVALUATIONS_FILE).read_text().splitlines()) == 6
+    read = read_evaluations(run)
+    assert read == [*again, *first[2:]]  # The last line of its kind counts.
+    for before, after in zip(first[:2], again, strict=True):
+        assert dataclasses.replace(before, duration_s=0.0) == dataclasses.replace(
+            after, duration_s=0.0
+        )
+
+
+def test_another_task_is_labelled(run: Path) -> None:
+    evaluations, shown = evaluate(run, tasks=(1, 3))
+    assert [(each.task, each.seed) for each in evaluations] == [
+        *((1, 3), (1, 4), (3, 3), (3, 4))
+    ]
+    assert "step 20, seed 3: " in shown
+    assert "step 20, seed 3, task 3 (trained for 1): " in shown
+
+
+def test_the_environment_of_another_task() -> None:
+    run = make_run()
+    kwargs = run.task.environment_kwargs
+    assert task_environment(run, 1) == EnvironmentSpec("pointmaze-medium-v0", kwargs)
+    assert task_environment(run, 4).kwargs == {**kwargs, "reward_task_id": 4}
+
+    def arm(environment_id: str) -> Run:
+        task = dataclasses.replace(
+            run.task, environment_id=environment_id, environment_kwargs={}
+        )
+        return dataclasses.replace(run, task=task)
+
+    cube = arm("cube-single-singletask-task1-v0")
+    assert task_environment(cube, 5) == EnvironmentSpec(
+        "cube-single-singletask-task5-v0"
+    )
+    other = arm("walker-v2")
+    assert task_environment(other, 1) == EnvironmentSpec("walker-v2")
+    with pytest.raises(DataFormatError, match="evaluated in its own task 1 only"):
+        task_environment(other, 2)
+
+
+def test_a_step_without_checkpoint_is_refused(run: Path) -> None:
+    with pytest.raises(
+        DataFormatError, match=r"expected steps of \[10, 20\], got \[15"
+    ):
+        evaluate(run, steps=[15, 20])
+    assert not (run / EVALUATIONS_FILE).exists()
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataFormatError, match="expected the folder of a run"):
+        evaluate(tmp_path)
+
+
+def test_a_run_without_checkpoints_is_refused(run: Path) -> None:
+    shutil.rmtree(run / "checkpoints")
+    with pytest.raises(DataFormatError, match="expected checkpoints"):
+        evaluate(run)
+
+
+def test_another_success_timing_is_said_and_recorded(run: Path) -> None:
+    meta = read_run(run)
+    kwargs = {**meta.task.environment_kwargs, "success_timing": "post"}
+    task = dataclasses.replace(meta.task, environment_kwargs=kwargs)
+    write_run(run, dataclasses.replace(meta, task=task))
+    evaluations, shown = evaluate(run)
+    assert len([line for line in shown.splitlines() if "warning" in line]) == 1
+    assert "('post'), and the rewards trained on are labelled" in shown
+    assert {each.success_timing for each in evaluations} == {"post"}
+    assert {each.store_success_timing for each in evaluations} == {"pre"}
+
+
+def test_an_environment_of_another_shape_is_refused(run: Path) -> None:
+    meta = read_run(run)
+    facts = dataclasses.replace(meta.facts, observation_dim=5)
+    write_run(run, dataclasses.replace(meta, facts=facts))
+    with pytest.raises(DataFormatError, match=r"expected observation_dim 5, .* got 2"):
+        evaluate(run)
+
+
+def test_a_half_written_line_is_replaced(run: Path) -> None:
+    evaluation = Evaluation(
+        1, 0, 0, 1, "x", 1, (1,), (0.0,), (3,), "pre", "pre", 1, "1", "2", 0.5
+    )
+    append_evaluation(run, evaluation)
+    with (run / EVALUATIONS_FILE).open("a") as file:
+        file.write('{"step": 2, "se')
+    assert read_evaluations(run) == [evaluation]
+    later = dataclasses.replace(evaluation, step=2)
+    append_evaluation(run, later)
+    assert read_evaluations(run) == [evaluation, later]
+
+
+def test_a_line_that_is_no_evaluation_is_named(run: Path) -> None:
+    (run / EVALUATIONS_FILE).write_text('{"step": 1}\n')
+    with pytest.raises(DataFormatError, match=r"evaluations.jsonl, line 1: "):
+        read_evaluations(run)

@@ -1,0 +1,70 @@
+"""Figures over tasks: against SciPy, by hand, and on cases with a known answer."""
+
+import numpy as np
+import pytest
+from scipy.stats import bootstrap, trim_mean
+
+from tests.trainer.report.test_report import evaluation
+from trainer.report.aggregates import (
+    aggregate,
+    interquartile_mean,
+    last_rates,
+    stratified_interval,
+)
+
+
+def test_the_middle_half_by_hand() -> None:
+    # Sorted 0 1 2 3 4 5 6 100: a quarter is left out at either end, (2+3+4+5) / 4.
+    scores = np.array([[5.0, 0, 100, 2], [1, 6, 3, 4]])
+    assert interquartile_mean(scores) == 3.5
+    assert scores.mean() > 15
+
+
+def test_of_one_task_the_interval_is_scipys() -> None:
+    scores = np.random.default_rng(0).uniform(size=16)
+    expected = bootstrap(
+        (scores,),
+        lambda values, axis: trim_mean(values, 0.25, axis=axis),
+        method="percentile",
+        n_resamples=20_000,
+        rng=np.random.default_rng(1),
+    ).confidence_interval
+    found = stratified_interval([scores], resamples=20_000)
+    assert expected.high - expected.low > 0.1
+    assert found == pytest.approx(tuple(expected), abs=0.01)
+
+
+def test_seeds_are_drawn_within_their_task() -> None:
+    # Tasks differ, seeds of a task do not: drawing within tasks changes nothing.
+    apart = [np.full(4, 0.1), np.full(4, 0.5), np.full(4, 0.9)]
+    assert stratified_interval(apart) == pytest.approx((0.5, 0.5))
+    low, high = stratified_interval([np.concatenate(apart)])
+    assert high - low > 0.3
+
+
+def test_the_last_step_by_training_seed() -> None:
+    evaluations = [
+        evaluation(1000, 0, 9),
+        evaluation(2000, 1, 2),
+        evaluation(2000, 0, 4),
+        # The same episodes and ten more: the larger one counts, once.
+        evaluation(2000, 0, 16, episodes=20),
+    ]
+    assert last_rates(evaluations).tolist() == [0.8, 0.2]
+
+
+def test_agents_by_name_but_none_of_two_settings() -> None:
+    runs = [
+        ("vast", "a", [evaluation(1000, 0, 8), evaluation(1000, 1, 6)]),
+        ("vast", "b", [evaluation(1000, 0, 2), evaluation(1000, 1, 4)]),
+        ("iql", "a", [evaluation(1000, 0, 1)]),
+        ("iql", "a", [evaluation(1000, 0, 9)]),
+        ("fql", "a", []),
+    ]
+    (found,) = aggregate(runs)
+    assert (found.agent, found.tasks, found.runs) == ("vast", 2, 4)
+    # Of 0.2 0.4 0.6 0.8 the middle half is 0.4 and 0.6.
+    assert found.iqm == found.mean == pytest.approx(0.5)
+    low, high = found.interval
+    assert low < 0.5 < high
+    assert found.cells[:4] == ("vast", "2", "4", "50.0 %")

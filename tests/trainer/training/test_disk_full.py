@@ -1,0 +1,129 @@
+"""A full disk: one error that says so, and the last good checkpoint goes on.
+
+The system lets a process write no file above a size: what is larger fails as it would
+on a full disk, but for the reason given.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.runs import final_params
+from tests.stores import write_store
+from trainer.runs.folder import METRICS_FILE, RUN_FILE, read_lines
+
+TOML = """
+dataset = "pointmaze-medium-navigate"
+[agent]
+name = "iql"
+width = 64
+depth = 2
+[trainer]
+batch_size = 8
+updates_per_call = 2
+log_every = 2
+checkpoint_every = 4
+"""
+# Python ignores the signal that would end the process instead.
+CHILD = """
+import resource, runpy, sys
+room = int(sys.argv.pop(1))
+resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
+runpy.run_module("trainer", run_name="__main__")
+"""
+# Bytes of a file. The parameters take more, run.json and some records less.
+ROOM = 20_000
+ENVIRONMENT = os.environ | {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    write_store(folder / "store")
+    (folder / "tiny.toml").write_text(TOML)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def eight_updates(data: Path) -> Path:
+    code, said = train(data, data / "run", steps=8)
+    assert code == 0, said
+    return data / "run"
+
+
+def train(data: Path, out: Path, *, steps: int, room: int = -1) -> tuple[int, str]:
+    """Trains with so much room for a file; the exit code and what was said."""
+    done = subprocess.run(
+        [
+            *(sys.executable, "-c", CHILD, str(room)),
+            *("train", str(data / "tiny.toml"), "--task", "1"),
+            *("--store", str(data / "store"), "--out", str(out)),
+            *("--trainer.steps", str(steps)),
+        ],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stderr
+
+
+def steps_logged(out: Path) -> list[int]:
+    return [line["step"] for line in read_lines(out / METRICS_FILE)]
+
+
+def test_the_last_good_checkpoint_outlives_a_full_disk(
+    data: Path, eight_updates: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(eight_updates, out)
+    before = final_params(out, 8)
+    code, said = train(data, out, steps=16, room=ROOM)
+    assert code == 1
+    assert re.fullmatch(
+        r"error: .*run/checkpoints: a checkpoint could not be written \(File too "
+        r"large\); the last good one is step 8\. Make room there, then run the same "
+        "command to go on",
+        said.splitlines()[-1],
+    )
+    assert "Traceback" not in said
+    for ours, theirs in zip(final_params(out, 8), before, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    code, said = train(data, out, steps=16)
+    assert code == 0, said
+    assert "going on from the checkpoint of step 8" in said
+    after = final_params(out, 16)
+    assert any((a != b).any() for a, b in zip(after, before, strict=True))
+    assert steps_logged(out) == [*range(2, 17, 2)]
+
+
+def test_records_that_cannot_be_written_stop_the_run(
+    data: Path, eight_updates: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(eight_updates, out)
+    size = (out / METRICS_FILE).stat().st_size
+    assert size > (out / RUN_FILE).stat().st_size  # Which is written again.
+    code, said = train(data, out, steps=16, room=size + 1)
+    assert code == 1
+    last = said.splitlines()[-1]
+    assert last.startswith(f"error: {out}: the run's metrics could not be written")
+    assert "File too large" in last
+    # What was cut short is no record, and without records nothing is saved.
+    assert steps_logged(out) == [2, 4, 6, 8]
+    assert final_params(out, 8)
+
+
+def test_a_start_without_room_can_be_repeated(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    code, said = train(data, out, steps=8, room=500)
+    assert code == 1  # Not 2: with room, the same command is right.
+    assert f"error: {out}: the run's metrics could not be written" in said
+    code, said = train(data, out, steps=8)
+    assert code == 0, said
