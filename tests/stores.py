@@ -8,7 +8,7 @@ import numpy as np
 from pipeline.store import files, manifest, schema
 from pipeline.store.manifest import DatasetManifest, Origin, PartManifest, Task
 from pipeline.store.moments import Moments
-from pipeline.store.returns import solved_counts, suffix_sums
+from pipeline.store.returns import next_solved, suffix_sums
 from pipeline.store.writer import PartWriter
 from trainer.agents.base import DataFacts
 from trainer.data.sampling import Sampler, uniform_numbers
@@ -49,7 +49,7 @@ def make_table(
         rewards=arrays["rewards"][:, column[0]],
         masks=masks[:, 0].astype(np.float32),
         returns=sums[:, 0],
-        solved=solved_counts(masks[:, 0]),
+        next_solved=next_solved(masks[:, 0]),
         episode_starts=np.cumsum(counts) - counts,
         episode_lengths=counts,
         discount=discount,

@@ -190,7 +190,7 @@ class Store:
         for name in ("observations", "actions"):
             spec = self.manifest.fields[name]
             total += np.dtype(spec.dtype).itemsize * math.prod(spec.shape)
-        # Reward and mask as float32, and a count of solved rows.
+        # Reward and mask as float32, and the number of the next solved row.
         columns = sum(np.dtype(self.manifest.fields[f].dtype).itemsize for f in fields)
         return total + columns + 12
 

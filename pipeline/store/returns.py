@@ -76,29 +76,30 @@ def suffix_sums(
     return np.asarray(sums[packed])
 
 
-def solved_counts(masks: npt.NDArray[np.generic]) -> npt.NDArray[np.int32]:
-    """Number of solved rows before each row, over the whole array.
+def next_solved(masks: npt.NDArray[np.generic]) -> npt.NDArray[np.int32]:
+    """The first solved row at or after each row, over the whole array.
 
-    Equal counts at two rows of an episode mean that no row between them is solved.
+    Equal at two rows of an episode, it says that no row from the one up to the other
+    is solved; at the row after a start, where the start's windows have to end.
 
     Args:
-        masks: ``[N]`` or ``[N, T]``, 0 where the task is solved, else 1.
+        masks: ``[N]``, 0 where the task is solved, else 1.
 
     Returns:
-        ``i32`` of the same shape; row 0 is 0.
+        ``i32[N]``, row numbers, of a later episode too; N where no solved row follows.
 
     Example:
-        >>> solved_counts(np.array([1, 0, 0, 1])).tolist()
-        [0, 0, 1, 2]
+        >>> next_solved(np.array([1, 0, 0, 1])).tolist()
+        [1, 1, 2, 4]
     """
-    solved = np.asarray(masks) == 0
-    counts = np.cumsum(solved, axis=0, dtype=np.int32)
-    return np.asarray(counts - solved, np.int32)
+    rows = np.arange(len(masks), dtype=np.int32)
+    solved = np.where(np.asarray(masks) == 0, rows, np.int32(len(masks)))
+    return np.asarray(np.minimum.accumulate(solved[::-1])[::-1], np.int32)
 
 
 def window_returns(
     sums: npt.NDArray[np.float64],
-    counts: npt.NDArray[np.int32],
+    solved: npt.NDArray[np.int32],
     starts: npt.NDArray[np.integer],
     horizons: npt.NDArray[np.integer],
     *,
@@ -110,7 +111,7 @@ def window_returns(
 
     Args:
         sums: ``f64[N]`` of one task, from ``suffix_sums``.
-        counts: ``i32[N]`` of the same task, from ``solved_counts``.
+        solved: ``i32[N]`` of the same task, from ``next_solved``.
         starts: ``[B]``, first row of each window.
         horizons: ``[B]``, steps; ``start + horizon`` is a row of the same episode.
         discount: The one that ``sums`` was made with.
@@ -124,7 +125,7 @@ def window_returns(
         definition 1.
     """
     ends = starts + horizons
-    alive = counts[ends] == counts[starts]
+    alive = solved[ends] == solved[starts]
     # power() is exact enough: k is at most a few hundred, error below 1e-14. Each is
     # taken once: there are far fewer horizons than windows.
     powers = np.power(discount, np.arange(np.max(horizons, initial=0) + 1, dtype=float))

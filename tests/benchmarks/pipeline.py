@@ -237,21 +237,21 @@ def grow(collection: Path, path: Path, rows: int) -> None:
 def window_error(root: Path) -> float:
     """Largest error of window returns of task 1 against sums in long double."""
     from pipeline.store.reader import Store
-    from pipeline.store.returns import solved_counts, window_returns
+    from pipeline.store.returns import next_solved, window_returns
 
     store = Store(str(root))
     rewards = store.read("rewards", column=0)
     masks = store.read("masks", column=0)
     sums = store.read(store.returns_field(DISCOUNT), column=0)
     episodes = store.episodes()
-    counts = solved_counts(masks)
+    solved = next_solved(masks)
     worst = 0.0
     step = 1_000_000
     last_rows = np.repeat(episodes.starts + episodes.lengths - 1, episodes.lengths)
     for first in range(0, len(rewards), step):
         starts = np.arange(first, min(first + step, len(rewards)))
         horizons = np.minimum(WINDOW, last_rows[starts] - starts)
-        found, _ = window_returns(sums, counts, starts, horizons, discount=DISCOUNT)
+        found, _ = window_returns(sums, solved, starts, horizons, discount=DISCOUNT)
         total = np.zeros(len(starts), np.longdouble)
         weight = np.ones(len(starts), np.longdouble)
         for k in range(WINDOW):

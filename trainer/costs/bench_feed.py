@@ -249,7 +249,7 @@ def _plain_numpy(
         anywhere = rng.integers(table.rows, size=batch_size)
         which = rng.random(batch_size)
         goals = np.where(which < 0.1, rows, np.where(which < 0.9, later, anywhere))
-        alive = table.solved[rows + k] == table.solved[rows]
+        alive = table.next_solved[rows + k] == table.next_solved[rows]
         yield {
             "observations": table.observations[rows],
             "actions": table.actions[rows],

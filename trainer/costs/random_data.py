@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from pipeline.store.returns import solved_counts, suffix_sums
+from pipeline.store.returns import next_solved, suffix_sums
 from trainer.agents.base import Agent, DataFacts
 from trainer.data.sampling import uniform_numbers
 from trainer.data.table import RowTable
@@ -39,7 +39,7 @@ def random_table(facts: DataFacts, *, discount: float) -> RowTable:
         rewards=rewards[:, 0],
         masks=masks[:, 0].astype(np.float32),
         returns=suffix_sums(rewards, masks, lengths, discount=discount)[:, 0],
-        solved=solved_counts(masks[:, 0]),
+        next_solved=next_solved(masks[:, 0]),
         episode_starts=np.cumsum(lengths) - lengths,
         episode_lengths=lengths,
         discount=discount,

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from pipeline.store.errors import DataFormatError
 from pipeline.store.manifest import PartManifest
 from pipeline.store.reader import Store
-from pipeline.store.returns import solved_counts
+from pipeline.store.returns import next_solved
 from trainer.data.table import RowTable
 
 # Blocks read before the schedule asks for them.
@@ -202,7 +202,7 @@ class ResidentRows:
             "rewards": np.empty(rows, np.float32),
             "masks": np.empty(rows, np.float32),
             "returns": np.empty(rows, np.float64),
-            "solved": np.empty(rows, np.int32),
+            "next_solved": np.empty(rows, np.int32),
         }
         self._changed = threading.Condition()
         self._turn = threading.Lock()
@@ -299,7 +299,7 @@ class ResidentRows:
         }
         self._store.read_into(block.part, reads, first=block.first, column=self._column)
         self._arrays["masks"][rows] = masks
-        self._arrays["solved"][rows] = solved_counts(masks)
+        self._arrays["next_solved"][rows] = start + next_solved(masks)
 
     def _table(self, places: range) -> RowTable:
         known = self._tables.get(places.start)

@@ -181,9 +181,9 @@ class HorizonSampler:
             table.pick_starts(anywhere, successors=0)[0],
         )
         returns_k, alive_k = window_returns(
-            table.returns, table.solved, rows, k, discount=self.discount
+            table.returns, table.next_solved, rows, k, discount=self.discount
         )
-        alive_i = table.solved[rows + i] == table.solved[rows]
+        alive_i = table.next_solved[rows + i] == table.next_solved[rows]
         return HorizonIndex(
             rows=rows.astype(np.int32),
             rows_k=(rows + k).astype(np.int32),

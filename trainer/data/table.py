@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.store.errors import DataFormatError
-from pipeline.store.returns import solved_counts
+from pipeline.store.returns import next_solved
 
 if TYPE_CHECKING:  # It brings pydantic, which updating on arrays does without.
     from pipeline.store.reader import Store
@@ -35,7 +35,8 @@ class RowTable:
         rewards: ``f32[N]``, raw.
         masks: ``f32[N]``, 0 where the task is solved, else 1.
         returns: ``f64[N]``, discounted return to the end of the episode.
-        solved: ``i32[N]``, solved rows before each row.
+        next_solved: ``i32[N]``, first solved row at or after each row, be it of a later
+            episode; a row past the data where there is none.
         episode_starts: ``i64[E]``.
         episode_lengths: ``i64[E]``, rows.
         discount: Of ``returns``.
@@ -47,7 +48,7 @@ class RowTable:
     rewards: Float32
     masks: Float32
     returns: npt.NDArray[np.float64]
-    solved: npt.NDArray[np.int32]
+    next_solved: npt.NDArray[np.int32]
     episode_starts: npt.NDArray[np.int64]
     episode_lengths: npt.NDArray[np.int64]
     discount: float
@@ -169,7 +170,7 @@ def load_table(
         rewards=store.read("rewards", split=split, column=column, progress=progress),
         masks=masks.astype(np.float32),
         returns=store.read(returns, split=split, column=column, progress=progress),
-        solved=solved_counts(masks),
+        next_solved=next_solved(masks),
         episode_starts=episodes.starts,
         episode_lengths=episodes.lengths,
         discount=discount,

@@ -25,7 +25,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.store.returns import solved_counts, suffix_sums
+from pipeline.store.returns import next_solved, suffix_sums
 from trainer.agents.base import DataFacts
 from trainer.data.table import RowTable
 from trainer.toy.tabular import FiniteData
@@ -161,7 +161,7 @@ def table(discount: float, *, recordings: int = 1, noise: float = 0.0) -> RowTab
         rewards=rewards.astype(np.float32),
         masks=masks.astype(np.float32),
         returns=returns[:, 0],
-        solved=solved_counts(masks),
+        next_solved=next_solved(masks),
         episode_starts=np.cumsum(lengths) - lengths,
         episode_lengths=lengths,
         discount=discount,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.store.returns import solved_counts, suffix_sums, window_returns
+from pipeline.store.returns import next_solved, suffix_sums, window_returns
 
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
@@ -118,7 +118,7 @@ def windows(data: FiniteData, steps: int) -> Windows:
     starts = np.flatnonzero(np.arange(len(last)) + steps <= last)
     gained, alive = window_returns(
         sums,
-        solved_counts(data.masks),
+        next_solved(data.masks),
         starts,
         np.full(len(starts), steps),
         discount=data.discount,

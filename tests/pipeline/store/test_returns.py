@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.store.returns import solved_counts, suffix_sums, window_returns
+from pipeline.store.returns import next_solved, suffix_sums, window_returns
 
 # Differences of suffix sums of magnitude 1 / (1 - discount), in float64.
 TOLERANCE = 1e-9
@@ -27,7 +27,7 @@ def windows(rewards, masks, lengths, starts, horizons, discount):
     """Window returns through the stored sums, of one task."""
     sums = suffix_sums(rewards[:, None], masks[:, None], lengths, discount=discount)
     return window_returns(
-        sums[:, 0], solved_counts(masks), starts, horizons, discount=discount
+        sums[:, 0], next_solved(masks), starts, horizons, discount=discount
     )
 
 
@@ -172,6 +172,10 @@ def test_a_window_is_its_first_half_and_what_is_left(drawn, discount, data):
 
 
 @given(st.lists(st.booleans(), max_size=20))
-def test_solved_counts_count_rows_before(alive):
-    counts = solved_counts(np.array(alive, np.uint8))
-    assert counts.tolist() == [alive[:row].count(False) for row in range(len(alive))]
+def test_next_solved_is_the_first_solved_row_from_each_row_on(alive):
+    found = next_solved(np.array(alive, np.uint8))
+    rows = range(len(alive))
+    assert found.tolist() == [
+        next((later for later in rows[row:] if not alive[later]), len(alive))
+        for row in rows
+    ]

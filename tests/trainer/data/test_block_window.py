@@ -93,8 +93,10 @@ def test_resident_rows_are_the_stores_rows(store: Store) -> None:
                     np.testing.assert_array_equal(
                         getattr(table, name)[here], getattr(whole, name)[there]
                     )
+                # Of a later episode, next solved rows differ, and matter to nobody.
                 np.testing.assert_array_equal(
-                    np.diff(table.solved[here]), np.diff(whole.solved[there])
+                    np.minimum(table.next_solved[here] - start, length),
+                    np.minimum(whole.next_solved[there] - first, length),
                 )
                 seen.add(first)
     assert len(seen) == len(whole.episode_starts)
