@@ -43,6 +43,14 @@ def window(
     return total, alive
 
 
+def longest_window(masks: np.ndarray, start: int, last: int, most: int) -> int:
+    """Steps to the first solved row after the start, to the last row, or the most."""
+    for steps in range(1, most + 1):
+        if masks[start + steps] == 0 or start + steps == last:
+            return steps
+    return most
+
+
 def flow_samples(field: Any, noise: np.ndarray, steps: int) -> np.ndarray:
     """Euler's method, a step at a time."""
     x = noise

@@ -57,10 +57,13 @@ class FakeTrainer:
     Args:
         folder: RUN; ``run.json`` is written at once.
         keep: Latest steps kept; None keeps all.
+        run: That is written down; that of ``make_run`` if not given.
     """
 
-    def __init__(self, folder: Path, *, keep: int | None = None) -> None:
-        self._run = make_run()
+    def __init__(
+        self, folder: Path, *, keep: int | None = None, run: Run | None = None
+    ) -> None:
+        self._run = run or make_run()
         write_run(folder, self._run)
         agent = self._run.agent()
         source = BatchSource(

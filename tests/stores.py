@@ -18,12 +18,18 @@ Arrays = dict[str, np.ndarray]
 
 
 def make_rows(
-    lengths: Sequence[int], *, S: int = 6, A: int = 3, tasks: int = 5, seed: int = 0
+    lengths: Sequence[int],
+    *,
+    S: int = 6,
+    A: int = 3,
+    tasks: int = 5,
+    seed: int = 0,
+    share: float = 0.02,
 ) -> Arrays:
-    """Random walks with rewards -1, and 0 on some solved rows."""
+    """Random walks with rewards -1, and 0 on the share of rows that is solved."""
     rng = np.random.default_rng(seed)
     rows = int(sum(lengths))
-    solved = rng.random((rows, tasks)) < 0.02
+    solved = rng.random((rows, tasks)) < share
     return {
         "observations": np.cumsum(rng.normal(scale=0.1, size=(rows, S)), axis=0).astype(
             np.float32
@@ -35,7 +41,7 @@ def make_rows(
 
 
 def make_table(
-    lengths: Sequence[int], *, discount: float = 0.99, task: int = 1, **rows: int
+    lengths: Sequence[int], *, discount: float = 0.99, task: int = 1, **rows: float
 ) -> RowTable:
     """A table of made-up rows, without a store."""
     arrays = make_rows(lengths, **rows)

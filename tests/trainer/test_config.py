@@ -40,6 +40,12 @@ def test_encoding_reads_back(tmp_path: Path) -> None:
     assert config.decode(config.encode(value), where="memory") == value
 
 
+def test_success_ends_an_episode_unless_said_otherwise(tmp_path: Path) -> None:
+    assert config.load(write(tmp_path, TOML), task=1).agent.success == "ends"
+    text = TOML.replace("[agent]", '[agent]\nsuccess = "mixed"')
+    assert config.load(write(tmp_path, text), task=1).agent.success == "mixed"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

@@ -26,7 +26,12 @@ import optax
 from trainer.agents import vast_metrics
 from trainer.agents.base import AgentState, DataFacts, Metrics, observation_scale
 from trainer.agents.vast_config import VASTConfig
-from trainer.data.horizon_windows import STATE_FIELDS, HorizonBatch, HorizonSampler
+from trainer.data.horizon_windows import (
+    STATE_FIELDS,
+    EndingHorizonSampler,
+    HorizonBatch,
+    HorizonSampler,
+)
 from trainer.nn import flow, losses, networks, optimizers
 from trainer.nn.networks import MLP, Params
 
@@ -46,7 +51,8 @@ class VAST:
     def sampler(self) -> HorizonSampler:
         """Windows with an intermediate row and a goal, see ``HorizonBatch``."""
         c = self.config
-        return HorizonSampler(
+        kind = EndingHorizonSampler if c.success == "ends" else HorizonSampler
+        return kind(
             max_horizon=c.max_horizon,
             discount=c.discount,
             min_horizon=c.min_horizon,
@@ -230,7 +236,10 @@ class VAST:
             ``f32[]``, and V at the window starts ``f32[B]``.
         """
         gained = self._segment(frozen, batch.observations, subgoal, horizon)
-        target = gained + self.config.discount**horizon * continuation
+        ahead = self.config.discount**horizon * continuation
+        if self.config.success == "ends":
+            ahead = batch.masks * ahead
+        target = gained + ahead
         values = self._value(params, batch.observations)
         difference = jax.lax.stop_gradient(target) - values
         loss = losses.expectile_loss(difference, expectile=self.config.expectile)

@@ -52,6 +52,10 @@ class VASTConfig:
             trained too, as the equation is written. Without it nothing trains
             ``G(., ., 1)``, unless ``min_horizon`` is 1: its error was several times
             as large, and V lower. With windows of one step G was better without.
+        success: What a solved state is to V: ``"ends"``, an end as it is to Q and G, so
+            that no window goes past one and nothing is continued from one; or
+            ``"mixed"``, where windows lead past it and V alone goes on, and is neither
+            of a task that ends there nor of one that does not.
         state_scaling: How networks and flows see states, see
             ``agents.base.observation_scale``. In short runs of narrow networks raw
             states, of deviation 6, fitted worse than scaled ones in a maze; on
@@ -87,6 +91,7 @@ class VASTConfig:
     weight_form: Literal["exp_beta", "beta_exp"] = "exp_beta"
     advantage_return: Literal["model", "data"] = "model"
     composed_gradient: bool = True
+    success: Literal["ends", "mixed"] = "ends"
     state_scaling: Literal["none", "common", "standard"] = "none"
     precision: Precision = "float32"
     rematerialise: bool = False

@@ -168,9 +168,9 @@ class HorizonSampler:
         """
         start, horizon, between, which, later, anywhere = uniform
         rows, last = table.pick_starts(start, successors=self.min_horizon)
-        k = self.min_horizon + uniform_integers(
-            horizon, np.minimum(self.max_horizon, last - rows) - self.min_horizon + 1
-        )
+        longest = self._longest(table, rows, last)
+        shortest = np.minimum(self.min_horizon, longest)
+        k = shortest + uniform_integers(horizon, longest - shortest + 1)
         i = 1 + uniform_integers(between, np.maximum(k - 1, 1))
         goals = np.select(
             [
@@ -226,6 +226,15 @@ class HorizonSampler:
             goals=observations.take(index.goals, axis=0),
         )
 
+    def _longest(
+        self,
+        table: RowTable,
+        rows: npt.NDArray[np.int64],
+        last: npt.NDArray[np.int64],
+    ) -> npt.NDArray[np.int64]:
+        """Steps of the longest window from each row."""
+        return np.minimum(self.max_horizon, last - rows)
+
     def _later(
         self,
         uniform: npt.NDArray[np.float64],
@@ -245,3 +254,23 @@ class HorizonSampler:
         steps = 1 + np.floor(np.log1p(-uniform) / np.log(self.discount))
         geometric: npt.NDArray[np.int64] = rows + steps.astype(np.int64)
         return np.minimum(geometric, last)
+
+
+@dataclass(frozen=True)
+class EndingHorizonSampler(HorizonSampler):
+    """Draws windows that end at success: none goes past a solved row after its start.
+
+    ``k`` is uniform on ``{min_horizon..min(K, L - t, f - t)}``, ``f`` being the first
+    solved row after ``t``, and 1 where ``f`` is the next row: such a window composes
+    with one of no steps. All else is as in ``HorizonSampler``, from other streams.
+    """
+
+    def _longest(
+        self,
+        table: RowTable,
+        rows: npt.NDArray[np.int64],
+        last: npt.NDArray[np.int64],
+    ) -> npt.NDArray[np.int64]:
+        """Steps of the longest window from each row."""
+        ahead = table.next_solved[rows + 1] - rows
+        return np.minimum(super()._longest(table, rows, last), ahead)

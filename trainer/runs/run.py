@@ -20,6 +20,9 @@ from trainer.config import Config
 from trainer.data.table import acting_range
 from trainer.runs.folder import RUN_FILE, FolderLike, open_folder
 
+# Of runs written before there was a choice, by agent: what they were trained with.
+_BEFORE_OPTIONS: dict[str, dict[str, Any]] = {"vast": {"success": "mixed"}}
+
 # Whose versions can change what a run computes.
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "grain", "numpy", "vast-rl")
 
@@ -58,7 +61,7 @@ class Run:
 
     @classmethod
     def from_json(cls, value: Any, *, where: str) -> "Run":
-        """Decodes a run.
+        """Decodes a run; what an earlier version did without a choice is filled in.
 
         Args:
             value: What ``to_json`` returned.
@@ -71,13 +74,24 @@ class Run:
             DataFormatError: If it is none.
         """
         try:
-            return pydantic.TypeAdapter(cls).validate_python(value)
+            return pydantic.TypeAdapter(cls).validate_python(_with_options(value))
         except pydantic.ValidationError as error:
             first = error.errors()[0]
             key = ".".join(str(part) for part in first["loc"])
             raise DataFormatError(
                 f"{where}: {key}: {first['msg']}; it was not written by this version"
             ) from error
+
+
+def _with_options(value: Any) -> Any:
+    """A run's plain values, with the options that the agent has been given since."""
+    try:
+        agent = value["config"]["agent"]
+        known = _BEFORE_OPTIONS.get(agent["name"], {})
+        config = {**value["config"], "agent": {**known, **agent}}
+    except (KeyError, TypeError):  # No run at all: decoding says what is wrong.
+        return value
+    return {**value, "config": config}
 
 
 def describe_run(config: Config, store: Store, task: int, *, fingerprint: str) -> Run:

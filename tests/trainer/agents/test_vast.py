@@ -4,8 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pydantic
 import pytest
 from scipy import stats
+from trainer.data.sampler import EndingHorizonSampler, HorizonSampler
 
 from tests.stores import make_facts, make_table
 from tests.trainer.agents.vast_cases import TABLE, make_agent, make_batch
@@ -74,7 +76,7 @@ def test_update_trains_everything_and_moves_targets_towards_the_new_critics() ->
     )
     assert metrics.total["windows_by_horizon"].sum() == 16
     assert metrics.total["drawn_by_horizon"].sum() == 16
-    assert set(np.flatnonzero(metrics.total["windows_by_horizon"])) <= {2, 3, 4, 5}
+    assert set(np.flatnonzero(metrics.total["windows_by_horizon"])) <= {1, 2, 3, 4, 5}
 
 
 def test_act_takes_the_best_candidate_by_q() -> None:
@@ -155,6 +157,15 @@ def test_stitch_without_temperature_reproduces_the_horizons_of_the_data() -> Non
     assert stats.ks_2samp(np.asarray(drawn), np.asarray(horizons)).pvalue > 0.01
     # The test can fail: half the horizons is another distribution.
     assert stats.ks_2samp(np.asarray(drawn) / 2, np.asarray(horizons)).pvalue < 1e-6
+
+
+def test_success_says_where_windows_end() -> None:
+    ends, mixed = make_agent(), make_agent(success="mixed")
+    assert type(ends.sampler) is EndingHorizonSampler
+    assert type(mixed.sampler) is HorizonSampler
+    assert vars(ends.sampler) == vars(mixed.sampler)
+    with pytest.raises(pydantic.ValidationError, match=r"'ends' or 'mixed'"):
+        pydantic.TypeAdapter(VASTConfig).validate_python({"success": "stops"})
 
 
 def test_bad_hyperparameters_are_named() -> None:

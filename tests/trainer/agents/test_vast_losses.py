@@ -1,5 +1,6 @@
 """VAST's losses against a second implementation in NumPy, and their gradients."""
 
+import dataclasses
 from collections.abc import Iterator
 
 import jax
@@ -41,12 +42,16 @@ def as_numpy(tree: Params) -> Params:
     return jax.tree.map(np.asarray, tree)
 
 
-def test_value_loss_against_numpy(double: Double) -> None:
-    agent, params, _, batch = double
+@pytest.mark.parametrize("success", ["ends", "mixed"])
+def test_value_loss_against_numpy(double: Double, success: str) -> None:
+    _, params, _, batch = double
+    agent = make_agent(success=success)
+    masks = np.arange(16) % 3 > 0
+    batch = batch._replace(masks=jnp.asarray(masks, jnp.float64))
     rng = np.random.default_rng(0)
     horizon = rng.uniform(1, 5, 16)
     subgoal = rng.normal(size=(16, 4))
-    continuation = rng.normal(size=16)
+    continuation = 5 * rng.normal(size=16)
     got, values = agent.value_loss(
         params,
         params,
@@ -63,7 +68,8 @@ def test_value_loss_against_numpy(double: Double) -> None:
             p["segment"], s, subgoal[n : n + 1], np.array([[horizon[n] / 5]])
         )[0, 0]
         value = references.mlp(p["value"], s)[0, 0]
-        u = gained + 0.9 ** horizon[n] * continuation[n] - value
+        goes_on = masks[n] or success == "mixed"
+        u = gained + goes_on * 0.9 ** horizon[n] * continuation[n] - value
         below += u < 0
         expected += (0.1 if u < 0 else 0.9) * u**2 / 16
         assert values[n] == pytest.approx(value, abs=1e-9)
@@ -110,6 +116,29 @@ def test_segment_loss_against_numpy(double: Double) -> None:
         composed = first + 0.9**i * b.alive_i[n] * second
         expected += 0.5 * (whole - composed) ** 2 / 16
     assert got == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_window_of_one_step_composes_with_nothing(double: Double) -> None:
+    agent, params, _, batch = double
+    ones = jnp.ones(16)
+    one = batch._replace(
+        horizons=ones, intermediates=ones, alive_i=ones, states_i=batch.states_k
+    )
+    got, whole = agent.segment_loss(params, one)
+    # Only the recorded return is left: G(s, s_k, 1) is compared with itself.
+    expected = jnp.square(whole - one.returns_k).mean()
+    assert expected > 0
+    assert got == pytest.approx(float(expected), rel=1e-12)
+    plain = dataclasses.replace(agent.config, composition=0.0)
+    gradients = [
+        jax.grad(lambda p, a=a: a.segment_loss(p, one)[0])(params)["segment"]
+        for a in (agent, VAST(plain, agent.facts))
+    ]
+    assert max(float(jnp.abs(x).max()) for x in jax.tree.leaves(gradients[0])) > 1e-3
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12),
+        *gradients,
+    )
 
 
 def test_advantage_and_stitch_loss_against_numpy(double: Double) -> None:

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from pipeline.store.errors import DataFormatError
 from pipeline.store.reader import Store
-from tests.references import window
+from tests.references import longest_window, window
 from tests.stores import write_store
 from trainer.data.block_window import ResidentRows, Schedule, cut_blocks
 from trainer.data.feed import BatchSource, FeedConfig, make_feed, open_rows
-from trainer.data.horizon_windows import HorizonSampler
+from trainer.data.horizon_windows import EndingHorizonSampler, HorizonSampler
 from trainer.data.table import RowTable, load_table
 
 SAMPLER = HorizonSampler(max_horizon=6, discount=0.99)
@@ -103,9 +103,14 @@ def test_resident_rows_are_the_stores_rows(store: Store) -> None:
     rows.close()
 
 
-def feed(rows: RowTable | ResidentRows, **options: int) -> list:
+def feed(
+    rows: RowTable | ResidentRows,
+    *,
+    sampler: HorizonSampler = SAMPLER,
+    **options: int,
+) -> list:
     source = BatchSource(
-        rows, SAMPLER, seeds=(0, 1), batch_size=8, steps=120, gather=True
+        rows, sampler, seeds=(0, 1), batch_size=8, steps=120, gather=True
     )
     return list(make_feed(source, FeedConfig(**options), updates_per_call=2))
 
@@ -136,6 +141,27 @@ def test_batches_are_windows_of_the_data(store: Store) -> None:
             assert batch.returns_k[0, 0, b] == pytest.approx(float(total), abs=1e-5)
             starts.add(t)
     assert len(starts) > 150  # Of the whole store, not of a part of it.
+
+
+def test_windows_end_at_success_in_every_block(store: Store) -> None:
+    whole = load_table(store, task=2, discount=0.99)
+    last = np.repeat(
+        whole.episode_starts + whole.episode_lengths - 1, whole.episode_lengths
+    )
+    by_content = {row.tobytes(): i for i, row in enumerate(whole.observations)}
+    sampler = EndingHorizonSampler(max_horizon=6, discount=0.99)
+    at_success, before_it = set(), set()
+    for batch in feed(open_resident(store), sampler=sampler):
+        for b in range(8):
+            t = by_content[batch.observations[0, 0, b].tobytes()]
+            end = by_content[batch.states_k[0, 0, b].tobytes()]
+            longest = longest_window(whole.masks, t, last[t], 6)
+            assert min(2, longest) <= end - t <= longest
+            if whole.masks[end] == 0:
+                at_success.add(end)
+                before_it |= {t} if end == t + 1 else set()
+    assert len(at_success) > 3
+    assert before_it  # Windows of one step.
 
 
 def test_going_back_reads_again_what_has_left(store: Store) -> None:

@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from pipeline.store.errors import DataFormatError
-from tests.references import window
+from tests.references import longest_window, window
 from tests.stores import make_table, numbers_of
-from trainer.data.horizon_windows import HorizonSampler
+from trainer.data.horizon_windows import EndingHorizonSampler, HorizonSampler
 
 SAMPLER = HorizonSampler(max_horizon=6, discount=0.99)
 
@@ -83,6 +83,89 @@ def test_windows_of_one_step_where_asked_for() -> None:
     )
 
 
+@settings(max_examples=40)
+@given(
+    lengths=st.lists(st.integers(1, 12), min_size=1, max_size=6).filter(
+        lambda lengths: max(lengths) > 6
+    ),
+    min_horizon=st.sampled_from([1, 2]),
+    share=st.floats(0, 0.6),
+    seed=st.integers(0, 1000),
+)
+def test_no_window_goes_past_success_where_that_ends_it(
+    lengths, min_horizon, share, seed
+) -> None:
+    sampler = EndingHorizonSampler(
+        max_horizon=6, discount=0.99, min_horizon=min_horizon
+    )
+    table = make_table(lengths, seed=seed, share=share)
+    index = draw(table, sampler, size=64, seed=seed)
+    last = np.repeat(table.episode_starts + table.episode_lengths - 1, lengths)
+    for b in range(64):
+        t, end = index.rows[b], index.rows_k[b]
+        longest = longest_window(table.masks, t, last[t], 6)
+        assert min(min_horizon, longest) <= end - t <= longest
+        assert t < index.rows_i[b] < end or index.rows_i[b] == end == t + 1
+        total, _ = window(table.rewards, table.masks, t, end - t, 0.99)
+        assert index.returns_k[b] == pytest.approx(float(total), abs=1e-5)
+        # Nothing in between is solved: what is left to ask is whether the start was.
+        assert index.alive_k[b] == index.alive_i[b] == index.masks[b]
+
+
+def test_horizons_are_uniform_up_to_success_and_of_one_step_right_before_it() -> None:
+    table = make_table([50, 60])
+    assert np.flatnonzero(table.masks == 0).tolist() == [30, 68, 73]
+    sampler = EndingHorizonSampler(max_horizon=6, discount=0.99)
+    index = draw(table, sampler, size=100_000)
+    k = index.rows_k - index.rows
+    # Steps to row 30, or K; 73 is five steps after 68, which is solved itself.
+    for start, longest in ((24, 6), (25, 5), (27, 3), (30, 6), (68, 5), (70, 3)):
+        counts = np.bincount(k[index.rows == start])
+        assert len(counts) == longest + 1
+        assert counts[:2].tolist() == [0, 0]
+        assert stats.chisquare(counts[2:]).pvalue > 1e-3
+    for start, only in ((28, 2), (66, 2), (29, 1), (67, 1), (72, 1)):
+        assert set(k[index.rows == start]) == {only}
+    one = k == 1
+    assert set(index.rows[one]) == {29, 67, 72}
+    np.testing.assert_array_equal(index.rows_i[one], index.rows_k[one])
+    # Every start that there was is one still.
+    assert set(index.rows) == {*range(48), *range(50, 108)}
+
+
+def test_windows_up_to_success_as_worked_out_by_hand() -> None:
+    sampler = EndingHorizonSampler(max_horizon=25, discount=0.99)
+    # 48 + 58 starts; row 66 is the 64th. The longest windows have 3 = 30 - 27 steps,
+    # 1 = 30 - 29, 19 = 49 - 30 and 2 = 68 - 66.
+    starts = (np.array([27, 27, 29, 30, 64]) + 0.5) / 106
+    uniform = np.zeros((6, 5))
+    uniform[:3] = starts, [0.4, 0.6, 0.9, 0.5, 0.9], [0.9, 0.9, 0.9, 0.5, 0.9]
+    index = sampler.draw(make_table([50, 60]), uniform)
+    assert index.rows.tolist() == [27, 27, 29, 30, 66]
+    # k = 2 + floor(0.4 * 2), 2 + floor(0.6 * 2), 1, 2 + floor(0.5 * 18), 2.
+    assert (index.rows_k - index.rows).tolist() == [2, 3, 1, 11, 2]
+    # i = 1 + floor(0.9 * 1), 1 + floor(0.9 * 2), 1, 1 + floor(0.5 * 10), 1.
+    assert (index.rows_i - index.rows).tolist() == [1, 2, 1, 6, 1]
+    # -1 - 0.99, -1 - 0.99 - 0.9801, -1; the solved start collects its 0 and ends.
+    np.testing.assert_allclose(
+        index.returns_k, [-1.99, -2.9701, -1, 0, -1.99], atol=1e-6
+    )
+    assert index.alive_k.tolist() == [1, 1, 1, 0, 1]
+
+
+def test_an_index_is_drawn_element_by_element() -> None:
+    # Hosts draw their rows of a batch alone.
+    table = make_table([50, 60], share=0.2)
+    sampler = EndingHorizonSampler(max_horizon=6, discount=0.99)
+    uniform = np.random.default_rng(0).random((6, 64))
+    whole = sampler.draw(table, uniform)
+    for part in (slice(0, 16), slice(16, 64)):
+        for one, all_rows in zip(
+            sampler.draw(table, uniform[:, part]), whole, strict=True
+        ):
+            np.testing.assert_array_equal(one, all_rows[part])
+
+
 def test_goal_shares() -> None:
     table = make_table([1000, 1000])
     index = draw(table, size=50_000)
@@ -135,6 +218,40 @@ def test_first_batch_is_pinned() -> None:
     assert index.rows.tolist() == [86, 46, 86, 3, 28, 47]
     assert index.rows_k.tolist() == [88, 49, 91, 5, 31, 49]
     assert index.goals.tolist() == [93, 47, 104, 31, 43, 49]
+
+
+def test_first_batch_with_windows_past_success_is_pinned() -> None:
+    # Of agent.success = "mixed", which runs are gone on with: rows 30 and 68 are
+    # solved. The sampler's text is part of the stream's key.
+    sampler = HorizonSampler(max_horizon=25, discount=0.99)
+    assert repr(sampler) == (
+        "HorizonSampler(max_horizon=25, discount=0.99, min_horizon=2, "
+        "goal_shares=(0.1, 0.8, 0.1), goal_rule='uniform')"
+    )
+    index = draw(make_table([50, 60]), sampler, size=12, seed=3, step=5)
+    assert index.rows.tolist() == [94, 27, 15, 74, 47, 98, 8, 56, 2, 50, 72, 42]
+    assert index.rows_k.tolist() == [*(100, 32, 19, 93, 49, 109, 16, 74, 9, 64, 83, 45)]
+    assert np.flatnonzero(index.alive_k == 0).tolist() == [1, 7, 10]
+    # -1 - 0.99 - 0.99**2, and 12 steps to row 68: -(1 - 0.99**12) / 0.01.
+    np.testing.assert_allclose(index.returns_k[[1, 7]], [-2.9701, -11.361513], 1e-6)
+
+
+def test_first_batch_with_windows_up_to_success_is_pinned() -> None:
+    # Of agent.success = "ends".
+    sampler = EndingHorizonSampler(max_horizon=25, discount=0.99)
+    assert repr(sampler) == (
+        "EndingHorizonSampler(max_horizon=25, discount=0.99, min_horizon=2, "
+        "goal_shares=(0.1, 0.8, 0.1), goal_rule='uniform')"
+    )
+    index = draw(make_table([50, 60]), sampler, size=12, seed=3, step=5)
+    assert index.rows.tolist() == [101, 37, 56, 55, 62, 74, 5, 22, 80, 34, 80, 27]
+    assert index.rows_k.tolist() == [
+        *(106, 40, 66, 68, 66, 96, 17, 24, 104, 48, 102, 29)
+    ]
+    assert index.rows_i.tolist() == [
+        *(103, 38, 65, 61, 64, 94, 12, 23, 101, 47, 99, 28)
+    ]
+    assert index.goals.tolist() == [*(106, 46, 76, 85, 65, 81, 9, 38, 81, 48, 81, 42)]
 
 
 def test_gather_looks_up_what_the_index_says() -> None:

@@ -1,0 +1,69 @@
+"""What a run's folder says it is, and what it said before there was a choice."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.store.errors import DataFormatError
+from tests.runs import FakeTrainer, make_run
+from trainer.agents.iql import IQLConfig
+from trainer.runs.checkpoints import Checkpoints
+from trainer.runs.folder import RUN_FILE
+from trainer.runs.run import Run, read_run
+
+
+def with_agent(run: Run, **changes: Any) -> Run:
+    """The run with other hyperparameters."""
+    agent = dataclasses.replace(run.config.agent, **changes)
+    return dataclasses.replace(run, config=dataclasses.replace(run.config, agent=agent))
+
+
+def forget_success(path: Path) -> None:
+    """Makes a run's file one that was written before there was ``agent.success``."""
+    value = json.loads(path.read_text())
+    assert value["config"]["agent"].pop("success") == "mixed"
+    path.write_text(json.dumps(value))
+
+
+def test_a_run_reads_back() -> None:
+    for success in ("ends", "mixed"):
+        run = with_agent(make_run(), success=success)
+        value = json.loads(json.dumps(run.to_json()))
+        assert Run.from_json(value, where="memory") == run
+
+
+def test_runs_of_before_went_past_success_and_go_on_so(tmp_path: Path) -> None:
+    assert make_run().config.agent.success == "ends"
+    mixed = with_agent(make_run(), success="mixed")
+    trainer = FakeTrainer(tmp_path, run=mixed)
+    trainer.commit(10)
+    trainer.close()
+    forget_success(tmp_path / RUN_FILE)
+    forget_success(tmp_path / "checkpoints" / "10" / "run" / "metadata")
+    assert read_run(tmp_path) == mixed
+    checkpoints = Checkpoints(tmp_path)
+    assert checkpoints.read_run(10) == mixed
+    checkpoints.check_run(10, mixed)
+    with pytest.raises(
+        DataFormatError, match=r"agent\.success: 'mixed' before, 'ends' now"
+    ):
+        checkpoints.check_run(10, make_run())
+    checkpoints.close()
+
+
+def test_other_agents_have_no_such_choice() -> None:
+    run = make_run()
+    config = dataclasses.replace(run.config, agent=IQLConfig())
+    run = dataclasses.replace(run, config=config)
+    value = run.to_json()
+    assert "success" not in value["config"]["agent"]
+    assert Run.from_json(value, where="memory") == run
+
+
+@pytest.mark.parametrize("value", [None, [], {}, {"config": 1}, {"config": {}}])
+def test_what_is_no_run_is_refused(value: Any) -> None:
+    with pytest.raises(DataFormatError, match=r"there/run\.json: .*not written by"):
+        Run.from_json(value, where="there/run.json")
