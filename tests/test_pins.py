@@ -21,7 +21,7 @@ from tests.stores import write_store
 from trainer import cli
 from trainer.commands.toy import Toy
 from trainer.data.block_window import Schedule
-from trainer.data.horizon_windows import HorizonSampler
+from trainer.data.horizon_windows import EndingHorizonSampler, HorizonSampler
 from trainer.data.nstep_windows import NStepSampler
 from trainer.errors import (
     ConfigError,
@@ -38,6 +38,10 @@ def test_what_keys_the_random_streams() -> None:
     """The repr of samplers is hashed into every key, the schedule's into its own."""
     assert repr(HorizonSampler(max_horizon=25, discount=0.99)) == (
         "HorizonSampler(max_horizon=25, discount=0.99, min_horizon=2, "
+        "goal_shares=(0.1, 0.8, 0.1), goal_rule='uniform')"
+    )
+    assert repr(EndingHorizonSampler(max_horizon=25, discount=0.99)) == (
+        "EndingHorizonSampler(max_horizon=25, discount=0.99, min_horizon=2, "
         "goal_shares=(0.1, 0.8, 0.1), goal_rule='uniform')"
     )
     assert repr(NStepSampler(steps=5, discount=0.99)) == (
