@@ -7,12 +7,12 @@ import optax
 import pydantic
 import pytest
 from scipy import stats
-from trainer.data.sampler import EndingHorizonSampler, HorizonSampler
 
 from tests.stores import make_facts, make_table
 from tests.trainer.agents.vast_cases import TABLE, make_agent, make_batch
 from trainer.agents.vast import VAST
 from trainer.agents.vast_config import VASTConfig
+from trainer.data.horizon_windows import EndingHorizonSampler, HorizonSampler
 from trainer.nn import networks
 from trainer.step.update import make_update
 
