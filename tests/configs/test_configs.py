@@ -43,7 +43,12 @@ GENERAL = {
 def test_every_domain_of_the_paper_has_its_file() -> None:
     assert set(DOMAINS) == set(paper_datasets())
     names = {path.stem for path in CONFIGS.glob("*.toml")}
-    assert names == {*DOMAINS, "demo", "cpu-evidence"}
+    assert names == {
+        *DOMAINS,
+        "demo",
+        "cpu-evidence",
+        "pointmaze-medium-navigate",
+    }
 
 
 @pytest.mark.parametrize("dataset", DOMAINS)

@@ -375,6 +375,13 @@ def test_shipped_sweeps() -> None:
     evidence = cells_of(Path("configs/sweeps/cpu-evidence.toml"))
     assert {cell.config.agent.width for cell in evidence} == {128}
     assert {cell.evaluated_steps for cell in evidence} == {(2000, 4000, 6000, 8000)}
+    maze = cells_of(Path("configs/sweeps/pointmaze.toml"))
+    assert len(maze) == 5 * 6
+    trained = {
+        (cell.config.agent.width, cell.config.agent.discount, cell.config.trainer.steps)
+        for cell in maze
+    }
+    assert trained == {(64, 0.99, 10_000)}  # Equal for all methods.
 
 
 def test_a_process_leaves_its_words_and_its_code(tmp_path: Path) -> None:
