@@ -7,7 +7,7 @@ from rich.console import Console
 
 from infra.errors import LaunchError
 from infra.estimates import scale
-from infra.estimates.machines import ACCELERATORS, Accelerator
+from infra.estimates.machines import ACCELERATORS, CloudAccelerator
 from infra.estimates.measured import MEASURED
 from infra.estimates.units import duration, size
 
@@ -99,7 +99,7 @@ class Scale:
             _markdown(header, rows), markup=False, highlight=False, soft_wrap=True
         )
 
-    def _print_training(self, console: Console, accelerator: Accelerator) -> None:
+    def _print_training(self, console: Console, accelerator: CloudAccelerator) -> None:
         header = (
             "width",
             "parameters",
@@ -122,8 +122,8 @@ class Scale:
                 action_dim=self.action_dim,
             )
             for chips in self.chips:
-                row = scale.train_scale(shape, accelerator, chips=chips)
-                over = row.whole_bytes > accelerator.memory_bytes
+                row = scale.train_scale(shape, accelerator.chip, chips=chips)
+                over = row.whole_bytes > accelerator.chip.memory_bytes
                 rows.append(
                     (
                         f"{width:,}",
@@ -142,8 +142,8 @@ class Scale:
         console.print(
             f"Training: one seed of VAST, B = {self.batch_size:,}, S = "
             f"{self.observation_dim}, A = {self.action_dim}, on {accelerator.name} "
-            f"({size(accelerator.memory_bytes)}, "
-            f"{accelerator.peak_flops / 1e12:,.0f} Tflop/s); input at "
+            f"({size(accelerator.chip.memory_bytes)}, "
+            f"{accelerator.chip.default_peak / 1e12:,.0f} Tflop/s); input at "
             f"{self.updates_per_s:g} updates/s; ! is more than a chip has",
             highlight=False,
             soft_wrap=True,

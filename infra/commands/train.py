@@ -240,7 +240,7 @@ class Train:
         )
         # Seeds may lie on chips of their own, so links need not bound anything.
         least_s = trainer.seeds * scale.arithmetic_s(
-            shape, chips.accelerator, chips=chips.chips
+            shape, chips.accelerator.chip, chips=chips.chips
         )
         least = duration(trainer.steps * least_s / 3600)
         return f"{unknown}; at the very least {least}, by arithmetic alone"

@@ -1,28 +1,25 @@
-"""Accelerators: how many chips a machine has, and what Kubernetes calls them.
+"""Machines with accelerators: how many chips each has, and what clouds call them.
 
-Figures of a chip are its maker's; they bound what a job can do and predict nothing.
+What a chip itself can do stands in ``trainer.costs.accelerators``.
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
 from infra.errors import LaunchError
+from trainer.costs import accelerators
 
 
 @dataclass(frozen=True)
-class Accelerator:
-    """One kind of chip.
+class CloudAccelerator:
+    """One kind of chip as clouds have it.
 
     Attributes:
-        name: What we call it.
+        name: Its key in ``trainer.costs.accelerators.ACCELERATORS``.
         kind: ``"gpu"`` or ``"tpu"``.
         selector: Value of GKE's node label for it.
         machine: Google's machine type, with ``{}`` for its chips.
         sizes: Chips a machine can have, in order; more come in machines of the last.
-        memory_bytes: Of a chip.
-        peak_flops: Of a chip, in the precision JAX multiplies float32 matrices in by
-            default: TF32 on GPUs, one bfloat16 pass on TPUs; without sparsity.
-        link_bytes_per_s: Between chips, both directions together.
         sky: SkyPilot's name; None where SkyPilot has no machines of it.
     """
 
@@ -31,80 +28,62 @@ class Accelerator:
     selector: str
     machine: str
     sizes: tuple[int, ...]
-    memory_bytes: int
-    peak_flops: float
-    link_bytes_per_s: float
     sky: str | None = None
 
+    @property
+    def chip(self) -> accelerators.Accelerator:
+        """What one chip can do."""
+        return accelerators.ACCELERATORS[self.name]
 
-# Memory, arithmetic and links: NVIDIA's data sheets of A100, H100 and H200 SXM, and
-# Google's pages "TPU v5e", "TPU v5p" and "TPU v6e". Labels and machine types: GKE's
-# pages "Run GPUs" and "Plan TPUs".
+
+# Labels and machine types: GKE's pages "Run GPUs" and "Plan TPUs".
 ACCELERATORS = {
     each.name: each
     for each in (
-        Accelerator(
+        CloudAccelerator(
             name="a100-80gb",
             kind="gpu",
             selector="nvidia-a100-80gb",
             machine="a2-ultragpu-{}g",
             sizes=(1, 2, 4, 8),
-            memory_bytes=80 * 10**9,
-            peak_flops=156e12,
-            link_bytes_per_s=600e9,
             sky="A100-80GB",
         ),
-        Accelerator(
+        CloudAccelerator(
             name="h100",
             kind="gpu",
             selector="nvidia-h100-80gb",
             machine="a3-highgpu-{}g",
             sizes=(1, 2, 4, 8),
-            memory_bytes=80 * 10**9,
-            peak_flops=494.5e12,
-            link_bytes_per_s=900e9,
             sky="H100",
         ),
-        Accelerator(
+        CloudAccelerator(
             name="h200",
             kind="gpu",
             selector="nvidia-h200-141gb",
             machine="a3-ultragpu-{}g",
             sizes=(8,),
-            memory_bytes=141 * 10**9,
-            peak_flops=494.5e12,
-            link_bytes_per_s=900e9,
             sky="H200",
         ),
-        Accelerator(
+        CloudAccelerator(
             name="v5e",
             kind="tpu",
             selector="tpu-v5-lite-podslice",
             machine="ct5lp-hightpu-{}t",
             sizes=(1, 4),
-            memory_bytes=16 * 10**9,
-            peak_flops=197e12,
-            link_bytes_per_s=400e9,
         ),
-        Accelerator(
+        CloudAccelerator(
             name="v5p",
             kind="tpu",
             selector="tpu-v5p-slice",
             machine="ct5p-hightpu-{}t",
             sizes=(4,),
-            memory_bytes=95 * 10**9,
-            peak_flops=459e12,
-            link_bytes_per_s=1200e9,
         ),
-        Accelerator(
+        CloudAccelerator(
             name="v6e",
             kind="tpu",
             selector="tpu-v6e-slice",
             machine="ct6e-standard-{}t",
             sizes=(1, 4),
-            memory_bytes=32 * 10**9,
-            peak_flops=918e12,
-            link_bytes_per_s=800e9,
         ),
     )
 }
@@ -142,7 +121,7 @@ class Slice:
         topology: Shape of a TPU slice; None for GPUs.
     """
 
-    accelerator: Accelerator
+    accelerator: CloudAccelerator
     hosts: int
     chips_per_host: int
     topology: str | None
@@ -158,7 +137,7 @@ class Slice:
         return self.accelerator.machine.format(self.chips_per_host)
 
 
-def find_accelerator(name: str, kind: Literal["gpu", "tpu"]) -> Accelerator:
+def find_accelerator(name: str, kind: Literal["gpu", "tpu"]) -> CloudAccelerator:
     """Looks an accelerator up.
 
     Args:
@@ -179,7 +158,7 @@ def find_accelerator(name: str, kind: Literal["gpu", "tpu"]) -> Accelerator:
     return ACCELERATORS[name]
 
 
-def make_slice(accelerator: Accelerator, chips: int) -> Slice:
+def make_slice(accelerator: CloudAccelerator, chips: int) -> Slice:
     """Arranges chips on machines.
 
     Args:

@@ -1,14 +1,14 @@
 """Scale on paper: what data and training of a given size would take.
 
 Every figure is a formula over measured rates (`infra.estimates.measured`), the makers'
-figures of a chip (`infra.estimates.machines`) and the shapes of VAST's networks. A
+figures of a chip (`trainer.costs.accelerators`) and the shapes of VAST's networks. A
 formula leaves out what it does not name: start-up, stragglers, quota, overlap.
 """
 
 from dataclasses import dataclass
 
-from infra.estimates.machines import Accelerator
 from infra.estimates.measured import Measured
+from trainer.costs.accelerators import Accelerator
 
 _FLOAT_BYTES = 4
 _HOUR_S = 3600.0
@@ -202,7 +202,7 @@ def window_bytes(shape: Shape) -> int:
 
 def arithmetic_s(shape: Shape, accelerator: Accelerator, *, chips: int) -> float:
     """Seconds of an update by arithmetic at its peak: ``flops / (n peak)``."""
-    return update_flops(shape) / (chips * accelerator.peak_flops)
+    return update_flops(shape) / (chips * accelerator.default_peak)
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,9 @@ def train_scale(shape: Shape, accelerator: Accelerator, *, chips: int) -> TrainS
     held = state_bytes(shape) + gradient
     all_reduce = 2 * (chips - 1) * gradient // chips
     compute_s = arithmetic_s(shape, accelerator, chips=chips)
-    link_s = all_reduce / (accelerator.link_bytes_per_s / 2)
+    link_s = 0.0
+    if accelerator.link_bytes_per_s is not None:
+        link_s = all_reduce / (accelerator.link_bytes_per_s / 2)
     return TrainScale(
         chips=chips,
         whole_bytes=held + kept,

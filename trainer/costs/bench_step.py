@@ -10,7 +10,6 @@ Dimensions: M updates per call, Q seeds, B batch.
 
 import dataclasses
 import itertools
-import re
 import statistics
 import time
 from collections import deque
@@ -26,6 +25,7 @@ from rich.table import Table
 from trainer.agents import AGENTS
 from trainer.agents.base import Agent, DataFacts, Metrics
 from trainer.costs import flops
+from trainer.costs.accelerators import find_device
 from trainer.costs.mesh_memory import devices_of, memory_of, parse_mesh
 from trainer.costs.network_shapes import optimised_layers, read_networks
 from trainer.costs.random_data import draw_batches, random_table, shape_facts
@@ -40,39 +40,6 @@ from trainer.step.update import make_update
 ROUNDS = 3
 # Calls fed before the time that they wait is taken.
 _WARM_UP = 2
-
-
-@dataclass(frozen=True)
-class Peak:
-    """Dense products per second of a device, as JAX computes them by default.
-
-    Attributes:
-        device: Pattern of the name that JAX gives the device.
-        bfloat16: Operations per second on bfloat16.
-        float32: On float32: GPUs round it to TensorFloat-32, TPUs to bfloat16.
-    """
-
-    device: str
-    bfloat16: float
-    float32: float
-
-
-# Of the makers' data sheets; NVIDIA's tensor figures halved where they are for sparse
-# matrices. The first that matches holds.
-PEAKS = (
-    Peak("H100 PCIe", 756e12, 378e12),
-    Peak(
-        "H100|H200|GH200",
-        flops.H100.peaks["bfloat16"],
-        flops.H100.peaks["tensorfloat32"],
-    ),
-    Peak("A100", 312e12, 156e12),
-    Peak("L4$", 121e12, 60e12),
-    Peak("TPU v6", 918e12, 918e12),
-    Peak("TPU v5 lite|TPU v5e", 197e12, 197e12),
-    Peak("TPU v5", 459e12, 459e12),
-    Peak("TPU v4", 275e12, 275e12),
-)
 
 
 @dataclass(frozen=True)
@@ -418,10 +385,12 @@ def count_operations(agent: Agent, config: Any, *, batch_size: int) -> int | Non
 
 def peak_of(device: str, precision: str) -> float | None:
     """Most products per second of a device by JAX's name for it; None if not known."""
-    for peak in PEAKS:
-        if re.search(peak.device, device):
-            return peak.bfloat16 if precision == "bfloat16" else peak.float32
-    return None
+    accelerator = find_device(device)
+    if accelerator is None:
+        return None
+    if precision == "bfloat16":
+        return accelerator.peaks["bfloat16"]
+    return accelerator.default_peak
 
 
 def table_of(rows: Sequence[StepFigures], *, title: str) -> Table:

@@ -12,10 +12,13 @@ import jax
 from trainer.agents import make_agent
 from trainer.config import Config, encode
 from trainer.costs import flops
+from trainer.costs.accelerators import ACCELERATORS, Accelerator
 from trainer.costs.network_shapes import Network, optimised_layers, read_networks
 from trainer.costs.random_data import shape_facts
 
 UPDATES = 1_000_000
+# What bounds are given for.
+_DEVICE = ACCELERATORS["h100"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class Cost:
 
     calls: tuple[flops.Call, ...]
     flops_per_update: int
-    device: flops.Accelerator
+    device: Accelerator
     bounds: tuple[flops.Bound, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -134,8 +137,6 @@ def _cost(
     return Cost(
         calls=calls,
         flops_per_update=operations,
-        device=flops.H100,
-        bounds=flops.bounds(
-            operations, seeds * state_bytes, flops.H100, updates=UPDATES
-        ),
+        device=_DEVICE,
+        bounds=flops.bounds(operations, seeds * state_bytes, _DEVICE, updates=UPDATES),
     )

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.agents.vast_config import VASTConfig
+from trainer.costs.accelerators import Accelerator
 
 # (inputs, outputs) of each dense layer of a network, in order.
 Layers = Sequence[tuple[int, int]]
@@ -118,31 +119,6 @@ def vast_calls(config: VASTConfig, batch_size: int) -> tuple[Call, ...]:
 
 # By name of the agent; agents that are not here are not counted.
 CALLS: dict[str, Callable[[Any, int], tuple[Call, ...]]] = {"vast": vast_calls}
-
-
-@dataclass(frozen=True)
-class Accelerator:
-    """Peak rates of a device.
-
-    Attributes:
-        name: Of the device.
-        source: Where the figures are from.
-        peaks: Dense operations per second by precision of the products.
-        bandwidth: Bytes per second to and from its memory.
-    """
-
-    name: str
-    source: str
-    peaks: dict[str, float]
-    bandwidth: float
-
-
-H100 = Accelerator(
-    name="H100 SXM",
-    source="NVIDIA H100 data sheet, tensor figures halved for dense matrices",
-    peaks={"bfloat16": 989e12, "tensorfloat32": 494e12, "float32": 67e12},
-    bandwidth=3.35e12,
-)
 
 
 @dataclass(frozen=True)

@@ -66,3 +66,10 @@ def test_an_accelerator_has_to_be_of_the_targets_kind():
         find_accelerator("h100", "tpu")
     with pytest.raises(LaunchError, match="h100, h200 here, got 'v100'"):
         find_accelerator("v100", "gpu")
+
+
+@pytest.mark.parametrize("name", ACCELERATORS)
+def test_what_a_chip_can_do_is_known_of_all(name):
+    chip = ACCELERATORS[name].chip
+    assert chip.link_bytes_per_s is not None
+    assert chip.name.lower().replace("tpu ", "").startswith(name[:4].rstrip("-"))

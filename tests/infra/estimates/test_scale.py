@@ -7,12 +7,12 @@ import pytest
 
 from infra.cli import main
 from infra.estimates import scale
-from infra.estimates.machines import ACCELERATORS
 from infra.estimates.measured import MEASURED, Measured, UpdateRate, find_update_rate
 from infra.estimates.scale import Shape
 from trainer.agents import make_agent
 from trainer.agents.base import DataFacts
 from trainer.agents.vast_config import VASTConfig
+from trainer.costs.accelerators import ACCELERATORS
 from trainer.data.horizon_windows import HorizonBatch
 from trainer.nn.networks import count_parameters
 
@@ -21,7 +21,10 @@ SHAPE = Shape(
     width=64, batch_size=B, depth=3, observation_dim=S, action_dim=A, flow_steps=4
 )
 CHIP = dataclasses.replace(
-    ACCELERATORS["v5e"], peak_flops=1e12, link_bytes_per_s=2e9, memory_bytes=10**9
+    ACCELERATORS["v5e"],
+    peaks={"bfloat16": 1e12},
+    link_bytes_per_s=2e9,
+    memory_bytes=10**9,
 )
 
 

@@ -23,6 +23,7 @@ from trainer.agents.vast import VAST
 from trainer.agents.vast_config import VASTConfig
 from trainer.commands.bench import Bench
 from trainer.costs import bench_step
+from trainer.costs.accelerators import ACCELERATORS
 from trainer.costs.flops import forward_flops
 from trainer.costs.random_data import draw_batches, random_table, shape_facts
 from trainer.data.nstep_windows import NStepSampler
@@ -155,26 +156,13 @@ def test_operations_are_those_of_flops() -> None:
     assert count > 3 * 4 * 10 * forward_flops(layers)
 
 
-@pytest.mark.parametrize(
-    ("device", "single", "half"),
-    [
-        ("NVIDIA H100 80GB HBM3", 494e12, 989e12),
-        ("NVIDIA H100 PCIe", 378e12, 756e12),
-        ("NVIDIA A100-SXM4-40GB", 156e12, 312e12),
-        ("NVIDIA L4", 60e12, 121e12),
-        ("TPU v5 lite", 197e12, 197e12),
-        ("TPU v5p", 459e12, 459e12),
-        ("NVIDIA L40S", None, None),
-        ("cpu", None, None),
-    ],
-)
-def test_peaks(device: str, single: float | None, half: float | None) -> None:
-    assert bench_step.peak_of(device, "float32") == single
-    assert bench_step.peak_of(device, "bfloat16") == half
-
-
 def test_the_share_of_the_peak(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_step, "PEAKS", (bench_step.Peak("cpu", 2e9, 1e9),))
+    cpu = dataclasses.replace(
+        ACCELERATORS["h100"],
+        device="cpu",
+        peaks={"bfloat16": 2e9, "tensorfloat32": 1e9},
+    )
+    monkeypatch.setitem(ACCELERATORS, "cpu", cpu)
     monkeypatch.setattr(bench_step, "count_operations", lambda *_, **__: 1000)
     figures = measured(MeshConfig(data=2), seeds=1)
     assert figures.flops_per_s == pytest.approx(1000 * figures.updates_per_s)
@@ -258,7 +246,8 @@ for name in ("grain", "mujoco", "ogbench", "gymnasium", "apache_beam"):
     sys.modules[name] = None  # To import it is an error now.
 """
 LEAST = """
-from trainer.sharding import MeshConfig
+from tests.trainer.costs.test_bench_step import measured
+from trainer.parallel.mesh import MeshConfig
 figures = measured(MeshConfig(data=1), 1)
 assert figures.input_blocked_share is None  # It is Grain that feeds.
 print(figures.updates_per_s)

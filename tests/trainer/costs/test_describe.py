@@ -15,6 +15,7 @@ from trainer.agents.vast import VAST
 from trainer.agents.vast_config import VASTConfig
 from trainer.cli import main
 from trainer.costs import flops
+from trainer.costs.accelerators import ACCELERATORS
 from trainer.costs.describe import Description, describe, read_networks, shape_facts
 from trainer.data.horizon_windows import HorizonBatch
 from trainer.nn import networks
@@ -178,16 +179,15 @@ def test_an_update_is_counted_as_xla_does() -> None:
 
 def test_bounds_on_a_device() -> None:
     # 1 ms of products in bfloat16 and 0.5 ms of traffic an update.
-    found = flops.bounds(
-        989 * 10**9, int(3.35e12 * 0.25e-3), flops.H100, updates=3_600_000
-    )
+    h100 = ACCELERATORS["h100"]
+    found = flops.bounds(int(989.5e9), int(3.35e12 * 0.25e-3), h100, updates=3_600_000)
     by_precision = {bound.precision: bound for bound in found}
     half = by_precision["bfloat16"]
     assert half.compute_hours == pytest.approx(1)
     assert half.memory_hours == pytest.approx(0.5)
     assert (half.rules, half.hours) == ("compute", half.compute_hours)
-    assert by_precision["float32"].compute_hours == pytest.approx(989 / 67)
-    (narrow, *_) = flops.bounds(1, 10**9, flops.H100, updates=1)
+    assert by_precision["float32"].compute_hours == pytest.approx(989.5 / 67)
+    (narrow, *_) = flops.bounds(1, 10**9, h100, updates=1)
     assert (narrow.rules, narrow.hours) == ("memory", narrow.memory_hours)
 
 

@@ -1,0 +1,164 @@
+"""The one table of accelerators: what their makers say that a chip can do.
+
+The figures bound what a job can reach and predict nothing. Machines and names of a
+cloud are its own business (``infra.estimates.machines``). Nothing here needs JAX, so
+that a machine which only launches can read the table.
+"""
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """One kind of chip.
+
+    Attributes:
+        name: As its maker writes it.
+        device: Regular expression for the name that JAX gives it.
+        source: Where the figures are from.
+        peaks: Dense matrix operations per second, by the precision of the products.
+        bandwidth: Bytes per second between the chip and its memory.
+        memory_bytes: Its memory.
+        link_bytes_per_s: Bytes per second to and from other chips, both directions
+            together; None where chips have no links of their own.
+    """
+
+    name: str
+    device: str
+    source: str
+    peaks: dict[str, float]
+    bandwidth: float
+    memory_bytes: int
+    link_bytes_per_s: float | None
+
+    @property
+    def default_peak(self) -> float:
+        """Operations per second on float32 matrices, as JAX multiplies them by default.
+
+        GPUs round them to TensorFloat-32, TPUs to bfloat16.
+        """
+        return self.peaks.get("tensorfloat32", self.peaks["bfloat16"])
+
+
+_NVIDIA = "NVIDIA {} data sheet, tensor figures halved for dense matrices"
+_GOOGLE = "Google Cloud's page on {}"
+
+# NVIDIA prints tensor figures of Hopper and Ada with sparsity, which halves them for
+# dense matrices (1,979 becomes 989.5); those of Ampere stand there for both. Google
+# prints one peak, in bfloat16: TPUs have no wider matrix unit.
+ACCELERATORS = {
+    # NVIDIA A100 80GB SXM: 312 and 156 TFLOPS, 2,039 GB/s, NVLink 600 GB/s.
+    "a100-80gb": Accelerator(
+        name="A100 80GB SXM",
+        device="A100",
+        source=_NVIDIA.format("A100"),
+        peaks={"bfloat16": 312e12, "tensorfloat32": 156e12, "float32": 19.5e12},
+        bandwidth=2.039e12,
+        memory_bytes=80 * 10**9,
+        link_bytes_per_s=600e9,
+    ),
+    # NVIDIA H100 PCIe: 1,513 and 756 TFLOPS with sparsity, 2 TB/s, NVLink 600 GB/s.
+    # Before the SXM, whose pattern its name matches as well.
+    "h100-pcie": Accelerator(
+        name="H100 PCIe",
+        device="H100 PCIe",
+        source=_NVIDIA.format("H100"),
+        peaks={"bfloat16": 756.5e12, "tensorfloat32": 378e12, "float32": 51e12},
+        bandwidth=2e12,
+        memory_bytes=80 * 10**9,
+        link_bytes_per_s=600e9,
+    ),
+    # NVIDIA H100 SXM: 1,979 and 989 TFLOPS with sparsity, 3.35 TB/s, NVLink 900 GB/s.
+    "h100": Accelerator(
+        name="H100 SXM",
+        device="H100",
+        source=_NVIDIA.format("H100"),
+        peaks={"bfloat16": 989.5e12, "tensorfloat32": 494.5e12, "float32": 67e12},
+        bandwidth=3.35e12,
+        memory_bytes=80 * 10**9,
+        link_bytes_per_s=900e9,
+    ),
+    # NVIDIA H200 SXM: the H100's arithmetic, 141 GB at 4.8 TB/s, NVLink 900 GB/s. A
+    # GH200 computes as fast, with other memory.
+    "h200": Accelerator(
+        name="H200 SXM",
+        device="H200",
+        source=_NVIDIA.format("H200"),
+        peaks={"bfloat16": 989.5e12, "tensorfloat32": 494.5e12, "float32": 67e12},
+        bandwidth=4.8e12,
+        memory_bytes=141 * 10**9,
+        link_bytes_per_s=900e9,
+    ),
+    # NVIDIA L4: 242 and 120 TFLOPS with sparsity, 24 GB at 300 GB/s, PCIe only.
+    "l4": Accelerator(
+        name="L4",
+        device="L4$",
+        source=_NVIDIA.format("L4"),
+        peaks={"bfloat16": 121e12, "tensorfloat32": 60e12, "float32": 30.3e12},
+        bandwidth=300e9,
+        memory_bytes=24 * 10**9,
+        link_bytes_per_s=None,
+    ),
+    # Google, "TPU v6e": 918 TFLOPS, 32 GB at 1,600 GB/s, links of 800 GB/s.
+    "v6e": Accelerator(
+        name="TPU v6e",
+        device="TPU v6",
+        source=_GOOGLE.format("TPU v6e"),
+        peaks={"bfloat16": 918e12},
+        bandwidth=1.6e12,
+        memory_bytes=32 * 10**9,
+        link_bytes_per_s=800e9,
+    ),
+    # Google, "TPU v5e": 197 TFLOPS, 16 GB at 800 GB/s, links of 400 GB/s.
+    "v5e": Accelerator(
+        name="TPU v5e",
+        device="TPU v5 lite|TPU v5e",
+        source=_GOOGLE.format("TPU v5e"),
+        peaks={"bfloat16": 197e12},
+        bandwidth=800e9,
+        memory_bytes=16 * 10**9,
+        link_bytes_per_s=400e9,
+    ),
+    # Google, "TPU v5p": 459 TFLOPS, 95 GB at 2,765 GB/s, links of 1,200 GB/s. JAX's
+    # name for it, "TPU v5", begins that of the v5e as well.
+    "v5p": Accelerator(
+        name="TPU v5p",
+        device="TPU v5",
+        source=_GOOGLE.format("TPU v5p"),
+        peaks={"bfloat16": 459e12},
+        bandwidth=2.765e12,
+        memory_bytes=95 * 10**9,
+        link_bytes_per_s=1200e9,
+    ),
+    # Google, "TPU v4": 275 TFLOPS, 32 GiB at 1,200 GB/s; Jouppi et al. (2023), *TPU
+    # v4*: six links of 50 GB/s in each direction.
+    "v4": Accelerator(
+        name="TPU v4",
+        device="TPU v4",
+        source=_GOOGLE.format("TPU v4"),
+        peaks={"bfloat16": 275e12},
+        bandwidth=1.2e12,
+        memory_bytes=32 * 2**30,
+        link_bytes_per_s=600e9,
+    ),
+}
+
+
+def find_device(device: str) -> Accelerator | None:
+    """Finds the accelerator that JAX calls by some name.
+
+    Args:
+        device: ``device_kind`` of a JAX device.
+
+    Returns:
+        The first accelerator whose pattern matches; None if none does.
+
+    Example:
+        >>> find_device("NVIDIA H100 80GB HBM3").name
+        'H100 SXM'
+    """
+    for accelerator in ACCELERATORS.values():
+        if re.search(accelerator.device, device):
+            return accelerator
+    return None
