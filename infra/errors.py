@@ -1,5 +1,7 @@
 """What goes wrong before anything is started."""
 
+from pipeline.store.errors import UsageError
 
-class LaunchError(Exception):
-    """A launch that cannot succeed, in one line; exit code 2."""
+
+class LaunchError(UsageError):
+    """A launch that cannot succeed, in one line."""

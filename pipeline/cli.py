@@ -7,7 +7,6 @@ import tyro
 from rich.console import Console
 
 from pipeline.commands.append import Append
-from pipeline.commands.arguments import UsageError
 from pipeline.commands.collect import Collect
 from pipeline.commands.export import Export
 from pipeline.commands.fetch import Fetch
@@ -15,7 +14,7 @@ from pipeline.commands.inspect import Inspect
 from pipeline.commands.relabel import Relabel
 from pipeline.commands.shard import Shard
 from pipeline.commands.verify import DAMAGED, Verify
-from pipeline.store.errors import DataFormatError
+from pipeline.store.errors import DataFormatError, UsageError
 
 __all__ = ["BAD_INPUT", "DAMAGED", "main"]
 

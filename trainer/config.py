@@ -80,29 +80,29 @@ class TrainerConfig:
             "microbatches",
         ):
             if getattr(self, name) < 1:
-                raise ValueError(
+                raise ConfigError(
                     f"trainer.{name}: expected at least 1, got {getattr(self, name)}"
                 )
         if not self.max_over_estimation >= 0:
-            raise ValueError(
+            raise ConfigError(
                 "trainer.max_over_estimation: expected at least 0, got "
                 f"{self.max_over_estimation}"
             )
         if self.batch_size % self.microbatches:
-            raise ValueError(
+            raise ConfigError(
                 f"trainer.batch_size: expected a multiple of trainer.microbatches "
                 f"({self.microbatches}), got {self.batch_size}"
             )
         if self.keep_every is not None and (
             self.keep_every < 1 or self.keep_every % self.checkpoint_every
         ):
-            raise ValueError(
+            raise ConfigError(
                 "trainer.keep_every: expected a multiple of trainer.checkpoint_every "
                 f"({self.checkpoint_every}), got {self.keep_every}"
             )
         for name in ("steps", "log_every", "checkpoint_every"):
             if getattr(self, name) % self.updates_per_call or getattr(self, name) < 1:
-                raise ValueError(
+                raise ConfigError(
                     f"trainer.{name}: expected a multiple of trainer.updates_per_call "
                     f"({self.updates_per_call}), got {getattr(self, name)}"
                 )

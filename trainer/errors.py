@@ -4,8 +4,10 @@ Launchers tie what they do next to the codes: 75 is started again, 1 is tried ag
 2 and 3 are not.
 """
 
-EXIT_FAILED = 1
-EXIT_USAGE = 2
+from pipeline.store.errors import EXIT_FAILED, EXIT_USAGE, UsageError
+
+__all__ = ["EXIT_FAILED", "EXIT_USAGE"]  # With those below, one table of codes.
+
 EXIT_DIVERGED = 3
 EXIT_STALLED = 4
 # sysexits.h EX_TEMPFAIL: saved, and the same command goes on. Cluster restart
@@ -14,10 +16,8 @@ EXIT_PREEMPTED = 75
 EXIT_INTERRUPTED = 130
 
 
-class ConfigError(ValueError):
+class ConfigError(UsageError):
     """A configuration that cannot be used: which key, where, and what is near it."""
-
-    exit_code = EXIT_USAGE
 
 
 class RunError(RuntimeError):

@@ -85,7 +85,7 @@ class Train:
 
         Raises:
             LaunchError: If it cannot succeed.
-            ValueError: If the configuration is wrong.
+            UsageError: If the configuration is wrong.
         """
         config = _resolved(self.config, self.task, arguments)
         if self.updates_per_s is not None and self.updates_per_s <= 0:

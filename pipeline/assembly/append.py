@@ -51,7 +51,7 @@ def plan_append(root: str, inputs: Inputs, **options: Any) -> AppendPlan | None:
 
     Raises:
         DataFormatError: If the store cannot be read, or the input is of another kind.
-        ValueError: If an option is out of range.
+        UsageError: If an option is out of range.
     """
     there = files.read(root, manifest.DATASET_MANIFEST)
     value = Store(root).manifest

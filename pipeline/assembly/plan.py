@@ -21,7 +21,7 @@ from pipeline.assembly.labels import label_tasks
 from pipeline.sources.base import Facts, Source
 from pipeline.sources.episodes import PART_ROWS, EpisodeRange, cut, single_rows
 from pipeline.store import arrays, schema
-from pipeline.store.errors import DataFormatError
+from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.manifest import FieldSpec, Origin, Split, Task
 
 OnBadEpisode = Literal["refuse", "skip"]
@@ -233,7 +233,7 @@ def plan_store(
         The plan.
 
     Raises:
-        ValueError: If an argument is out of range.
+        UsageError: If an argument is out of range.
         DataFormatError: If an input is damaged, lacks the physics state that the
             tasks need, or inputs disagree.
     """
@@ -273,15 +273,15 @@ def plan_inputs(
         The plan.
 
     Raises:
-        ValueError: If an argument is out of range.
+        UsageError: If an argument is out of range.
         DataFormatError: If an input lacks the physics state that the tasks need, or
             inputs disagree.
     """
     for discount in discounts:
         if not 0.0 < discount <= 1.0:
-            raise ValueError(f"expected discounts in (0, 1], got {discount}")
+            raise UsageError(f"expected discounts in (0, 1], got {discount}")
     if not 0.0 <= max_bad_share <= 1.0:
-        raise ValueError(f"expected a bad share in [0, 1], got {max_bad_share}")
+        raise UsageError(f"expected a bad share in [0, 1], got {max_bad_share}")
     parts: list[PartPlan] = []
     for split, source, facts in inputs.found:
         _check_fields(facts, tasks, parts)

@@ -21,7 +21,7 @@ from pipeline.assembly.labels import label_episodes
 from pipeline.assembly.plan import BLOCK_ROWS
 from pipeline.sources.episodes import EpisodeRange, cut
 from pipeline.store import files, manifest, schema
-from pipeline.store.errors import DataFormatError
+from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.files import Content
 from pipeline.store.manifest import DatasetManifest, FieldSpec, PartManifest, Task
 from pipeline.store.moments import Summary, merge_statistics
@@ -85,13 +85,13 @@ def plan_relabelling(
         The plan; None if the store holds it all.
 
     Raises:
-        ValueError: If a discount is out of range.
+        UsageError: If a discount is out of range.
         DataFormatError: If the store cannot be read, or its rewards came with the
             data and no task can be added.
     """
     for discount in discounts:
         if not 0.0 < discount <= 1.0:
-            raise ValueError(f"expected discounts in (0, 1], got {discount}")
+            raise UsageError(f"expected discounts in (0, 1], got {discount}")
     there = files.read(root, manifest.DATASET_MANIFEST)
     value = Store(root).manifest
     added = {task.task: task for task in tasks} | {t.task: t for t in value.tasks}

@@ -21,7 +21,7 @@ from apache_beam.options.pipeline_options import (
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
-from pipeline.store.errors import DataFormatError
+from pipeline.store.errors import DataFormatError, MissingPackageError, UsageError
 
 _LOCAL = "FnApiRunner"
 _WORKER = "apache_beam.runners.worker.sdk_worker_main"
@@ -45,10 +45,10 @@ def make_options(workers: int, beam_arguments: Sequence[str] = ()) -> PipelineOp
         Beam's options.
 
     Raises:
-        ValueError: If there would be no worker.
+        UsageError: If there would be no worker.
     """
     if workers < 1:
-        raise ValueError(f"expected at least 1 worker, got {workers}")
+        raise UsageError(f"expected at least 1 worker, got {workers}")
     if any(each.split("=")[0] == "--runner" for each in beam_arguments):
         return PipelineOptions(list(beam_arguments))
     local = [f"--runner={_LOCAL}", f"--direct_num_workers={workers}"]
@@ -128,7 +128,7 @@ def error_message(error: Exception) -> str | None:
     Returns:
         The message without Beam's additions; None if it was another error.
     """
-    if isinstance(error, DataFormatError):
+    if isinstance(error, (DataFormatError, MissingPackageError, UsageError)):
         return re.sub(r" \[while running '.*'\]$", "", str(error))
     found = list(_REPORTED.finditer(str(error)))
     return found[-1]["message"] if found else None

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pipeline.domains.datasets import Domain, Family
 from pipeline.domains.environments import make_environment, numpy_seeded
-from pipeline.store.errors import BadEpisodeError
+from pipeline.store.errors import BadEpisodeError, UsageError
 
 Episode = dict[str, NDArray[Any]]
 
@@ -84,8 +84,9 @@ class EpisodeCollector:
         redraws: Unhealthy episodes thrown away and drawn again so far.
 
     Raises:
-        ValueError: If no scripted policy makes such data, or ``rows`` is below 2.
-        ImportError: If the simulator is not installed.
+        UsageError: If no scripted policy makes such data.
+        ValueError: If ``rows`` is below 2.
+        MissingPackageError: If the simulator is not installed.
     """
 
     def __init__(self, domain: Domain, *, rows: int | None = None) -> None:
@@ -326,18 +327,18 @@ def check_scripted(domain: Domain) -> None:
         domain: The data set.
 
     Raises:
-        ValueError: If no scripted policy makes such data; says what to do instead.
+        UsageError: If no scripted policy makes such data; says what to do instead.
     """
     name = domain.environment.name
     if name.startswith("antmaze"):
-        raise ValueError(
+        raise UsageError(
             f"{domain.dataset} cannot be collected: the ant walks by a trained policy "
             "that no package ships; build the store from OGBench's hosted files "
             f"{domain.dataset}-v0.npz and {domain.dataset}-v0-val.npz"
         )
     collected = ("navigate",) if domain.family == "maze" else ("play", "noisy")
     if domain.dataset_type not in collected:
-        raise ValueError(
+        raise UsageError(
             f"{domain.dataset} cannot be collected, only "
             f"{' and '.join(f'{name}-{each}' for each in collected)}; build the store "
             f"from OGBench's hosted files, such as {domain.dataset}-v0.npz"

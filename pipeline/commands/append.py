@@ -17,7 +17,6 @@ from pipeline.commands.arguments import (
     Input,
     StorePath,
     check_workers,
-    usage_errors,
 )
 from pipeline.inspection import tables
 from pipeline.sources.detection import Kind, find_sources
@@ -57,18 +56,17 @@ class Append:
     def run(self, console: Console, beam_arguments: Sequence[str]) -> int:
         """Plans, writes the new parts and takes them in."""
         dataset = Store(self.store).manifest.dataset
-        with usage_errors():
-            check_workers(self.workers)
-            _, found = find_sources(
-                self.input, dataset=dataset, kind=self.source, val=self.val
-            )
-            plan = append.plan_append(
-                self.store,
-                look_at(found, on_bad_file=self.on_bad_file),
-                part_rows=self.part_rows,
-                on_bad_episode=self.on_bad_episode,
-                max_bad_share=self.max_bad_share,
-            )
+        check_workers(self.workers)
+        _, found = find_sources(
+            self.input, dataset=dataset, kind=self.source, val=self.val
+        )
+        plan = append.plan_append(
+            self.store,
+            look_at(found, on_bad_file=self.on_bad_file),
+            part_rows=self.part_rows,
+            on_bad_episode=self.on_bad_episode,
+            max_bad_share=self.max_bad_share,
+        )
         if plan is None:
             console.print(f"{self.store}: holds all of it already", soft_wrap=True)
             return 0

@@ -11,10 +11,11 @@ from pipeline.collection import staging
 from pipeline.collection.scripted import check_scripted
 from pipeline.collection.staging import CollectedEpisodes, Recipe
 from pipeline.commands import execution
-from pipeline.commands.arguments import EnvironmentId, check_workers, usage_errors
+from pipeline.commands.arguments import EnvironmentId, check_workers
 from pipeline.domains.datasets import Domain, find_domain
 from pipeline.inspection import progress
 from pipeline.sources.base import Source
+from pipeline.store.errors import UsageError
 from pipeline.store.manifest import Split
 
 
@@ -48,11 +49,10 @@ class Collect:
 
     def run(self, console: Console, beam_arguments: Sequence[str]) -> int:
         """Collects what is missing, writes the store, exports it."""
-        with usage_errors():
-            domain = find_domain(self.environment_id, self.dataset_type)
-            check_scripted(domain)
-            recipe = self._recipe(domain)
-            check_workers(self.workers)
+        domain = find_domain(self.environment_id, self.dataset_type)
+        check_scripted(domain)
+        recipe = self._recipe(domain)
+        check_workers(self.workers)
         there = read_committed(self.out)
         if there is None:
             self._collect(console, recipe, beam_arguments)
@@ -79,13 +79,13 @@ class Collect:
 
     def _recipe(self, domain: Domain) -> Recipe:
         if self.episodes < 1 or self.val_episodes < 0 or self.seed < 0:
-            raise ValueError(
+            raise UsageError(
                 "expected at least 1 episode, and no negative validation episodes or "
                 f"seed; got {self.episodes}, {self.val_episodes} and {self.seed}"
             )
         rows = domain.episode_rows if self.max_rows is None else self.max_rows
         if rows < 2:
-            raise ValueError(f"expected at least 2 rows an episode, got {rows}")
+            raise UsageError(f"expected at least 2 rows an episode, got {rows}")
         return Recipe(
             dataset=domain.dataset,
             environment_id=domain.environment_id,

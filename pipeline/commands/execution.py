@@ -10,7 +10,6 @@ from rich.console import Console
 
 from pipeline.assembly.commit import claim, find_committed, release
 from pipeline.assembly.plan import Inputs, StorePlan, plan_inputs
-from pipeline.commands.arguments import usage_errors
 from pipeline.domains.datasets import Domain
 from pipeline.inspection import export, progress, tables
 from pipeline.store.errors import DataFormatError
@@ -40,15 +39,14 @@ def plan_relabelled(
     """
     from pipeline.domains.goals import read_tasks
 
-    with usage_errors():
-        return plan_inputs(
-            out,
-            inputs,
-            dataset=domain.dataset,
-            environment_id=domain.environment_id,
-            tasks=read_tasks(domain),
-            **options,
-        )
+    return plan_inputs(
+        out,
+        inputs,
+        dataset=domain.dataset,
+        environment_id=domain.environment_id,
+        tasks=read_tasks(domain),
+        **options,
+    )
 
 
 def write_store(
@@ -137,7 +135,6 @@ def run_parts(
 
 def export_store(console: Console, store: str, npz: str) -> None:
     """Writes a store back as OGBench's npz, and says so."""
-    with usage_errors():
-        paths = export.export_npz(Store(store), npz)
+    paths = export.export_npz(Store(store), npz)
     for path in paths:
         console.print(f"{path}: written", highlight=False, soft_wrap=True)

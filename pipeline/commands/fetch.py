@@ -8,7 +8,6 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from pipeline.commands.arguments import usage_errors
 from pipeline.domains.datasets import parse_dataset
 from pipeline.inspection import progress
 from pipeline.sources import fetch
@@ -31,8 +30,7 @@ class Fetch:
 
     def run(self, console: Console, beam_arguments: Sequence[str]) -> int:
         """Downloads both splits."""
-        with usage_errors():
-            dataset = parse_dataset(self.dataset).dataset
+        dataset = parse_dataset(self.dataset).dataset
         train = f"{dataset}-v0.npz"
         # Before the first byte: neither of them may be missing.
         remotes = {

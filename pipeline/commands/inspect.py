@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from pipeline.commands.arguments import Flag, StorePath, usage_errors
+from pipeline.commands.arguments import Flag, StorePath
 from pipeline.inspection import histograms, tables
 from pipeline.store.reader import Store
 
@@ -29,8 +29,7 @@ class Inspect:
         """Prints tables or JSON."""
         store = Store(self.store)
         if self.plot is not None:
-            with usage_errors():
-                histograms.plot_labels(store, self.plot)
+            histograms.plot_labels(store, self.plot)
         if self.json:
             text = json.dumps(tables.store_facts(store), indent=1)
             console.print(text, markup=False, highlight=False, soft_wrap=True)

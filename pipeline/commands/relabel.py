@@ -8,13 +8,12 @@ from rich.console import Console
 from pipeline.assembly import relabel
 from pipeline.commands.arguments import (
     StorePath,
-    UsageError,
     check_workers,
-    usage_errors,
 )
 from pipeline.domains.datasets import TASKS, parse_dataset
 from pipeline.inspection import progress
 from pipeline.store import files, manifest
+from pipeline.store.errors import UsageError
 from pipeline.store.manifest import Task
 from pipeline.store.reader import Store
 
@@ -38,14 +37,13 @@ class Relabel:
     def run(self, console: Console, beam_arguments: Sequence[str]) -> int:
         """Writes the new labels, then moves the store over to them."""
         value = Store(self.store).manifest
-        with usage_errors():
-            check_workers(self.workers)
-            if not self.discounts and not self.tasks:
-                raise UsageError("expected --discounts or --tasks to add, got neither")
-            tasks = self._tasks(value.dataset, [task.task for task in value.tasks])
-            plan = relabel.plan_relabelling(
-                self.store, tasks=tasks, discounts=self.discounts
-            )
+        check_workers(self.workers)
+        if not self.discounts and not self.tasks:
+            raise UsageError("expected --discounts or --tasks to add, got neither")
+        tasks = self._tasks(value.dataset, [task.task for task in value.tasks])
+        plan = relabel.plan_relabelling(
+            self.store, tasks=tasks, discounts=self.discounts
+        )
         if plan is None:
             console.print(f"{self.store}: holds all of it already", soft_wrap=True)
             return 0
@@ -76,7 +74,7 @@ class Relabel:
         if not missing:
             return ()
         if not set(missing) <= set(TASKS):
-            raise ValueError(
+            raise UsageError(
                 f"expected tasks of {', '.join(map(str, TASKS))}, got "
                 f"{', '.join(map(str, missing))}"
             )

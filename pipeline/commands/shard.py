@@ -18,7 +18,6 @@ from pipeline.commands.arguments import (
     Flag,
     Input,
     check_workers,
-    usage_errors,
 )
 from pipeline.domains.datasets import parse_dataset
 from pipeline.inspection import tables
@@ -70,8 +69,7 @@ class Shard:
 
     def run(self, console: Console, beam_arguments: Sequence[str]) -> int:
         """Plans, then writes the store."""
-        with usage_errors():
-            check_workers(self.workers)
+        check_workers(self.workers)
         plan = self._plan()
         if self.dry_run:
             tables.print_plan(console, plan)
@@ -81,12 +79,11 @@ class Shard:
         return 0
 
     def _plan(self) -> StorePlan:
-        with usage_errors():
-            # A name that OGBench does not know is an error only if it is needed.
-            kind, found = find_sources(
-                self.input, dataset=self.dataset, kind=self.source, val=self.val
-            )
-            domain = parse_dataset(self.dataset) if kind == "ogbench" else None
+        # A name that OGBench does not know is an error only if it is needed.
+        kind, found = find_sources(
+            self.input, dataset=self.dataset, kind=self.source, val=self.val
+        )
+        domain = parse_dataset(self.dataset) if kind == "ogbench" else None
         # Before the simulator is started for the tasks.
         inputs = look_at(found, on_bad_file=self.on_bad_file)
         options: dict[str, Any] = {
@@ -105,15 +102,14 @@ class Shard:
             recipe="stored",
             success_timing=self.success_timing,
         )
-        with usage_errors():
-            return plan_inputs(
-                self.out,
-                inputs,
-                dataset=self.dataset,
-                environment_id=environment_id,
-                tasks=[task],
-                **options,
-            )
+        return plan_inputs(
+            self.out,
+            inputs,
+            dataset=self.dataset,
+            environment_id=environment_id,
+            tasks=[task],
+            **options,
+        )
 
 
 def _print_beam(console: Console, beam_arguments: Sequence[str], workers: int) -> None:
@@ -122,7 +118,6 @@ def _print_beam(console: Console, beam_arguments: Sequence[str], workers: int) -
         return
     from pipeline.beam import runners
 
-    with usage_errors():
-        options = runners.make_options(workers, beam_arguments)
+    options = runners.make_options(workers, beam_arguments)
     for name, value in runners.given(options).items():
         console.print(f"  --{name}={value}", highlight=False, soft_wrap=True)

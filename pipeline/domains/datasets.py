@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pipeline.store.errors import UsageError
+
 Family = Literal["maze", "cube", "scene", "puzzle"]
 
 TASKS = (1, 2, 3, 4, 5)
@@ -107,10 +109,10 @@ class Domain:
             free of noise and success judged before each step.
 
         Raises:
-            ValueError: If the environment has no such task.
+            UsageError: If the environment has no such task.
         """
         if task not in TASKS:
-            raise ValueError(
+            raise UsageError(
                 f"{self.dataset} has no task {task}; its tasks are "
                 f"{', '.join(map(str, TASKS))}"
             )
@@ -202,7 +204,7 @@ def parse_dataset(name: str) -> Domain:
         The domain of that name.
 
     Raises:
-        ValueError: If no such data set is known; names the nearest that are.
+        UsageError: If no such data set is known; names the nearest that are.
 
     Example:
         >>> parse_dataset("puzzle-4x4-noisy-v0").environment_id
@@ -212,7 +214,7 @@ def parse_dataset(name: str) -> Domain:
     environment_name, _, dataset_type = stem.rpartition("-")
     environment = _ENVIRONMENTS.get(environment_name)
     if environment is None or dataset_type not in environment.dataset_types:
-        raise ValueError(
+        raise UsageError(
             f"unknown data set {name!r}; {_nearest(stem, known_datasets())}. A name "
             "is ENVIRONMENT-TYPE, such as 'cube-single-play', with or without '-v0'"
         )
@@ -230,12 +232,12 @@ def find_environment(environment_id: str) -> Environment:
         What is known of it.
 
     Raises:
-        ValueError: If it is not known; names the nearest ids that are.
+        UsageError: If it is not known; names the nearest ids that are.
     """
     name = re.sub(r"(-singletask(-task\d+)?)?-v0$", "", environment_id)
     if name not in _ENVIRONMENTS or name == environment_id:
         known = [each.environment_id for each in _ENVIRONMENTS.values()]
-        raise ValueError(
+        raise UsageError(
             f"unknown environment {environment_id!r}; "
             f"{_nearest(environment_id, known)}. An id ends in '-v0'"
         )
@@ -253,7 +255,7 @@ def find_domain(environment_id: str, dataset_type: str) -> Domain:
         The domain.
 
     Raises:
-        ValueError: If the environment is unknown, or has no data of that type.
+        UsageError: If the environment is unknown, or has no data of that type.
     """
     environment = find_environment(environment_id)
     return parse_dataset(f"{environment.name}-{dataset_type}")

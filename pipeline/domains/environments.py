@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.store.errors import MissingPackageError
+
 
 def make_environment(environment_id: str, **kwargs: Any) -> Any:
     """Makes an OGBench environment, bare of Gymnasium's wrappers.
@@ -21,13 +23,13 @@ def make_environment(environment_id: str, **kwargs: Any) -> Any:
         The environment. It has no time limit.
 
     Raises:
-        ImportError: If the simulator is not installed.
+        MissingPackageError: If the simulator is not installed.
     """
     try:
         import gymnasium
         import ogbench  # noqa: F401  (registers the environments)
     except ImportError as error:
-        raise ImportError(
+        raise MissingPackageError(
             f"making {environment_id} needs the simulator ({error}); install it "
             "with `pip install 'vast-rl[pipeline]'`"
         ) from error

@@ -26,7 +26,7 @@ from pipeline.domains.environments import (
     make_environment,
     numpy_seeded,
 )
-from pipeline.store.errors import DataFormatError
+from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.manifest import Task
 
 # A cube, the drawer and the window are in place within this distance of their
@@ -68,8 +68,8 @@ def read_tasks(domain: Domain, tasks: Sequence[int] = TASKS) -> tuple[Task, ...]
         One task each, in order: all that relabelling and evaluation need.
 
     Raises:
-        ValueError: If the domain has no such task.
-        ImportError: If the simulator is not installed.
+        UsageError: If the domain has no such task.
+        MissingPackageError: If the simulator is not installed.
     """
     evaluated_in = [domain.task_environment(task) for task in tasks]
     # One environment serves all tasks: making it takes a second or two.
@@ -108,7 +108,7 @@ def relabel(
 
     Raises:
         DataFormatError: If physics state is missing or does not fit.
-        ValueError: If the task's rewards came with the data.
+        UsageError: If the task's rewards came with the data.
     """
     given = {"qpos": qpos, "button_states": button_states}
     rewards, masks = relabel_tasks(
@@ -134,7 +134,7 @@ def relabel_tasks(
 
     Raises:
         DataFormatError: If physics state is missing or does not fit.
-        ValueError: If there is no task, the tasks differ in environment, or
+        UsageError: If there is no task, the tasks differ in environment, or
             their rewards came with the data.
     """
     environment = _environment_of(tasks)
@@ -171,14 +171,14 @@ def _goal(family: Family, environment: Any) -> dict[str, Any]:
 def _environment_of(tasks: Sequence[Task]) -> Environment:
     """The one environment that all tasks belong to."""
     if stored := [task.name for task in tasks if task.recipe == "stored"]:
-        raise ValueError(
+        raise UsageError(
             f"rewards of {', '.join(stored)} came with the data and cannot be made "
             "from physics state; leave these tasks out"
         )
     environments = {find_environment(task.environment_id) for task in tasks}
     if len(environments) != 1:
         names = ", ".join(sorted(each.name for each in environments)) or "no task"
-        raise ValueError(
+        raise UsageError(
             f"expected tasks of one environment, got {names}; relabel each "
             "environment's data by its own tasks"
         )

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from pipeline.sources.files import val_path
 from pipeline.sources.ogbench_npz import TERMINALS
 from pipeline.store import arrays, schema
-from pipeline.store.errors import DataFormatError
+from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.manifest import FieldSpec
 from pipeline.store.reader import Store
 
@@ -31,11 +31,11 @@ def export_npz(store: Store, path: str) -> list[str]:
         Paths of the files written.
 
     Raises:
-        ValueError: If the path does not end in ``.npz``.
+        UsageError: If the path does not end in ``.npz``.
         DataFormatError: If the store cannot be read.
     """
     if not path.endswith(".npz"):
-        raise ValueError(f"expected a file name ending in .npz, got {path}")
+        raise UsageError(f"expected a file name ending in .npz, got {path}")
     written = []
     for split in sorted({part.split for part in store.manifest.parts}):
         target = path if split == "train" else val_path(path)

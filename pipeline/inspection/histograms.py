@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.store import arrays, schema
-from pipeline.store.errors import DataFormatError
+from pipeline.store.errors import DataFormatError, MissingPackageError, UsageError
 from pipeline.store.reader import Store
 
 _BINS = 60
@@ -24,16 +24,16 @@ def plot_labels(store: Store, path: str) -> None:
         path: File to write, ending in ``.png``.
 
     Raises:
-        ValueError: If the path does not end in ``.png``.
-        ImportError: If matplotlib is not installed.
+        UsageError: If the path does not end in ``.png``.
+        MissingPackageError: If matplotlib is not installed.
         DataFormatError: If the store has no data to train on.
     """
     if not path.endswith(".png"):
-        raise ValueError(f"expected a file name ending in .png, got {path}")
+        raise UsageError(f"expected a file name ending in .png, got {path}")
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError(
+        raise MissingPackageError(
             f"drawing needs matplotlib ({error}); install it with "
             "`pip install 'vast-rl[report]'`"
         ) from error

@@ -46,7 +46,7 @@ class D4rlHdf5:
             Facts of the file; boundaries that seem to be missing are warnings.
 
         Raises:
-            FileNotFoundError: If there is no such file.
+            UsageError: If there is no such file.
             DataFormatError: If it is cut short, or lacks what the layout has.
         """
         with hdf5.opened(self.path) as file:

@@ -12,6 +12,7 @@ from pipeline.sources.minari import MAIN_FILE, Minari
 from pipeline.sources.ogbench_npz import OgbenchNpz
 from pipeline.sources.rewarded_npz import OwnNpz
 from pipeline.store import schema
+from pipeline.store.errors import UsageError
 from pipeline.store.manifest import Split
 
 Kind = Literal["ogbench", "npz", "d4rl", "minari"]
@@ -41,12 +42,12 @@ def find_sources(
         The kind, and splits with their sources: ``train`` first, files in order.
 
     Raises:
-        FileNotFoundError: If nothing is found.
-        ValueError: If the kind is none of those known.
+        UsageError: If nothing is found.
+        UsageError: If the kind is none of those known.
         DataFormatError: If a file has to be looked into and is damaged.
     """
     if kind is not None and kind not in _READERS:
-        raise ValueError(
+        raise UsageError(
             f"expected a source of {', '.join(get_args(Kind))}, got {kind!r}"
         )
     splits = files.split_of(_find(pattern, kind))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.store.errors import DataFormatError
+from pipeline.store.errors import DataFormatError, UsageError
 
 PART_ROWS = 1_000_000
 Int64 = npt.NDArray[np.int64]
@@ -97,14 +97,14 @@ def cut(episodes: EpisodeRange, rows: int) -> list[EpisodeRange]:
         Consecutive ranges that cover it, each of at least one whole episode.
 
     Raises:
-        ValueError: If ``rows`` is not positive.
+        UsageError: If ``rows`` is not positive.
 
     Example:
         >>> [piece.lengths for piece in cut(EpisodeRange(0, 0, (4, 4, 4, 9)), 8)]
         [(4, 4), (4,), (9,)]
     """
     if rows < 1:
-        raise ValueError(f"expected at least 1 row a piece, got {rows}")
+        raise UsageError(f"expected at least 1 row a piece, got {rows}")
     ends = np.cumsum(np.asarray(episodes.lengths, np.int64))
     total = int(ends[-1])
     count = max(1, round(total / rows))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from pipeline.sources import npz
-from pipeline.store.errors import DataFormatError
+from pipeline.store.errors import DataFormatError, UsageError
 
 MIRROR = "https://rail.eecs.berkeley.edu/datasets/ogbench"
 PARTIAL = ".partial"
@@ -48,7 +48,7 @@ def look_up(url: str) -> Remote:
         What the server says of it.
 
     Raises:
-        FileNotFoundError: If the server has no such file.
+        UsageError: If the server has no such file.
         ConnectionError: If the server cannot be reached.
         DataFormatError: If it does not announce the size.
     """
@@ -181,7 +181,7 @@ def _reached(url: str) -> Iterator[None]:
     except urllib.error.HTTPError as error:
         what = f"{error.code} {error.reason}"
         if error.code == http.HTTPStatus.NOT_FOUND:
-            raise FileNotFoundError(
+            raise UsageError(
                 f"{url}: expected a file, the server has none ({what}); check the "
                 "name, or choose another --mirror"
             ) from error

@@ -12,6 +12,7 @@ import io
 import os
 from typing import Any, BinaryIO, cast
 
+from pipeline.store.errors import MissingPackageError, UsageError
 from pipeline.store.files import is_remote
 
 VAL_SUFFIX = "-val"
@@ -32,7 +33,7 @@ def find(pattern: str, suffixes: tuple[str, ...]) -> list[str]:
         Files in order of their names, at least one.
 
     Raises:
-        FileNotFoundError: If there is none.
+        UsageError: If there is none.
     """
     if not any(each in pattern for each in _WILDCARDS):
         if is_file(pattern):
@@ -47,9 +48,7 @@ def find(pattern: str, suffixes: tuple[str, ...]) -> list[str]:
         found = [path for path in _listed(pattern) if path.endswith(suffixes)]
         what = f"at least one {' or '.join(suffixes)} file that matches"
     if not found:
-        raise FileNotFoundError(
-            f"{pattern}: expected {what}, found nothing; check the path"
-        )
+        raise UsageError(f"{pattern}: expected {what}, found nothing; check the path")
     return sorted(found)
 
 
@@ -106,12 +105,10 @@ def open_file(path: str) -> BinaryIO:
         A binary file that can be searched.
 
     Raises:
-        FileNotFoundError: If there is no such file.
+        UsageError: If there is no such file.
     """
     if not is_file(path):
-        raise FileNotFoundError(
-            f"{path}: expected a file, found nothing; check the path"
-        )
+        raise UsageError(f"{path}: expected a file, found nothing; check the path")
     if is_remote(path):
         reader = _blob(path).open("rb", chunk_size=_REQUEST_BYTES)
         return cast(BinaryIO, reader)
@@ -150,7 +147,7 @@ def _listed(pattern: str) -> list[str]:
 
 def _blob(path: str) -> Any:
     if not path.startswith("gs://"):
-        raise FileNotFoundError(
+        raise UsageError(
             f"{path}: expected a local path or gs://bucket/path; other object stores "
             "are not supported"
         )
@@ -164,7 +161,7 @@ def _client() -> Any:
     try:
         from google.cloud import storage
     except ImportError as error:
-        raise ImportError(
+        raise MissingPackageError(
             f"reading gs:// needs google-cloud-storage ({error}); install it with "
             "`pip install 'vast-rl[cloud]'`"
         ) from error

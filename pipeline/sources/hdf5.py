@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.sources import files
-from pipeline.store.errors import DataFormatError
+from pipeline.store.errors import DataFormatError, MissingPackageError
 
 SUFFIXES = (".hdf5", ".h5")
 
@@ -27,14 +27,14 @@ def opened(path: str) -> Iterator[Any]:
         An ``h5py.File``.
 
     Raises:
-        ImportError: If h5py is not installed.
-        FileNotFoundError: If there is no such file.
+        MissingPackageError: If h5py is not installed.
+        UsageError: If there is no such file.
         DataFormatError: If it is cut short or no HDF5 file.
     """
     try:
         import h5py
     except ImportError as error:
-        raise ImportError(
+        raise MissingPackageError(
             f"{path}: reading HDF5 needs h5py ({error}); install it with "
             "`pip install 'vast-rl[pipeline]'`"
         ) from error

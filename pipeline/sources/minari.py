@@ -44,7 +44,7 @@ class Minari:
             Facts of the data set.
 
         Raises:
-            FileNotFoundError: If there is no such file.
+            UsageError: If there is no such file.
             DataFormatError: If it is cut short, or of a layout that cannot be kept,
                 such as dictionaries of observations or encoded images.
         """

@@ -63,7 +63,7 @@ def read_members(path: str, names: Sequence[str]) -> dict[str, Member]:
         Headers by name.
 
     Raises:
-        FileNotFoundError: If there is no such file.
+        UsageError: If there is no such file.
         DataFormatError: If the archive is cut short, or a member cannot be streamed.
     """
     with _open(path) as archive:

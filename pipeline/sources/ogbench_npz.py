@@ -42,7 +42,7 @@ class OgbenchNpz:
             Facts of the file.
 
         Raises:
-            FileNotFoundError: If there is no such file.
+            UsageError: If there is no such file.
             DataFormatError: If it is cut short, lacks a member, members differ in
                 length, or the last trajectory does not end.
         """

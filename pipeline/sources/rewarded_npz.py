@@ -48,7 +48,7 @@ class OwnNpz:
             Facts of the file.
 
         Raises:
-            FileNotFoundError: If there is no such file.
+            UsageError: If there is no such file.
             DataFormatError: If it is cut short, lacks a member, or does not say
                 where episodes end and where not to bootstrap.
         """

@@ -1,12 +1,37 @@
-"""What can be wrong with data on disk, as exceptions a person can act on."""
+"""What a person can put right, as exceptions with the exit code of each.
+
+The pipeline, the trainer and infra print the message of any exception that has an
+``exit_code`` as one line and end with that code. Every other exception but OSError is a
+bug and keeps its traceback. Exceptions of ours therefore have a code on their class,
+and nothing is caught by ValueError: a bug may raise that too.
+"""
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
+
+class UsageError(ValueError):
+    """An argument or a setting that cannot be what was meant.
+
+    The message names the argument, what was expected and what came.
+    """
+
+    exit_code = EXIT_USAGE
+
+
+class MissingPackageError(ImportError):
+    """A package of an extra that is not installed; the message has the pip line."""
+
+    exit_code = EXIT_USAGE
 
 
 class DataFormatError(Exception):
     """Bytes on disk are not what the format says.
 
-    The message names what was expected, what came, where, and what to do next; a
-    command line prints it as one line and exits with 2.
+    The message names what was expected, what came, where, and what to do next.
     """
+
+    exit_code = EXIT_USAGE
 
 
 class UnfinishedStoreError(DataFormatError):

@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorstore as ts
 
-from pipeline.store.errors import DataFormatError
+from pipeline.store.errors import DataFormatError, UsageError
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def kvstore_spec(root: str, path: str = "") -> dict[str, Any]:
         A TensorStore key-value store spec.
 
     Raises:
-        ValueError: If the scheme is neither a local path nor ``gs://``.
+        UsageError: If the scheme is neither a local path nor ``gs://``.
     """
     folder = "/".join(part.strip("/") for part in (path,) if part)
     if root.startswith("gs://"):
@@ -56,7 +56,7 @@ def kvstore_spec(root: str, path: str = "") -> dict[str, Any]:
         key = "/".join(part for part in (prefix.strip("/"), folder) if part)
         return {"driver": "gcs", "bucket": bucket, "path": f"{key}/" if key else ""}
     if is_remote(root):
-        raise ValueError(
+        raise UsageError(
             f"{root}: expected a local path or gs://bucket/path; other object stores "
             "are not supported"
         )

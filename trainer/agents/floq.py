@@ -43,6 +43,7 @@ from trainer.agents.parts.baseline import (
 )
 from trainer.agents.parts.flow_policies import DistilledPolicy, FlowPolicy
 from trainer.data.nstep_windows import NStepBatch, NStepSampler
+from trainer.errors import ConfigError
 from trainer.nn import flow, losses, networks
 from trainer.nn.losses import Aggregation
 from trainer.nn.networks import MLP, Params
@@ -97,10 +98,10 @@ class FloqConfig(BaselineConfig):
         self.check_counts("flow_steps", "critic_depth", "critic_steps", "noises")
         self.check_not_negative("alpha", "noise_share")
         if self.bins < 2:
-            raise ValueError(f"agent.bins: expected at least 2, got {self.bins}")
+            raise ConfigError(f"agent.bins: expected at least 2, got {self.bins}")
         for name in ("bin_deviation", "reward_margin"):
             if getattr(self, name) <= 0:
-                raise ValueError(
+                raise ConfigError(
                     f"agent.{name}: expected above 0, got {getattr(self, name)}"
                 )
 

@@ -47,6 +47,7 @@ from trainer.agents.parts.flow_policies import (
     squared_distance,
 )
 from trainer.data.nstep_windows import NStepBatch, NStepSampler
+from trainer.errors import ConfigError
 from trainer.nn import flow, losses, networks
 from trainer.nn.losses import Aggregation
 from trainer.nn.networks import MLP, Params
@@ -90,7 +91,7 @@ class ValueFlowsConfig(BaselineConfig):
         self.check_not_negative("end_weight", "path_weight", "alpha")
         if self.confidence <= 0:
             # At 0 a spread of 0 would give 0 / 0.
-            raise ValueError(
+            raise ConfigError(
                 f"agent.confidence: expected above 0, got {self.confidence}"
             )
 

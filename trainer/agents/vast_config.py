@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trainer.data.horizon_windows import GoalRule
+from trainer.errors import ConfigError
 from trainer.nn.losses import Aggregation
 from trainer.nn.networks import Precision
 
@@ -99,14 +100,14 @@ class VASTConfig:
     def __post_init__(self) -> None:
         for name in ("width", "depth", "candidates", "flow_steps"):
             if getattr(self, name) < 1:
-                raise ValueError(
+                raise ConfigError(
                     f"agent.{name}: expected at least 1, got {getattr(self, name)}"
                 )
         if not 0 < self.expectile < 1:
-            raise ValueError(
+            raise ConfigError(
                 f"agent.expectile: expected a value in (0, 1), got {self.expectile}"
             )
         if self.temperature < 0:
-            raise ValueError(
+            raise ConfigError(
                 f"agent.temperature: expected at least 0, got {self.temperature}"
             )

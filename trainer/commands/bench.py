@@ -9,6 +9,8 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from pipeline.store.errors import UsageError
+
 # Columns of a table of figures: wrapped, they would not be read.
 _LEAST_WIDTH = 140
 
@@ -67,7 +69,7 @@ class Bench:
         from trainer.costs.bench_feed import bench_feed
 
         if self.store is None:
-            raise ValueError("--store: expected a trajectory store to feed from")
+            raise UsageError("--store: expected a trajectory store to feed from")
         with console.status("measuring") as status:
             report = bench_feed(
                 Store(self.store),
@@ -111,7 +113,7 @@ class Bench:
 
         for name in ("updates", "updates_per_call"):
             if getattr(self, name) < 1:
-                raise ValueError(
+                raise UsageError(
                     f"--{name.replace('_', '-')}: expected at least 1, got "
                     f"{getattr(self, name)}"
                 )
@@ -151,9 +153,9 @@ def _numbers(name: str, text: str) -> list[int]:
     try:
         numbers = [int(part) for part in text.split(",")]
     except ValueError as error:
-        raise ValueError(
+        raise UsageError(
             f"--{name}: expected whole numbers such as 64,128, got {text!r}"
         ) from error
     if min(numbers) < 1:
-        raise ValueError(f"--{name}: expected numbers of at least 1, got {text!r}")
+        raise UsageError(f"--{name}: expected numbers of at least 1, got {text!r}")
     return numbers

@@ -9,6 +9,8 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from pipeline.store.errors import UsageError
+
 if TYPE_CHECKING:
     from trainer.runs.export import Inspection
 
@@ -40,7 +42,7 @@ class Checkpoint:
 
         if self.what == "export":
             if self.out is None:
-                raise ValueError("--out: expected a file to export to")
+                raise UsageError("--out: expected a file to export to")
             step, arrays = export.export(
                 self.run, self.out, step=self.step, seed=self.seed
             )
@@ -48,7 +50,7 @@ class Checkpoint:
             return 0
         for name in ("out", "seed"):
             if getattr(self, name) is not None:
-                raise ValueError(f"--{name}: is for export only")
+                raise UsageError(f"--{name}: is for export only")
         found = export.inspect(self.run, step=self.step)
         if self.json:
             Console().print_json(json.dumps(found.to_json()))

@@ -9,6 +9,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from pipeline.store.errors import UsageError
 from trainer.costs import published
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class Describe:
             try:
                 facts = published.find(dataset)
             except ValueError as error:
-                raise ValueError(
+                raise UsageError(
                     f"{error}; for data of your own give --observation-dim and "
                     "--action-dim"
                 ) from error

@@ -22,6 +22,7 @@ import jax
 from jax.sharding import Mesh
 from rich.table import Table
 
+from pipeline.store.errors import UsageError
 from trainer.agents import AGENTS
 from trainer.agents.base import Agent, DataFacts, Metrics
 from trainer.costs import flops
@@ -117,21 +118,21 @@ def bench_step(
         The figures, the last of these changing fastest.
 
     Raises:
-        ValueError: If a setting cannot be.
+        UsageError: If a setting cannot be.
     """
     if agent not in AGENTS or AGENTS[agent].config().name != agent:
         known = [name for name, kind in AGENTS.items() if kind.config().name == name]
-        raise ValueError(f"--agent: expected one of {', '.join(known)}, got {agent!r}")
+        raise UsageError(f"--agent: expected one of {', '.join(known)}, got {agent!r}")
     for precision in precisions:
         if precision not in get_args(Precision):
-            raise ValueError(
+            raise UsageError(
                 f"--precisions: expected some of {', '.join(get_args(Precision))}, "
                 f"got {precision!r}"
             )
     settings = dict(settings or {})
     fields = {field.name for field in dataclasses.fields(AGENTS[agent].config)}
     for name in settings.keys() - fields:
-        raise ValueError(f"--{name.replace('_', '-')}: {agent} has no such setting")
+        raise UsageError(f"--{name.replace('_', '-')}: {agent} has no such setting")
     sizes = [parse_mesh(mesh) for mesh in meshes] or [MeshConfig(data=1)]
     settings_of_all = list(itertools.product(widths, batches, seeds, precisions, sizes))
     for _, batch, count, _, mesh in settings_of_all:  # Refused before any is measured.
@@ -186,7 +187,7 @@ def measure(
         The figures.
 
     Raises:
-        ValueError: If there are fewer devices.
+        UsageError: If there are fewer devices.
     """
     made = _make_mesh(mesh, seeds=seeds, batch_size=batch_size)
     first = jax.devices()[0]
@@ -264,7 +265,7 @@ def _make_mesh(mesh: MeshConfig, *, seeds: int, batch_size: int) -> Mesh:
     """The mesh on the first of this process's devices."""
     count, devices = devices_of(mesh), jax.devices()
     if count > len(devices):
-        raise ValueError(
+        raise UsageError(
             f"--mesh: expected at most the {len(devices)} devices here, got {count}"
         )
     return make_mesh(mesh, seeds=seeds, batch_size=batch_size, devices=devices[:count])

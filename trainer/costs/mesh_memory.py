@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 from jax.sharding import Mesh
 
+from pipeline.store.errors import UsageError
 from trainer.agents import make_agent
 from trainer.agents.base import Agent, DataFacts
 from trainer.costs.random_data import batch_shapes
@@ -89,13 +90,13 @@ def parse_mesh(text: str) -> MeshConfig:
         The sizes, all at least 1.
 
     Raises:
-        ValueError: If an axis or size cannot be.
+        UsageError: If an axis or size cannot be.
     """
     sizes = dict.fromkeys(AXES, 1)
     for part in text.split(","):
         axis, _, size = part.partition("=")
         if axis not in sizes or not size.isdecimal() or int(size) < 1:
-            raise ValueError(
+            raise UsageError(
                 f"--mesh: expected sizes of {', '.join(AXES)} such as "
                 f"seed=1,fsdp=8, got {part!r}"
             )
@@ -114,7 +115,7 @@ def make_devices(count: int) -> None:
     with contextlib.suppress(RuntimeError):  # It has: with the devices it has.
         jax.config.update("jax_num_cpu_devices", count)
     if len(jax.devices()) < count:
-        raise ValueError(
+        raise UsageError(
             f"--mesh: expected a mesh of at most the {len(jax.devices())} devices that "
             f"this process was started with, got one of {count}"
         )
@@ -141,7 +142,7 @@ def describe_mesh(
         The description.
 
     Raises:
-        ValueError: If the mesh cannot be.
+        UsageError: If the mesh cannot be.
     """
     trainer = config.trainer
     agent = make_agent(config.agent, facts)

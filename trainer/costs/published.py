@@ -10,6 +10,8 @@ there in the table of data specifications, with the same numbers.
 import difflib
 from dataclasses import dataclass
 
+from pipeline.store.errors import UsageError
+
 
 @dataclass(frozen=True)
 class DatasetFacts:
@@ -79,7 +81,7 @@ def find(dataset: str) -> DatasetFacts:
         Its facts.
 
     Raises:
-        ValueError: If it is not in the table; names the nearest that are.
+        UsageError: If it is not in the table; names the nearest that are.
 
     Example:
         >>> find("antmaze-giant-navigate").rows
@@ -87,7 +89,7 @@ def find(dataset: str) -> DatasetFacts:
     """
     if dataset not in DATASETS:
         near = difflib.get_close_matches(dataset, DATASETS, n=3, cutoff=0.5)
-        raise ValueError(
+        raise UsageError(
             f"unknown data set {dataset!r}; "
             f"{'nearest' if near else 'known'}: {', '.join(near or DATASETS)}"
         )

@@ -24,6 +24,7 @@ from pipeline.store.manifest import PartManifest
 from pipeline.store.reader import Store
 from pipeline.store.returns import next_solved
 from trainer.data.table import RowTable
+from trainer.errors import ConfigError
 
 # Blocks read before the schedule asks for them.
 _AHEAD = 1
@@ -144,7 +145,7 @@ class ResidentRows:
 
     Raises:
         DataFormatError: If store, task or discount do not fit.
-        ValueError: If the limit is too small for a single block, or a block would be
+        ConfigError: If the limit is too small for a single block, or a block would be
             changed too often for what is prepared ahead.
     """
 
@@ -172,7 +173,7 @@ class ResidentRows:
         self._slot_rows = max(block.rows for block in self._blocks)
         swap_every = max(1, round(reuse * self._slot_rows / batch_size))
         if span > swap_every:
-            raise ValueError(
+            raise ConfigError(
                 f"feed: up to {span} steps are prepared at once and a block is changed "
                 f"every {swap_every}; expected no more than one change among them. "
                 "Raise feed.block_rows or feed.reuse, or lower feed.prefetch_calls"
@@ -184,7 +185,7 @@ class ResidentRows:
         resident = min(len(self._blocks), fitting - _AHEAD - _BEHIND)
         if resident < 1:
             needed = (1 + _AHEAD + _BEHIND) * self._slot_rows * row_bytes
-            raise ValueError(
+            raise ConfigError(
                 f"feed.memory_limit_bytes: expected at least {needed:,} for blocks of "
                 f"{self._slot_rows:,} rows, got {limit_bytes:,}; raise it, or set a "
                 "smaller feed.block_rows"

@@ -18,6 +18,7 @@ from pipeline.store.reader import Store
 from trainer.data.block_window import ResidentRows
 from trainer.data.sampling import Sampler, uniform_numbers
 from trainer.data.table import RowTable, load_table
+from trainer.errors import ConfigError
 
 GatherWhere = Literal["auto", "host", "device"]
 
@@ -56,12 +57,12 @@ class FeedConfig:
 
     def __post_init__(self) -> None:
         if self.threads < 1 or self.prefetch_calls < 1:
-            raise ValueError(
+            raise ConfigError(
                 "feed.threads and feed.prefetch_calls: expected at least 1, got "
                 f"{self.threads} and {self.prefetch_calls}"
             )
         if self.block_rows < 1 or self.reuse <= 0:
-            raise ValueError(
+            raise ConfigError(
                 "feed.block_rows and feed.reuse: expected above 0, got "
                 f"{self.block_rows} and {self.reuse}"
             )
@@ -95,7 +96,7 @@ def open_rows(
 
     Raises:
         DataFormatError: If the store lacks task or discount.
-        ValueError: If the limit is too small for a block.
+        ConfigError: If the limit is too small for a block.
     """
     limit = config.memory_limit_bytes
     needed = store.rows() * store.row_bytes(store.returns_field(discount))
@@ -143,7 +144,7 @@ class BatchSource:
         if isinstance(rows, RowTable):
             sampler.check(rows)
         elif not gather:
-            raise ValueError(
+            raise ConfigError(
                 "feed.gather: expected 'host' or 'auto' for data above "
                 "feed.memory_limit_bytes, got 'device'"
             )

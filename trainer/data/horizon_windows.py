@@ -13,6 +13,7 @@ from pipeline.store.errors import DataFormatError
 from pipeline.store.returns import window_returns
 from trainer.data.sampling import Array, uniform_integers
 from trainer.data.table import RowTable
+from trainer.errors import ConfigError
 
 GoalRule = Literal["uniform", "geometric", "horizon"]
 
@@ -115,15 +116,15 @@ class HorizonSampler:
 
     def __post_init__(self) -> None:
         if self.min_horizon not in (1, 2):
-            raise ValueError(
+            raise ConfigError(
                 f"agent.min_horizon: expected 1 or 2, got {self.min_horizon}"
             )
         if self.max_horizon < 2:
-            raise ValueError(
+            raise ConfigError(
                 f"agent.max_horizon: expected at least 2, got {self.max_horizon}"
             )
         if abs(sum(self.goal_shares) - 1) > 1e-6 or min(self.goal_shares) < 0:
-            raise ValueError(
+            raise ConfigError(
                 "agent.goal_current, goal_future and goal_random: expected "
                 f"probabilities that sum to 1, got {self.goal_shares}"
             )

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from pipeline.store.errors import DataFormatError
 from trainer.data.table import RowTable
+from trainer.errors import ConfigError
 
 Array = Any  # NumPy on the host, jax.Array on a device.
 WindowRule = Literal["exact", "published"]
@@ -101,7 +102,7 @@ class NStepSampler:
 
     def __post_init__(self) -> None:
         if self.steps < 1:
-            raise ValueError(f"agent.n_step: expected at least 1, got {self.steps}")
+            raise ConfigError(f"agent.n_step: expected at least 1, got {self.steps}")
 
     def check(self, table: RowTable) -> None:
         """Refuses a table without a single transition.

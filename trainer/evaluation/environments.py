@@ -22,6 +22,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.store.errors import MissingPackageError, UsageError
 from trainer.evaluation.child import Failure
 
 Float32 = npt.NDArray[np.float32]
@@ -118,14 +119,14 @@ def make_environment(spec: EnvironmentSpec) -> Any:
         A ``gymnasium.Env``.
 
     Raises:
-        ImportError: If the simulator is not installed.
-        ValueError: If the environment has no time limit, so episodes might not end.
+        MissingPackageError: If the simulator is not installed.
+        UsageError: If the environment has no time limit, so episodes might not end.
     """
     try:
         import gymnasium
         import ogbench  # noqa: F401  (registers the environments)
     except ImportError as error:
-        raise ImportError(
+        raise MissingPackageError(
             f"acting in {spec.environment_id} needs the simulator, and it is not "
             f"installed here ({error}); pip install 'vast-rl[eval]'"
         ) from error
@@ -141,7 +142,7 @@ def make_environment(spec: EnvironmentSpec) -> Any:
     if model.parent == Path(tempfile.gettempdir()):
         model.unlink(missing_ok=True)
     if getattr(environment.spec, "max_episode_steps", None) is None:
-        raise ValueError(
+        raise UsageError(
             f"{spec.environment_id}: expected an environment with a time limit, this "
             "one has none; register it with max_episode_steps"
         )

@@ -56,7 +56,7 @@ def evaluate_run(
         DataFormatError: If the folder is no run's, has no such checkpoint, or the
             environment does not fit the data.
         EvaluationError: If the environment or its process fails.
-        ValueError: If a number is out of range.
+        UsageError: If a number is out of range.
     """
     console = Console(quiet=True) if console is None else console
     folder = open_folder(folder)

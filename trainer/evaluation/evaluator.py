@@ -82,7 +82,7 @@ class Evaluator:
     Raises:
         DataFormatError: On entering, if the environment does not fit the data.
         EvaluationError: On entering, if it cannot be made.
-        ValueError: If a number is out of range.
+        UsageError: If a number is out of range.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class Evaluator:
 
         Raises:
             EvaluationError: If the environment or its process fails.
-            ValueError: If a number is out of range.
+            UsageError: If a number is out of range.
         """
         title = f"step {step:,}, seed {{}}{self._label()}"
         bar = progress.add_task("", total=len(seeds) * self._episodes)

@@ -17,6 +17,7 @@ import jax
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.store.errors import UsageError
 from trainer.agents.base import Agent
 from trainer.errors import EvaluationError
 from trainer.evaluation.child import Child
@@ -125,7 +126,7 @@ class RolloutPool:
         workers: Processes; at most E are started.
 
     Raises:
-        ValueError: If either number is below 1.
+        UsageError: If either number is below 1.
         EvaluationError: On entering, if an environment cannot be made.
     """
 
@@ -138,7 +139,7 @@ class RolloutPool:
     ) -> None:
         for name, value in (("environments", environments), ("workers", workers)):
             if value < 1:
-                raise ValueError(f"{name}: expected at least 1, got {value}")
+                raise UsageError(f"{name}: expected at least 1, got {value}")
         self.environments = environments
         self._spec = spec
         self._count = min(workers, environments)
@@ -203,14 +204,14 @@ class RolloutPool:
             The episodes by number.
 
         Raises:
-            ValueError: If ``episodes`` is below 1 or ``seed`` negative.
+            UsageError: If ``episodes`` is below 1 or ``seed`` negative.
             EvaluationError: If an environment or its process fails, or the policy
                 returns an action that is not finite. The pool is closed then.
         """
         if episodes < 1:
-            raise ValueError(f"episodes: expected at least 1, got {episodes}")
+            raise UsageError(f"episodes: expected at least 1, got {episodes}")
         if not 0 <= seed < 2**32:
-            raise ValueError(f"seed: expected 0 to 2**32 - 1, got {seed}")
+            raise UsageError(f"seed: expected 0 to 2**32 - 1, got {seed}")
         try:
             return self._play(policy, episodes, seed, on_episode)
         except BaseException:

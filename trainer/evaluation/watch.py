@@ -15,6 +15,7 @@ from typing import Literal
 from etils import epath
 from rich.console import Console
 
+from pipeline.store.errors import UsageError
 from pipeline.store.files import is_remote
 from trainer.errors import PreemptedError, StalledError
 from trainer.evaluation.evaluator import Evaluator, episode_bars, make_evaluators
@@ -46,7 +47,7 @@ class Patience:
     def __post_init__(self) -> None:
         for name in ("poll_s", "timeout_s"):
             if getattr(self, name) <= 0:
-                raise ValueError(
+                raise UsageError(
                     f"{name}: expected more than 0, got {getattr(self, name)}"
                 )
 
@@ -90,7 +91,7 @@ def watch_run(
         PreemptedError: If SIGTERM came; what was evaluated is recorded.
         DataFormatError: If the environment does not fit the data.
         EvaluationError: If the environment or its process fails.
-        ValueError: If a number is out of range.
+        UsageError: If a number is out of range.
     """
     console = Console(quiet=True) if console is None else console
     patience = Patience() if patience is None else patience
@@ -103,7 +104,7 @@ def watch_run(
         last = run.config.trainer.steps
         wanted = None if steps == "all" else {int(step) for step in steps}
         if wanted is not None and (not wanted or max(wanted) > last):
-            raise ValueError(
+            raise UsageError(
                 f"steps: expected some of 1 to {last:,}, the last step of {folder}, "
                 f"got {sorted(wanted) or 'none'}"
             )

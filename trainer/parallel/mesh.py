@@ -17,6 +17,7 @@ import jax
 import optax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from pipeline.store.errors import UsageError
 from trainer.nn import optimizers
 
 SEED, DATA, FSDP, TENSOR = AXES = ("seed", "data", "fsdp", "tensor")
@@ -94,7 +95,7 @@ def make_mesh(
         A mesh with the four axes.
 
     Raises:
-        ValueError: If the sizes do not multiply to the number of devices, or seeds
+        UsageError: If the sizes do not multiply to the number of devices, or seeds
             or parts of a batch cannot be split evenly.
     """
     devices = jax.devices() if devices is None else devices
@@ -104,7 +105,7 @@ def make_mesh(
         sizes[sizes.index(-1)] = max(1, len(devices) // max(1, known))
     if min(sizes) < 1 or math.prod(sizes) != len(devices):
         asked = ", ".join(f"{axis}={getattr(config, axis)}" for axis in AXES)
-        raise ValueError(
+        raise UsageError(
             f"mesh: expected seed * data * fsdp * tensor to be the {len(devices)} "
             f"devices here, got {asked}; set one of them to -1"
         )
@@ -120,7 +121,7 @@ def make_mesh(
     ):
         shards = _size(mesh, axes)
         if total % shards:
-            raise ValueError(
+            raise UsageError(
                 f"{name} is {total}, which {shards} devices (mesh "
                 f"{' * '.join(axes)}) cannot share evenly; make it a multiple, or "
                 "the mesh axis smaller"
@@ -144,8 +145,8 @@ def state_shardings(shapes: Any, mesh: Mesh, rules: Sequence[Rule] = RULES) -> A
         The tree of shardings.
 
     Raises:
-        ValueError: If a rule matches nothing or cannot be honoured, or no rule
-            matches.
+        UsageError: If an array cannot be split over so many devices.
+        ValueError: If a rule matches nothing or fits no array, or no rule matches.
     """
     if _size(mesh, (FSDP, TENSOR)) == 1:
         return jax.tree.map(lambda _: NamedSharding(mesh, PartitionSpec(SEED)), shapes)
@@ -183,7 +184,7 @@ def _spec(rule: Rule, path: str, shape: tuple[int, ...], mesh: Mesh) -> Partitio
         )
     for size, axes in zip(shape[1 + whole :], rule.axes, strict=True):
         if size % _size(mesh, axes):
-            raise ValueError(
+            raise UsageError(
                 f"sharding: {path} {list(shape[1:])} cannot be split over "
                 f"{' * '.join(axes)} = {_size(mesh, axes)} devices: {size} is no "
                 "multiple of it; choose another agent.width or a smaller mesh axis"

@@ -28,7 +28,7 @@ def together(
             good ends, after which nobody is missed.
 
     Raises:
-        ValueError: If the launcher's variables cannot be.
+        UsageError: If the launcher's variables cannot be.
         HostsError: If not all processes are there in time, or some have fewer devices
             than others, naming which.
     """

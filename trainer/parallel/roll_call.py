@@ -17,6 +17,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
+from pipeline.store.errors import UsageError
 from trainer.errors import HostsError
 from trainer.parallel.peer_watch import CenterWatch, MemberWatch, Watch
 
@@ -49,14 +50,14 @@ class Place:
         """Reads the variables; None where there are none: a single process.
 
         Raises:
-            ValueError: If some are missing or cannot be.
+            UsageError: If some are missing or cannot be.
         """
         given = [name for name in (_ADDRESS, _COUNT, _INDEX) if environment.get(name)]
         if not given:
             return None
         missing = {_ADDRESS, _COUNT, _INDEX} - set(given)
         if missing:
-            raise ValueError(
+            raise UsageError(
                 f"{min(missing)}: expected it beside {given[0]}; a launcher sets all "
                 "three, a single process has none"
             )
@@ -70,12 +71,12 @@ class Place:
             _, port = place.address.rsplit(":", 1)
             int(port)
         except ValueError as error:
-            raise ValueError(
+            raise UsageError(
                 f"{_ADDRESS}, {_COUNT}, {_INDEX}, {_TIMEOUT}: expected host:port and "
                 f"numbers, got {[environment.get(name) for name in (*given, _TIMEOUT)]}"
             ) from error
         if not 0 <= place.index < place.count:
-            raise ValueError(
+            raise UsageError(
                 f"{_INDEX}: expected 0 to {place.count - 1}, as {_COUNT} is "
                 f"{place.count}, got {place.index}"
             )

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.store.errors import MissingPackageError
+
 try:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -21,7 +23,7 @@ try:
         PercentFormatter,
     )
 except ImportError as error:
-    raise ImportError(
+    raise MissingPackageError(
         f"drawing a report needs matplotlib ({error}); pip install 'vast-rl[report]'"
     ) from error
 

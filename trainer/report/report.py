@@ -71,7 +71,7 @@ def write_report(runs: Sequence[FolderLike], out: FolderLike) -> list[epath.Path
 
     Raises:
         DataFormatError: If a folder is no run's, none is given, or none matches.
-        ImportError: If matplotlib is not installed.
+        MissingPackageError: If matplotlib is not installed.
     """
     if not runs:
         raise DataFormatError(

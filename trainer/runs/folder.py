@@ -23,6 +23,7 @@ from typing import Any
 from etils import epath
 
 from pipeline.store import files
+from pipeline.store.errors import MissingPackageError, UsageError
 from pipeline.store.files import follow_emulator, is_remote
 
 FolderLike = str | os.PathLike[str]
@@ -45,14 +46,14 @@ def open_folder(path: FolderLike) -> epath.Path:
         The path; nothing is looked up.
 
     Raises:
-        ImportError: If it is on gs:// and what reads that is not installed.
-        ValueError: If it is on any other object store.
+        MissingPackageError: If it is on gs:// and what reads that is not installed.
+        UsageError: If it is on any other object store.
     """
     text = os.fspath(path)
     if not is_remote(text):
         return epath.Path(text)
     if not text.startswith("gs://"):
-        raise ValueError(f"{text}: expected a local path or gs://bucket/path")
+        raise UsageError(f"{text}: expected a local path or gs://bucket/path")
     _configure_gcsfs()
     return epath.Path(text)
 
@@ -101,7 +102,7 @@ def _configure_gcsfs() -> None:
         module for module in ("fsspec", "gcsfs") if not importlib.util.find_spec(module)
     ]
     if missing:
-        raise ImportError(
+        raise MissingPackageError(
             f"runs on gs:// need {' and '.join(missing)}; install it with "
             "`pip install 'vast-rl[cloud]'`"
         )

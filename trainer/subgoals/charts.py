@@ -6,11 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pipeline.store.errors import MissingPackageError
+
 try:
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 except ImportError as error:
-    raise ImportError(
+    raise MissingPackageError(
         f"drawing sub-goals needs matplotlib ({error}); pip install 'vast-rl[report]'"
     ) from error
 

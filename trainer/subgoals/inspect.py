@@ -17,7 +17,7 @@ from etils import epath
 from rich.console import Console
 
 from pipeline.store import files
-from pipeline.store.errors import DataFormatError
+from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.reader import Store
 from trainer.errors import EvaluationError
 from trainer.evaluation.evaluate import choose_steps
@@ -73,7 +73,7 @@ class Inspection:
     def __post_init__(self) -> None:
         for name in ("episodes", "frames"):
             if getattr(self, name) < 1:
-                raise ValueError(
+                raise UsageError(
                     f"{name}: expected at least 1, got {getattr(self, name)}"
                 )
 
@@ -105,7 +105,7 @@ def inspect_subgoals(
     Raises:
         DataFormatError: If folder or store do not fit, or the step is not there.
         EvaluationError: If the environment or its process fails.
-        ValueError: If the agent predicts no sub-goals, or a number is out of range.
+        UsageError: If the agent predicts no sub-goals, or a number is out of range.
     """
     console = Console(quiet=True) if console is None else console
     inspection = Inspection() if inspection is None else inspection
@@ -176,7 +176,7 @@ def _roll_out(
 ) -> tuple[int, list[Trace]]:
     seeds = run.config.trainer.seed_range
     if seed not in seeds:
-        raise ValueError(f"training seed: expected one of {list(seeds)}, got {seed}")
+        raise UsageError(f"training seed: expected one of {list(seeds)}, got {seed}")
     agent = run.agent()
     wanted = inspection.step
     with contextlib.closing(Checkpoints(folder)) as checkpoints:

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.store.errors import UsageError
 from trainer.agents.base import Agent
 from trainer.evaluation.environments import IDLE, Episode
 from trainer.evaluation.rollouts import RolloutPool, acting_key
@@ -122,11 +123,11 @@ def play_traces(
         The episodes by number.
 
     Raises:
-        ValueError: If the agent has no sub-goals.
+        UsageError: If the agent has no sub-goals.
         EvaluationError: If the environment or its process fails.
     """
     if not isinstance(agent, SubgoalAgent) or agent.chunk != 1:
-        raise ValueError(
+        raise UsageError(
             f"{type(agent).__name__} predicts no sub-goals: expected a run of an agent "
             "that does, such as vast"
         )

@@ -71,7 +71,7 @@ class EvaluationConfig:
     def __post_init__(self) -> None:
         for name in ("episodes", "checkpoints", "environments"):
             if getattr(self, name) < 1:
-                raise ValueError(
+                raise ConfigError(
                     f"evaluation.{name}: expected at least 1, got {getattr(self, name)}"
                 )
 
@@ -111,14 +111,14 @@ class Sweep:
     def __post_init__(self) -> None:
         for name in ("datasets", "methods", "tasks"):
             if not getattr(self, name):
-                raise ValueError(f"{name}: expected at least one, got none")
+                raise ConfigError(f"{name}: expected at least one, got none")
         for name in ("datasets", "tasks"):
             if len(set(getattr(self, name))) < len(getattr(self, name)):
-                raise ValueError(
+                raise ConfigError(
                     f"{name}: expected each once, got {getattr(self, name)}"
                 )
         if self.seeds < 1 or (self.seeds_per_run or 1) < 1:
-            raise ValueError("seeds and seeds_per_run: expected at least 1")
+            raise ConfigError("seeds and seeds_per_run: expected at least 1")
 
 
 @dataclass(frozen=True)

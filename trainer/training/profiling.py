@@ -8,6 +8,8 @@ from typing import Any
 
 import jax
 
+from pipeline.store.errors import UsageError
+
 # Calls before the trace: the first allocate, and the feed fills its buffers.
 WARM_UP_CALLS = 5
 TRACED_CALLS = 3
@@ -28,10 +30,10 @@ def trace_calls(folder: str | os.PathLike[str] | None) -> Iterator[AfterCall]:
         ends when the devices have nothing left to do.
 
     Raises:
-        ValueError: If it is a file.
+        UsageError: If it is a file.
     """
     if folder is not None and Path(folder).is_file():
-        raise ValueError(f"--profile: expected a folder, {folder} is a file")
+        raise UsageError(f"--profile: expected a folder, {folder} is a file")
     calls, tracing = 0, False
 
     def after_call(value: Any) -> None:

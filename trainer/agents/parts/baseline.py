@@ -13,6 +13,7 @@ import optax
 
 from trainer.agents.base import AgentState, DataFacts, Metrics
 from trainer.data.nstep_windows import NStepBatch
+from trainer.errors import ConfigError
 from trainer.nn import optimizers
 from trainer.nn.networks import MLP, Params, Precision
 
@@ -49,7 +50,7 @@ class BaselineConfig:
         self.check_counts("width", "depth")
         self.check_shares("discount", "target_rate")
         if self.learning_rate <= 0:
-            raise ValueError(
+            raise ConfigError(
                 f"agent.learning_rate: expected above 0, got {self.learning_rate}"
             )
 
@@ -57,7 +58,7 @@ class BaselineConfig:
         """Refuses settings below 1, by name."""
         for name in names:
             if getattr(self, name) < 1:
-                raise ValueError(
+                raise ConfigError(
                     f"agent.{name}: expected at least 1, got {getattr(self, name)}"
                 )
 
@@ -65,7 +66,7 @@ class BaselineConfig:
         """Refuses settings outside of (0, 1), by name."""
         for name in names:
             if not 0 < getattr(self, name) < 1:
-                raise ValueError(
+                raise ConfigError(
                     f"agent.{name}: expected a value in (0, 1), got "
                     f"{getattr(self, name)}"
                 )
@@ -74,14 +75,14 @@ class BaselineConfig:
         """Refuses settings below 0, by name."""
         for name in names:
             if getattr(self, name) < 0:
-                raise ValueError(
+                raise ConfigError(
                     f"agent.{name}: expected at least 0, got {getattr(self, name)}"
                 )
 
     def check_name(self, n_step_name: str, *, n_step: int, name: str) -> None:
         """Refuses a name that does not say whether returns are of several steps."""
         if (name == n_step_name) != (n_step > 1):
-            raise ValueError(
+            raise ConfigError(
                 f"agent.n_step: expected {'more than 1' if n_step == 1 else '1'} for "
                 f"{name}, got {n_step}; of several steps it is {n_step_name}"
             )
