@@ -15,7 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.domains.datasets import Domain, Family
-from pipeline.domains.environments import make_environment, numpy_seeded
+from pipeline.domains.environments import (
+    episode_seed,
+    make_environment,
+    numpy_seeded,
+)
 from pipeline.store.errors import BadEpisodeError, UsageError
 
 Episode = dict[str, NDArray[Any]]
@@ -51,24 +55,6 @@ _ARM_NOISE_SCALES = np.array([1.0, 1.0, 1.0, 3.0, 10.0])  # xyz, yaw, gripper
 _POINT_NOISE = 0.5
 # How often ``noisy`` data take an action at random.
 _RANDOM_ACTIONS: dict[Family, float] = {"cube": 0.1, "scene": 0.1, "puzzle": 0.2}
-
-
-def episode_seed(base_seed: int, episode: int) -> int:
-    """The seed of one episode of a collection.
-
-    Args:
-        base_seed: Seed of the collection, non-negative.
-        episode: Index of the episode, from 0.
-
-    Returns:
-        63 bits: a signed word, yet so many that no two episodes share a seed.
-
-    Example:
-        >>> episode_seed(0, 0) != episode_seed(0, 1)
-        True
-    """
-    sequence = np.random.SeedSequence((base_seed, episode))
-    return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 class EpisodeCollector:

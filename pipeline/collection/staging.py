@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.collection.scripted import episode_seed
+from pipeline.domains.environments import episode_seed
 from pipeline.sources.base import Block, Facts, Rows
 from pipeline.sources.episodes import EpisodeRange
 from pipeline.sources.ogbench_npz import TERMINALS

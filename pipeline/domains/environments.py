@@ -1,4 +1,4 @@
-"""OGBench's environments, made and seeded as the pipeline needs them."""
+"""OGBench's environments: made and seeded alike to collect, relabel and evaluate."""
 
 import contextlib
 import tempfile
@@ -10,6 +10,54 @@ from typing import Any
 import numpy as np
 
 from pipeline.store.errors import MissingPackageError
+
+
+def episode_seed(base_seed: int, episode: int) -> int:
+    """The seed of one episode of a collection or an evaluation.
+
+    Args:
+        base_seed: Seed of the collection or evaluation, non-negative.
+        episode: Index of the episode, from 0.
+
+    Returns:
+        63 bits: a signed word, yet so many that no two episodes share a seed.
+
+    Example:
+        >>> episode_seed(0, 0) != episode_seed(0, 1)
+        True
+    """
+    sequence = np.random.SeedSequence((base_seed, episode))
+    return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def make_wrapped_environment(environment_id: str, **kwargs: Any) -> Any:
+    """Makes an OGBench environment without a renderer, in Gymnasium's wrappers.
+
+    Args:
+        environment_id: Gymnasium id.
+        **kwargs: For the environment's constructor.
+
+    Returns:
+        A ``gymnasium.Env``, with the time limit that it is registered with, if any.
+
+    Raises:
+        MissingPackageError: If the simulator is not installed.
+    """
+    try:
+        import gymnasium
+        import ogbench  # noqa: F401  (registers the environments)
+    except ImportError as error:
+        raise MissingPackageError(
+            f"making {environment_id} needs the simulator ({error}); install it "
+            "with `pip install 'vast-rl[eval]'`"
+        ) from error
+    with known_warnings_ignored():
+        environment = gymnasium.make(environment_id, disable_env_checker=True, **kwargs)
+    # A maze writes its model to a temporary file, loads that and leaves it behind.
+    model = Path(getattr(environment.unwrapped, "fullpath", ""))
+    if model.parent == Path(tempfile.gettempdir()):
+        model.unlink(missing_ok=True)
+    return environment
 
 
 def make_environment(environment_id: str, **kwargs: Any) -> Any:
@@ -25,23 +73,7 @@ def make_environment(environment_id: str, **kwargs: Any) -> Any:
     Raises:
         MissingPackageError: If the simulator is not installed.
     """
-    try:
-        import gymnasium
-        import ogbench  # noqa: F401  (registers the environments)
-    except ImportError as error:
-        raise MissingPackageError(
-            f"making {environment_id} needs the simulator ({error}); install it "
-            "with `pip install 'vast-rl[pipeline]'`"
-        ) from error
-    with _known_warnings_ignored():
-        environment = gymnasium.make(
-            environment_id, disable_env_checker=True, **kwargs
-        ).unwrapped
-    # A maze writes its model to a temporary file, loads that and leaves it behind.
-    model = Path(getattr(environment, "fullpath", ""))
-    if model.parent == Path(tempfile.gettempdir()):
-        model.unlink(missing_ok=True)
-    return environment
+    return make_wrapped_environment(environment_id, **kwargs).unwrapped
 
 
 @contextlib.contextmanager
@@ -66,7 +98,7 @@ def numpy_seeded(seed: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _known_warnings_ignored() -> Iterator[None]:
+def known_warnings_ignored() -> Iterator[None]:
     """Hides what the simulator warns of and nobody can act on."""
     with warnings.catch_warnings():
         # It looks for a display when loaded, though nothing is ever drawn on one.

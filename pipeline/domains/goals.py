@@ -22,7 +22,7 @@ from pipeline.domains.datasets import (
     find_environment,
 )
 from pipeline.domains.environments import (
-    _known_warnings_ignored,
+    known_warnings_ignored,
     make_environment,
     numpy_seeded,
 )
@@ -75,7 +75,7 @@ def read_tasks(domain: Domain, tasks: Sequence[int] = TASKS) -> tuple[Task, ...]
     # One environment serves all tasks: making it takes a second or two.
     environment = make_environment(domain.environment_id, **_FIXED_GOALS[domain.family])
     found = []
-    with numpy_seeded(0), _known_warnings_ignored():
+    with numpy_seeded(0), known_warnings_ignored():
         for task, there in zip(tasks, evaluated_in, strict=True):
             environment.reset(seed=0, options={"task_id": task})
             found.append(

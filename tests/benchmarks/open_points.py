@@ -32,6 +32,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from pipeline.domains.datasets import TaskEnvironment
 from pipeline.store.reader import Store
 from trainer.agents.base import Metrics
 from trainer.agents.vast import VAST
@@ -40,7 +41,6 @@ from trainer.config import Config
 from trainer.data.horizon_windows import HorizonBatch, HorizonSampler
 from trainer.data.sampling import Array
 from trainer.data.table import RowTable, load_table
-from trainer.evaluation.environments import EnvironmentSpec
 from trainer.evaluation.rollouts import AgentActor, RolloutPool
 from trainer.nn.networks import Params
 from trainer.runs.run import describe_run
@@ -243,7 +243,7 @@ def store_cell(given: argparse.Namespace, base: VASTConfig) -> Cell:
         if not given.episodes:
             return found
         actor = AgentActor(agent)
-        spec = EnvironmentSpec(task.environment_id, task.environment_kwargs)
+        spec = TaskEnvironment(task.environment_id, task.environment_kwargs)
         with RolloutPool(spec, environments=given.episodes, workers=2) as pool:
             for figures, params in zip(found, trained, strict=True):
                 played = pool.rollout(

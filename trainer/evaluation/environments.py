@@ -1,8 +1,8 @@
 """Environments in worker processes: each knows its episodes and starts the next itself.
 
-Knows Gymnasium, OGBench and NumPy, and imports the first two only where a worker
-needs them. Knows nothing of JAX, agents or files, so a worker starts quickly and
-touches no accelerator.
+Knows NumPy and, through ``pipeline.domains``, Gymnasium and OGBench, which are imported
+only where a worker needs them. Knows nothing of JAX, agents or files, so a worker
+starts quickly and touches no accelerator.
 
 Dimensions: E environments of one worker, S observation, A action.
 """
@@ -10,38 +10,30 @@ Dimensions: E environments of one worker, S observation, A action.
 import contextlib
 import os
 import signal
-import tempfile
 import traceback
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.store.errors import MissingPackageError, UsageError
+from pipeline.domains.datasets import TaskEnvironment
+from pipeline.domains.environments import (
+    episode_seed,
+    known_warnings_ignored,
+    make_wrapped_environment,
+)
+from pipeline.store.errors import UsageError
 from trainer.evaluation.child import Failure
 
 Float32 = npt.NDArray[np.float32]
 SuccessTiming = Literal["pre", "post"]
 
 IDLE = -1
-
-
-@dataclass(frozen=True)
-class EnvironmentSpec:
-    """Which environment to act in.
-
-    Attributes:
-        environment_id: Gymnasium id.
-        kwargs: What ``gymnasium.make`` needs besides the id.
-    """
-
-    environment_id: str
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
+# NumPy's global generator and Gymnasium's spaces take seeds of one word.
+_SEED_BITS = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -91,56 +83,22 @@ class Turn(NamedTuple):
     finished: tuple[Episode, ...]
 
 
-def episode_seed(evaluation_seed: int, episode: int) -> int:
-    """Seed of one episode's environment, 31 bits.
-
-    Args:
-        evaluation_seed: Of the evaluation, not negative.
-        episode: Number of the episode, from 0.
-
-    Returns:
-        A number that depends on both and on nothing else.
-
-    Example:
-        >>> episode_seed(0, 1) == episode_seed(1, 0)
-        False
-    """
-    sequence = np.random.SeedSequence((evaluation_seed, episode))
-    return int(sequence.generate_state(1)[0] >> 1)
-
-
-def make_environment(spec: EnvironmentSpec) -> Any:
-    """Makes an environment with its time limit and without a renderer.
+def make_task_environment(spec: TaskEnvironment) -> Any:
+    """Makes the environment of a task, in which every episode comes to an end.
 
     Args:
         spec: Which one.
 
     Returns:
-        A ``gymnasium.Env``.
+        A ``gymnasium.Env`` with a time limit and without a renderer.
 
     Raises:
         MissingPackageError: If the simulator is not installed.
         UsageError: If the environment has no time limit, so episodes might not end.
     """
-    try:
-        import gymnasium
-        import ogbench  # noqa: F401  (registers the environments)
-    except ImportError as error:
-        raise MissingPackageError(
-            f"acting in {spec.environment_id} needs the simulator, and it is not "
-            f"installed here ({error}); pip install 'vast-rl[eval]'"
-        ) from error
-    with warnings.catch_warnings():
-        # OGBench states bounds in double precision and asks for single.
-        warnings.filterwarnings("ignore", message=".*precision lowered by casting")
-        environment = gymnasium.make(
-            spec.environment_id, disable_env_checker=True, **spec.kwargs
-        )
+    environment = make_wrapped_environment(spec.environment_id, **spec.kwargs)
+    with known_warnings_ignored():
         _keep_action_space(environment.unwrapped)
-    # A maze writes its model to a temporary file, loads that and leaves it behind.
-    model = Path(getattr(environment.unwrapped, "fullpath", ""))
-    if model.parent == Path(tempfile.gettempdir()):
-        model.unlink(missing_ok=True)
     if getattr(environment.spec, "max_episode_steps", None) is None:
         raise UsageError(
             f"{spec.environment_id}: expected an environment with a time limit, this "
@@ -153,7 +111,7 @@ def read_facts(environment: Any) -> EnvironmentFacts:
     """Reads the facts of an environment.
 
     Args:
-        environment: As ``make_environment`` returned it.
+        environment: As ``make_task_environment`` returned it.
 
     Returns:
         Its facts.
@@ -188,7 +146,7 @@ class EpisodeEnvironment:
     environments of the process.
 
     Args:
-        environment: As ``make_environment`` returned it.
+        environment: As ``make_task_environment`` returned it.
         evaluation_seed: Not negative.
         episodes: Their numbers, in order; with none left it is idle.
     """
@@ -248,7 +206,7 @@ class EpisodeEnvironment:
             self.observation = np.zeros_like(self.observation)
             return
         self.episode = self._waiting.pop()
-        seed = episode_seed(self._seed, self.episode)
+        seed = episode_seed(self._seed, self.episode) & _SEED_BITS
         self._numpy_state = np.random.RandomState(seed).get_state()
         self._environment.action_space.seed(seed)  # Resets draw from it.
         with self._own_numpy_state():
@@ -267,7 +225,7 @@ class EpisodeEnvironment:
             np.random.set_state(outer)  # noqa: NPY002
 
 
-def serve(connection: Connection, spec: EnvironmentSpec) -> None:
+def serve(connection: Connection, spec: TaskEnvironment) -> None:
     """Runs one worker: makes environments and steps them as its parent asks.
 
     First it makes one environment and sends its ``EnvironmentFacts``. Then it answers
@@ -291,7 +249,7 @@ def serve(connection: Connection, spec: EnvironmentSpec) -> None:
     os.environ["MUJOCO_GL"] = "disabled"
     doing = "making the environment"
     try:
-        made = [make_environment(spec)]
+        made = [make_task_environment(spec)]
         connection.send(read_facts(made[0]))
         running: list[EpisodeEnvironment] = []
         while True:
@@ -300,7 +258,7 @@ def serve(connection: Connection, spec: EnvironmentSpec) -> None:
             if isinstance(message, tuple):
                 evaluation_seed, queues = message
                 doing = "making the environment"
-                made += [make_environment(spec) for _ in queues[len(made) :]]
+                made += [make_task_environment(spec) for _ in queues[len(made) :]]
                 doing = "starting the first episodes"
                 running = [
                     EpisodeEnvironment(environment, evaluation_seed, queue)

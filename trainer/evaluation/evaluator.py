@@ -16,8 +16,9 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from pipeline.domains.datasets import TaskEnvironment
 from pipeline.store.errors import DataFormatError
-from trainer.evaluation.environments import EnvironmentFacts, EnvironmentSpec
+from trainer.evaluation.environments import EnvironmentFacts
 from trainer.evaluation.rollouts import AgentActor, RolloutPool, usable_cores
 from trainer.nn.networks import Params
 from trainer.runs.evaluations import Evaluation, append_evaluation, evaluation_key
@@ -28,7 +29,7 @@ from trainer.runs.success_rates import Score
 _SINGLE_TASK = re.compile(r"(?<=-singletask-task)\d+(?=-)")
 
 
-def task_environment(run: Run, task: int) -> EnvironmentSpec:
+def task_environment(run: Run, task: int) -> TaskEnvironment:
     """The environment of a task, which need not be the one a run is trained for.
 
     A policy here knows its task by the rewards it was trained on and is shown no goal.
@@ -49,9 +50,9 @@ def task_environment(run: Run, task: int) -> EnvironmentSpec:
     own = run.task
     kwargs = dict(own.environment_kwargs)
     if task == own.task:
-        return EnvironmentSpec(own.environment_id, kwargs)
+        return TaskEnvironment(own.environment_id, kwargs)
     if "reward_task_id" in kwargs:
-        return EnvironmentSpec(own.environment_id, kwargs | {"reward_task_id": task})
+        return TaskEnvironment(own.environment_id, kwargs | {"reward_task_id": task})
     other, found = _SINGLE_TASK.subn(str(task), own.environment_id)
     if not found:
         raise DataFormatError(
@@ -59,7 +60,7 @@ def task_environment(run: Run, task: int) -> EnvironmentSpec:
             f"to find task {task} beside it; this run can be evaluated in its own task "
             f"{own.task} only"
         )
-    return EnvironmentSpec(other, kwargs)
+    return TaskEnvironment(other, kwargs)
 
 
 class Evaluator:
@@ -263,7 +264,7 @@ def episode_bars(console: Console) -> Progress:
     )
 
 
-def _check_fits(run: Run, spec: EnvironmentSpec, facts: EnvironmentFacts) -> None:
+def _check_fits(run: Run, spec: TaskEnvironment, facts: EnvironmentFacts) -> None:
     """Refuses an environment of another shape than the data's."""
     for name in ("observation_dim", "action_dim"):
         trained, there = getattr(run.facts, name), getattr(facts, name)
@@ -276,7 +277,7 @@ def _check_fits(run: Run, spec: EnvironmentSpec, facts: EnvironmentFacts) -> Non
 
 
 def _warn_of_timing(
-    run: Run, spec: EnvironmentSpec, facts: EnvironmentFacts, console: Console
+    run: Run, spec: TaskEnvironment, facts: EnvironmentFacts, console: Console
 ) -> None:
     """Says in one line if success is judged at another moment than in the data."""
     if facts.success_timing != run.task.success_timing:

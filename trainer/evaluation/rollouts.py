@@ -17,6 +17,7 @@ import jax
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.domains.datasets import TaskEnvironment
 from pipeline.store.errors import UsageError
 from trainer.agents.base import Agent
 from trainer.errors import EvaluationError
@@ -24,7 +25,6 @@ from trainer.evaluation.child import Child
 from trainer.evaluation.environments import (
     IDLE,
     EnvironmentFacts,
-    EnvironmentSpec,
     Episode,
     Turn,
     serve,
@@ -132,7 +132,7 @@ class RolloutPool:
 
     def __init__(
         self,
-        spec: EnvironmentSpec,
+        spec: TaskEnvironment,
         *,
         environments: int = DEFAULT_ENVIRONMENTS,
         workers: int,

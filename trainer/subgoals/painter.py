@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.domains.datasets import TaskEnvironment
 from trainer.errors import EvaluationError
 from trainer.evaluation.child import Child, Failure
 from trainer.evaluation.environments import (
-    EnvironmentSpec,
     EpisodeEnvironment,
-    make_environment,
+    make_task_environment,
 )
 from trainer.subgoals.opengl import NoBackendError, choose_backends, use_backend
 
@@ -68,7 +68,7 @@ class Painter:
     """
 
     def __init__(
-        self, spec: EnvironmentSpec, *, width: int = 480, height: int = 360
+        self, spec: TaskEnvironment, *, width: int = 480, height: int = 360
     ) -> None:
         self._spec = spec
         self._size = (height, width)
@@ -151,13 +151,13 @@ class Painter:
 
 
 def _serve(
-    connection: Connection, backend: str, spec: EnvironmentSpec, size: tuple[int, int]
+    connection: Connection, backend: str, spec: TaskEnvironment, size: tuple[int, int]
 ) -> None:
     """Runs the child: replays and draws as its parent asks, until that is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         use_backend(backend)
-        easel = _Easel(make_environment(spec), size)
+        easel = _Easel(make_task_environment(spec), size)
         connection.send(None)
         with contextlib.closing(easel):
             while True:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from pipeline.domains.datasets import TaskEnvironment
 from pipeline.store.errors import DataFormatError
 from tests.runs import LIMIT, FakeTrainer, make_run
-from trainer.evaluation.environments import EnvironmentSpec
 from trainer.evaluation.evaluate import evaluate_run
 from trainer.evaluation.evaluator import task_environment
 from trainer.runs.evaluations import Evaluation, append_evaluation, read_evaluations
@@ -95,7 +95,7 @@ def test_another_task_is_labelled(run: Path) -> None:
 def test_the_environment_of_another_task() -> None:
     run = make_run()
     kwargs = run.task.environment_kwargs
-    assert task_environment(run, 1) == EnvironmentSpec("pointmaze-medium-v0", kwargs)
+    assert task_environment(run, 1) == TaskEnvironment("pointmaze-medium-v0", kwargs)
     assert task_environment(run, 4).kwargs == {**kwargs, "reward_task_id": 4}
 
     def arm(environment_id: str) -> Run:
@@ -105,11 +105,11 @@ def test_the_environment_of_another_task() -> None:
         return dataclasses.replace(run, task=task)
 
     cube = arm("cube-single-singletask-task1-v0")
-    assert task_environment(cube, 5) == EnvironmentSpec(
+    assert task_environment(cube, 5) == TaskEnvironment(
         "cube-single-singletask-task5-v0"
     )
     other = arm("walker-v2")
-    assert task_environment(other, 1) == EnvironmentSpec("walker-v2")
+    assert task_environment(other, 1) == TaskEnvironment("walker-v2")
     with pytest.raises(DataFormatError, match="evaluated in its own task 1 only"):
         task_environment(other, 2)
 

@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from pipeline.domains.datasets import TaskEnvironment
 from trainer.errors import EvaluationError
-from trainer.evaluation.environments import IDLE, EnvironmentSpec, Episode, episode_seed
+from trainer.evaluation.environments import IDLE, Episode
 from trainer.evaluation.rollouts import AgentActor, RolloutPool
 
 LIMIT = 300
@@ -23,8 +24,8 @@ KWARGS = {
     "add_noise_to_goal": False,
     "max_episode_steps": LIMIT,  # Shorter than usual, to save time.
 }
-PRE = EnvironmentSpec("pointmaze-medium-v0", {**KWARGS, "success_timing": "pre"})
-POST = EnvironmentSpec("pointmaze-medium-v0", {**KWARGS, "success_timing": "post"})
+PRE = TaskEnvironment("pointmaze-medium-v0", {**KWARGS, "success_timing": "pre"})
+POST = TaskEnvironment("pointmaze-medium-v0", {**KWARGS, "success_timing": "post"})
 ENVIRONMENTS = 3
 
 # Centres of the cells from the start of task 1 to its goal, in metres.
@@ -112,12 +113,6 @@ def test_seeds_change_the_start(pool: RolloutPool) -> None:
     assert starts[:2] == starts[4:]
 
 
-def test_seeds_of_episodes_do_not_repeat() -> None:
-    seeds = {episode_seed(a, b) for a in range(20) for b in range(100)}
-    assert len(seeds) == 2000
-    assert episode_seed(0, 0) == 1484405855  # Changing it changes every evaluation.
-
-
 def test_success_timing_shifts_an_episode_by_one_step(
     pool: RolloutPool, played: list[Episode]
 ) -> None:
@@ -183,7 +178,7 @@ def test_agents_act_with_keys_of_seed_episode_and_step() -> None:
 
 def test_an_environment_that_cannot_be_made_is_one_error() -> None:
     before = set(multiprocessing.active_children())
-    spec = EnvironmentSpec("pointmaze-nowhere-v0")
+    spec = TaskEnvironment("pointmaze-nowhere-v0")
     with (
         pytest.raises(EvaluationError, match=r"pointmaze-nowhere-v0, worker 0: .*mak"),
         RolloutPool(spec, workers=2),
@@ -262,7 +257,7 @@ def test_workers_import_neither_jax_nor_more_than_they_need() -> None:
 def test_other_environments_are_functions_of_seeds_too(
     name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    spec = EnvironmentSpec(f"{name}-singletask-task1-v0")
+    spec = TaskEnvironment(f"{name}-singletask-task1-v0")
 
     def wild(
         observations: npt.NDArray[Any],

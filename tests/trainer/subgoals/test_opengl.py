@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pipeline.domains.datasets import TaskEnvironment
 from trainer.errors import EvaluationError
 from trainer.evaluation.environments import (
-    EnvironmentSpec,
     EpisodeEnvironment,
-    make_environment,
+    make_task_environment,
 )
 from trainer.subgoals.opengl import NoBackendError, choose_backends
 from trainer.subgoals.painter import Painter, PhysicsState
 
-ANT = EnvironmentSpec("antmaze-medium-singletask-task1-v0")
+ANT = TaskEnvironment("antmaze-medium-singletask-task1-v0")
 SIZE = {"width": 96, "height": 72}
 
 
@@ -27,9 +27,9 @@ def draws_here() -> bool:
     return any((Path(f) / name).exists() for f in folders for name in names)
 
 
-def record(spec: EnvironmentSpec, steps: int) -> tuple[Any, Any]:
+def record(spec: TaskEnvironment, steps: int) -> tuple[Any, Any]:
     """Observations and actions of a wild episode 2 of seed 7."""
-    environment = make_environment(spec)
+    environment = make_task_environment(spec)
     player = EpisodeEnvironment(environment, 7, [2])
     width = environment.action_space.shape[0]
     observations, actions = [], []
@@ -59,7 +59,7 @@ def test_without_a_backend_there_is_one_line(
     )
     with (
         pytest.raises(NoBackendError) as raised,
-        Painter(EnvironmentSpec("pointmaze-medium-v0")),
+        Painter(TaskEnvironment("pointmaze-medium-v0")),
     ):
         pass
     message = str(raised.value)
@@ -116,7 +116,7 @@ def test_a_picture_or_one_line(monkeypatch: pytest.MonkeyPatch, devices: str) ->
 def test_every_domain_draws(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     assert draws_here(), "this machine cannot draw; install libegl1 and libgl1-mesa-dri"
     monkeypatch.delenv("MUJOCO_GL", raising=False)
-    spec = EnvironmentSpec(f"{name}-singletask-task1-v0")
+    spec = TaskEnvironment(f"{name}-singletask-task1-v0")
     observations, actions = record(spec, steps=20)
     with Painter(spec, **SIZE) as painter:
         states = painter.replay(7, 2, observations, actions)

@@ -1,0 +1,55 @@
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.domains.environments import (
+    episode_seed,
+    make_environment,
+    make_wrapped_environment,
+    numpy_seeded,
+)
+from pipeline.store.errors import MissingPackageError
+
+
+def test_seeds_of_episodes_are_pinned_and_apart():
+    # Collections are named by their base seed: these numbers must never change.
+    assert episode_seed(0, 0) == 7896617691693857887
+    assert episode_seed(0, 1) == 2918264622725855778
+    assert episode_seed(1, 0) == 3717377837946358015
+    seeds = {
+        episode_seed(base, episode) for base in range(3) for episode in range(3000)
+    }
+    assert len(seeds) == 9000
+    assert max(seeds) < 2**63
+
+
+def test_a_maze_leaves_no_model_behind():
+    before = set(Path(tempfile.gettempdir()).iterdir())
+    wrapped = make_wrapped_environment("pointmaze-medium-v0")
+    bare = make_environment("pointmaze-medium-v0")
+    assert bare is bare.unwrapped
+    assert wrapped is not wrapped.unwrapped
+    assert wrapped.spec.max_episode_steps is not None
+    models = set(Path(tempfile.gettempdir()).iterdir()) - before
+    assert not [path for path in models if path.suffix == ".xml"]
+
+
+def test_a_machine_without_the_simulator_is_told_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ogbench", None)
+    with pytest.raises(
+        MissingPackageError, match=r"making cube-x needs .*vast-rl\[eval\]"
+    ):
+        make_environment("cube-x")
+
+
+def test_numpys_generator_is_lent_and_given_back():
+    before = np.random.get_state()[1].tolist()  # noqa: NPY002
+    drawn = []
+    for seed in (7, 7, 2**40):
+        with numpy_seeded(seed):
+            drawn.append(np.random.random())  # noqa: NPY002
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert np.random.get_state()[1].tolist() == before  # noqa: NPY002
