@@ -17,9 +17,9 @@ import pydantic
 
 from trainer.agents import AGENTS, DEFAULT_AGENT, AgentConfig
 from trainer.agents.vast_config import VASTConfig
-from trainer.data.feed import FeedConfig
+from trainer.data.feed_config import FeedConfig
 from trainer.errors import ConfigError
-from trainer.parallel.mesh import MeshConfig
+from trainer.parallel.mesh_shape import MeshConfig
 
 TASKS = range(1, 6)
 # Of trainer.*: what makes a run another one.

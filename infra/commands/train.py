@@ -225,12 +225,14 @@ class Train:
                 f"{duration(hours)}{used} for {trainer.steps:,} updates at {rate:g} "
                 f"updates/s ({source})"
             )
+        from trainer.agents.vast_config import VASTConfig
+
         unknown = (
             f"hours not known: no measured rate at width {config.agent.width}, batch "
             f"{trainer.batch_size}, {trainer.seeds} seed(s); give --updates-per-s, "
             "updates_per_s of metrics.jsonl after a minute there"
         )
-        if chips is None or config.agent.name != "vast":
+        if chips is None or not isinstance(config.agent, VASTConfig):
             return unknown
         shape = scale.Shape(
             width=config.agent.width,

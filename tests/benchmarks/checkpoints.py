@@ -25,8 +25,10 @@ from pipeline.store.manifest import Task
 from trainer import config
 from trainer.costs import published
 from trainer.costs.random_data import random_table, shape_facts
-from trainer.data.feed import BatchSource, FeedConfig, make_feed
-from trainer.parallel.mesh import MeshConfig, make_mesh, replicated
+from trainer.data.feed import BatchSource, make_feed
+from trainer.data.feed_config import FeedConfig
+from trainer.parallel.mesh import make_mesh, replicated
+from trainer.parallel.mesh_shape import MeshConfig
 from trainer.runs.checkpoints import Checkpoints
 from trainer.runs.run import Run
 from trainer.step.state import abstract_state

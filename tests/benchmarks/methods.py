@@ -23,7 +23,8 @@ from trainer import config
 from trainer.agents import AGENTS, make_agent
 from trainer.costs import published
 from trainer.costs.random_data import draw_batches, random_table, shape_facts
-from trainer.parallel.mesh import MeshConfig, batch_sharding, make_mesh
+from trainer.parallel.mesh import batch_sharding, make_mesh
+from trainer.parallel.mesh_shape import MeshConfig
 from trainer.step.call import make_train_call
 from trainer.step.state import init_state
 

@@ -10,7 +10,7 @@ import tyro
 
 from trainer import config, errors
 from trainer.agents import AGENTS
-from trainer.agents.fql import FQLConfig
+from trainer.agents.fql_config import FQLConfig
 
 BASELINES = Path("configs/baselines")
 DATASETS = (

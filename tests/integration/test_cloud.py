@@ -36,11 +36,12 @@ from pipeline.store.manifest import DATASET_MANIFEST
 from pipeline.store.reader import Store
 from tests.fake_gcs import failing, forget_clients, serve
 from tests.trainer.evaluation.test_watch import steps_of, train_past, training, watched
-from trainer.agents.iql import IQLConfig
+from trainer.agents.iql_config import IQLConfig
 from trainer.cli import main as trainer_main
 from trainer.config import Config, TrainerConfig
 from trainer.data.block_window import ResidentRows
-from trainer.data.feed import BatchSource, FeedConfig, make_feed, open_rows
+from trainer.data.feed import BatchSource, make_feed, open_rows
+from trainer.data.feed_config import FeedConfig
 from trainer.evaluation.watch import Patience, watch_run
 from trainer.report.report import write_report
 from trainer.runs.checkpoints import Checkpoints

@@ -1,57 +1,75 @@
-"""The agents by name."""
+"""The agents by name: the one list that configurations and commands read.
 
+Settings are imported here, and an algorithm only where it is asked for: settings need
+no JAX, so that configurations can be read where nothing is trained.
+"""
+
+import functools
+import importlib
+import operator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
-from trainer.agents.base import Agent, DataFacts
-from trainer.agents.floq import Floq, FloqConfig
-from trainer.agents.fql import FQL, FQLConfig
-from trainer.agents.ifql import IFQL, IFQLConfig
-from trainer.agents.iql import IQL, IQLConfig
-from trainer.agents.qc import QC, QCConfig
-from trainer.agents.value_flows import ValueFlows, ValueFlowsConfig
-from trainer.agents.vast import VAST
+from trainer.agents.floq_config import FloqConfig
+from trainer.agents.fql_config import FQLConfig
+from trainer.agents.ifql_config import IFQLConfig
+from trainer.agents.iql_config import IQLConfig
+from trainer.agents.qc_config import QCConfig
+from trainer.agents.settings import AgentSettings
+from trainer.agents.value_flows_config import ValueFlowsConfig
 from trainer.agents.vast_config import VASTConfig
 
-AgentConfig = (
-    VASTConfig
-    | IQLConfig
-    | FQLConfig
-    | IFQLConfig
-    | QCConfig
-    | ValueFlowsConfig
-    | FloqConfig
-)
+if TYPE_CHECKING:
+    from trainer.agents.base import Agent, DataFacts
 
 
 @dataclass(frozen=True)
 class AgentKind:
-    """One entry of ``AGENTS``.
+    """One algorithm.
 
     Attributes:
-        config: Type of its hyperparameters.
-        agent: Its class, made from configuration and facts.
+        config: Type of its hyperparameters; the choices of ``name`` are the names it
+            goes by.
+        path: Module in this package, and class, made from configuration and facts.
     """
 
     config: type[Any]
-    agent: type[Any]
+    path: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names it goes by, such as with returns of one step and of several."""
+        return get_args(get_type_hints(self.config)["name"])
+
+    @property
+    def agent(self) -> type[Any]:
+        """Its class; to ask for it imports JAX."""
+        module, _, name = self.path.partition(":")
+        kind: type[Any] = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+        return kind
 
 
-AGENTS: dict[str, AgentKind] = {
-    "vast": AgentKind(config=VASTConfig, agent=VAST),
-    "iql": AgentKind(config=IQLConfig, agent=IQL),
-    "fql": AgentKind(config=FQLConfig, agent=FQL),
-    "ifql": AgentKind(config=IFQLConfig, agent=IFQL),
-    "fql-n": AgentKind(config=FQLConfig, agent=FQL),
-    "ifql-n": AgentKind(config=IFQLConfig, agent=IFQL),
-    "qc": AgentKind(config=QCConfig, agent=QC),
-    "value-flows": AgentKind(config=ValueFlowsConfig, agent=ValueFlows),
-    "floq": AgentKind(config=FloqConfig, agent=Floq),
-}
+_KINDS = (
+    AgentKind(VASTConfig, "vast:VAST"),
+    AgentKind(IQLConfig, "iql:IQL"),
+    AgentKind(FQLConfig, "fql:FQL"),
+    AgentKind(IFQLConfig, "ifql:IFQL"),
+    AgentKind(QCConfig, "qc:QC"),
+    AgentKind(ValueFlowsConfig, "value_flows:ValueFlows"),
+    AgentKind(FloqConfig, "floq:Floq"),
+)
+AGENTS = {name: kind for kind in _KINDS for name in kind.names}
 DEFAULT_AGENT = "vast"
 
+# Any agent's hyperparameters: their union, by which a configuration is decoded. What
+# all of them have is what type checkers know of one.
+if TYPE_CHECKING:
+    AgentConfig = AgentSettings
+else:
+    AgentConfig = functools.reduce(operator.or_, (kind.config for kind in _KINDS))
 
-def make_agent(config: AgentConfig, facts: DataFacts) -> Agent:
+
+def make_agent(config: AgentConfig, facts: "DataFacts") -> "Agent":
     """Builds the agent that a configuration names.
 
     Args:

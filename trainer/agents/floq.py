@@ -27,83 +27,28 @@ Dimensions: B batch, S observation, A action, E = 2 critics, R noises.
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from trainer.agents.base import AgentState, Metrics
+from trainer.agents.floq_config import FloqConfig
 from trainer.agents.parts.baseline import (
     CRITICS,
     BaselineAgent,
-    BaselineConfig,
     clip_actions,
     figures,
 )
 from trainer.agents.parts.flow_policies import DistilledPolicy, FlowPolicy
 from trainer.data.nstep_windows import NStepBatch, NStepSampler
-from trainer.errors import ConfigError
 from trainer.nn import flow, losses, networks
-from trainer.nn.losses import Aggregation
 from trainer.nn.networks import MLP, Params
 
 _FOURIER = 64
 # Of the encoding's deviation, beyond the outer edges: from there on single precision
 # would divide zero by zero.
 _FARTHEST = 4.0
-
-
-@dataclass(frozen=True)
-class FloqConfig(BaselineConfig):
-    """Hyperparameters, besides those of ``BaselineConfig``.
-
-    Attributes:
-        name: Of the agent.
-        alpha: Weight of the policy's distillation; by data set.
-        aggregation: Of the target fields. The policy always raises the critics' mean.
-        flow_steps: Euler steps of a sample of actions.
-        normalize_q: Whether the policy's Q term is divided by its mean size.
-        critic_depth: Hidden layers of the field, as wide as all others; by data set.
-        critic_steps: J, Euler steps of a value.
-        noises: R, noises that a value is averaged over.
-        noise_share: κ, of the interval noise is drawn from.
-        noise_interval: ``"scaled"`` as the code, or ``"top"`` as the paper.
-        bins: Edges of the bins that z is encoded by; one more than there are bins.
-        bin_deviation: Of the encoding, in widths of a bin.
-        reward_margin: Widens the bins' range at both ends, in units of reward.
-        time_features: ``"cosine"``, cos(t); or ``"fourier"``, cos(π j t) for j up to
-            64.
-        time_zero: Whether the field is trained at t = 0 only.
-    """
-
-    name: Literal["floq"] = "floq"
-    alpha: float = 10.0
-    aggregation: Aggregation = "mean"
-    flow_steps: int = 10
-    normalize_q: bool = False
-    critic_depth: int = 4
-    critic_steps: int = 8
-    noises: int = 8
-    noise_share: float = 0.1
-    noise_interval: Literal["scaled", "top"] = "scaled"
-    bins: int = 51
-    bin_deviation: float = 16.0
-    reward_margin: float = 0.01
-    time_features: Literal["cosine", "fourier"] = "cosine"
-    time_zero: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check_counts("flow_steps", "critic_depth", "critic_steps", "noises")
-        self.check_not_negative("alpha", "noise_share")
-        if self.bins < 2:
-            raise ConfigError(f"agent.bins: expected at least 2, got {self.bins}")
-        for name in ("bin_deviation", "reward_margin"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(
-                    f"agent.{name}: expected above 0, got {getattr(self, name)}"
-                )
 
 
 @dataclass(frozen=True)
@@ -342,16 +287,16 @@ class Floq(BaselineAgent):
 
     @cached_property
     def _field(self) -> MLP:
-        return self.config.network(1, layer_norm=True, depth=self.config.critic_depth)
+        return self.network(1, layer_norm=True, depth=self.config.critic_depth)
 
     @cached_property
     def _critic(self) -> MLP:
-        return self.config.network(1, layer_norm=True)
+        return self.network(1, layer_norm=True)
 
     @cached_property
     def _policy(self) -> DistilledPolicy:
         c = self.config
-        net = c.network(self.facts.action_dim, layer_norm=False)
+        net = self.network(self.facts.action_dim, layer_norm=False)
         return DistilledPolicy(
             FlowPolicy(net, c.flow_steps), net, alpha=c.alpha, normalize=c.normalize_q
         )

@@ -25,59 +25,22 @@ Dimensions: B batch, S observation, A action, E = 2 critics.
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
 from trainer.agents.base import AgentState, Metrics
+from trainer.agents.fql_config import FQLConfig
 from trainer.agents.parts.baseline import (
     CRITICS,
     BaselineAgent,
-    BaselineConfig,
     clip_actions,
     figures,
 )
 from trainer.agents.parts.flow_policies import DistilledPolicy, FlowPolicy
-from trainer.data.nstep_windows import NStepBatch, NStepSampler, WindowRule
+from trainer.data.nstep_windows import NStepBatch, NStepSampler
 from trainer.nn import losses, networks
-from trainer.nn.losses import Aggregation
 from trainer.nn.networks import MLP, Params
-
-
-@dataclass(frozen=True)
-class FQLConfig(BaselineConfig):
-    """Hyperparameters, besides those of ``BaselineConfig``.
-
-    Attributes:
-        name: ``"fql"``, or ``"fql-n"`` with returns of several steps.
-        n_step: Rewards summed before the critics are backed up.
-        window_rule: What happens at an episode's end and after success, see
-            ``NStepSampler``.
-        alpha: Weight of the distillation; by data set.
-        aggregation: Of the target critics. The policy always raises their mean.
-        flow_steps: Euler steps of a flow sample.
-        distance: To the flow's action: ``"mean"`` or ``"sum"`` over components.
-        target_actions: Whether the target critics judge one ``"shared"`` action or
-            ``"separate"`` ones.
-        normalize_q: Whether the policy's Q term is divided by its mean size.
-    """
-
-    name: Literal["fql", "fql-n"] = "fql"
-    n_step: int = 1
-    window_rule: WindowRule = "published"
-    alpha: float = 10.0
-    aggregation: Aggregation = "mean"
-    flow_steps: int = 10
-    distance: Literal["mean", "sum"] = "mean"
-    target_actions: Literal["shared", "separate"] = "shared"
-    normalize_q: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check_counts("n_step", "flow_steps")
-        self.check_not_negative("alpha")
-        self.check_name("fql-n", n_step=self.n_step, name=self.name)
 
 
 @dataclass(frozen=True)
@@ -196,12 +159,12 @@ class FQL(BaselineAgent):
 
     @cached_property
     def _critic(self) -> MLP:
-        return self.config.network(1, layer_norm=True)
+        return self.network(1, layer_norm=True)
 
     @cached_property
     def _policy(self) -> DistilledPolicy:
         c = self.config
-        net = c.network(self.facts.action_dim, layer_norm=False)
+        net = self.network(self.facts.action_dim, layer_norm=False)
         return DistilledPolicy(
             FlowPolicy(net, c.flow_steps),
             net,

@@ -16,49 +16,20 @@ Dimensions: B batch, S observation, A action, E = 2 critics.
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import jax
 
 from trainer.agents.base import AgentState, Metrics
+from trainer.agents.ifql_config import IFQLConfig
 from trainer.agents.parts.baseline import (
     BaselineAgent,
-    BaselineConfig,
     clip_actions,
     figures,
 )
 from trainer.agents.parts.flow_policies import FlowPolicy, pick_best
 from trainer.agents.parts.implicit_values import ImplicitValues
-from trainer.data.nstep_windows import NStepBatch, NStepSampler, WindowRule
+from trainer.data.nstep_windows import NStepBatch, NStepSampler
 from trainer.nn.networks import Params
-
-
-@dataclass(frozen=True)
-class IFQLConfig(BaselineConfig):
-    """Hyperparameters, besides those of ``BaselineConfig``.
-
-    Attributes:
-        name: ``"ifql"``, or ``"ifql-n"`` with returns of several steps.
-        n_step: Rewards summed before the critics are backed up from V.
-        window_rule: What happens at an episode's end and after success, see
-            ``NStepSampler``.
-        expectile: τ of the value loss.
-        candidates: Actions drawn at a step, of which the best by Q acts.
-        flow_steps: Euler steps of a flow sample.
-    """
-
-    name: Literal["ifql", "ifql-n"] = "ifql"
-    n_step: int = 1
-    window_rule: WindowRule = "published"
-    expectile: float = 0.9
-    candidates: int = 32
-    flow_steps: int = 10
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check_counts("n_step", "candidates", "flow_steps")
-        self.check_shares("expectile")
-        self.check_name("ifql-n", n_step=self.n_step, name=self.name)
 
 
 @dataclass(frozen=True)
@@ -128,10 +99,10 @@ class IFQL(BaselineAgent):
 
     @cached_property
     def _values(self) -> ImplicitValues:
-        net = self.config.network(1, layer_norm=True)
+        net = self.network(1, layer_norm=True)
         return ImplicitValues(net, self.config.expectile)
 
     @cached_property
     def _policy(self) -> FlowPolicy:
-        net = self.config.network(self.facts.action_dim, layer_norm=False)
+        net = self.network(self.facts.action_dim, layer_norm=False)
         return FlowPolicy(net, self.config.flow_steps)

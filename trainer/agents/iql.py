@@ -18,15 +18,14 @@ Dimensions: B batch, S observation, A action, E = 2 critics.
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
 from trainer.agents.base import AgentState, Metrics
+from trainer.agents.iql_config import IQLConfig
 from trainer.agents.parts.baseline import (
     BaselineAgent,
-    BaselineConfig,
     clip_actions,
     figures,
 )
@@ -34,31 +33,6 @@ from trainer.agents.parts.implicit_values import ImplicitValues
 from trainer.data.nstep_windows import NStepBatch, NStepSampler
 from trainer.nn import networks
 from trainer.nn.networks import MLP, Params
-
-
-@dataclass(frozen=True)
-class IQLConfig(BaselineConfig):
-    """Hyperparameters, besides those of ``BaselineConfig``.
-
-    Attributes:
-        name: Of the agent.
-        alpha: Of the policy's weights ``exp(alpha * advantage)``; by data set.
-        expectile: τ of the value loss.
-        max_weight: Largest weight of a sample in the policy's loss.
-        advantage_critics: ``"online"`` as the published code, or ``"target"`` as the
-            original implementation of IQL.
-    """
-
-    name: Literal["iql"] = "iql"
-    alpha: float = 10.0
-    expectile: float = 0.9
-    max_weight: float = 100.0
-    advantage_critics: Literal["online", "target"] = "online"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check_shares("expectile")
-        self.check_not_negative("alpha")
 
 
 @dataclass(frozen=True)
@@ -161,11 +135,9 @@ class IQL(BaselineAgent):
 
     @cached_property
     def _values(self) -> ImplicitValues:
-        net = self.config.network(1, layer_norm=True)
+        net = self.network(1, layer_norm=True)
         return ImplicitValues(net, self.config.expectile)
 
     @cached_property
     def _actor(self) -> MLP:
-        return self.config.network(
-            self.facts.action_dim, layer_norm=False, output_scale=0.01
-        )
+        return self.network(self.facts.action_dim, layer_norm=False, output_scale=0.01)

@@ -17,7 +17,6 @@ Dimensions: B batch, S observation, A action, h chunk, N candidates, E = 2 criti
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -26,41 +25,14 @@ from trainer.agents.base import AgentState, Metrics
 from trainer.agents.parts.baseline import (
     CRITICS,
     BaselineAgent,
-    BaselineConfig,
     clip_actions,
     figures,
 )
 from trainer.agents.parts.flow_policies import FlowPolicy, pick_best
-from trainer.data.nstep_windows import NStepBatch, NStepSampler, WindowRule
+from trainer.agents.qc_config import QCConfig
+from trainer.data.nstep_windows import NStepBatch, NStepSampler
 from trainer.nn import losses, networks
-from trainer.nn.losses import Aggregation
 from trainer.nn.networks import MLP, Params
-
-
-@dataclass(frozen=True)
-class QCConfig(BaselineConfig):
-    """Hyperparameters, besides those of ``BaselineConfig``.
-
-    Attributes:
-        name: Of the agent.
-        n_step: h, actions of a chunk and rewards summed before the backup.
-        window_rule: What happens at an episode's end and after success, see
-            ``NStepSampler``.
-        candidates: Chunks drawn, of which the best by Q is taken.
-        aggregation: Of the critics, for choosing and for targets.
-        flow_steps: Euler steps of a flow sample.
-    """
-
-    name: Literal["qc"] = "qc"
-    n_step: int = 5
-    window_rule: WindowRule = "published"
-    candidates: int = 32
-    aggregation: Aggregation = "mean"
-    flow_steps: int = 10
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check_counts("n_step", "candidates", "flow_steps")
 
 
 @dataclass(frozen=True)
@@ -200,12 +172,12 @@ class QC(BaselineAgent):
 
     @cached_property
     def _critic(self) -> MLP:
-        return self.config.network(1, layer_norm=True)
+        return self.network(1, layer_norm=True)
 
     @cached_property
     def _policy(self) -> FlowPolicy:
         size = self.chunk * self.facts.action_dim
-        net = self.config.network(size, layer_norm=False)
+        net = self.network(size, layer_norm=False)
         return FlowPolicy(net, self.config.flow_steps)
 
 

@@ -27,7 +27,6 @@ Dimensions: B batch, S observation, A action, E = 2 fields, N candidates.
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +35,6 @@ from trainer.agents.base import AgentState, Metrics
 from trainer.agents.parts.baseline import (
     CRITICS,
     BaselineAgent,
-    BaselineConfig,
     clip_actions,
     figures,
 )
@@ -46,54 +44,10 @@ from trainer.agents.parts.flow_policies import (
     pick_best,
     squared_distance,
 )
+from trainer.agents.value_flows_config import ValueFlowsConfig
 from trainer.data.nstep_windows import NStepBatch, NStepSampler
-from trainer.errors import ConfigError
 from trainer.nn import flow, losses, networks
-from trainer.nn.losses import Aggregation
 from trainer.nn.networks import MLP, Params
-
-
-@dataclass(frozen=True)
-class ValueFlowsConfig(BaselineConfig):
-    """Hyperparameters, besides those of ``BaselineConfig``.
-
-    Attributes:
-        name: Of the agent.
-        end_weight: λ_B, of the loss towards end points; by data set.
-        path_weight: λ_D, of the loss towards points on the way.
-        confidence: c, of the weights ``sigmoid(-c / spread) + 1/2``; by data set.
-        return_aggregation: Of the fields' returns and velocities in targets.
-        aggregation: Of the fields' values and spreads.
-        candidates: Actions drawn at a step, of which the best by value acts.
-        flow_steps: Euler steps of a sample, of actions as of returns.
-        value_noises: Noises that a value is averaged over.
-        transported_velocity: Whether the on-the-way target is discounted and masked.
-        distill: Whether the one-step policy is made and trained.
-        alpha: Weight of its distillation.
-    """
-
-    name: Literal["value-flows"] = "value-flows"
-    end_weight: float = 1.0
-    path_weight: float = 1.0
-    confidence: float = 0.3
-    return_aggregation: Aggregation = "mean"
-    aggregation: Aggregation = "mean"
-    candidates: int = 16
-    flow_steps: int = 10
-    value_noises: int = 1
-    transported_velocity: bool = False
-    distill: bool = True
-    alpha: float = 10.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check_counts("candidates", "flow_steps", "value_noises")
-        self.check_not_negative("end_weight", "path_weight", "alpha")
-        if self.confidence <= 0:
-            # At 0 a spread of 0 would give 0 / 0.
-            raise ConfigError(
-                f"agent.confidence: expected above 0, got {self.confidence}"
-            )
 
 
 @dataclass(frozen=True)
@@ -437,11 +391,11 @@ class ValueFlows(BaselineAgent):
 
     @cached_property
     def _field(self) -> MLP:
-        return self.config.network(1, layer_norm=True)
+        return self.network(1, layer_norm=True)
 
     @cached_property
     def _actor(self) -> MLP:
-        return self.config.network(self.facts.action_dim, layer_norm=True)
+        return self.network(self.facts.action_dim, layer_norm=True)
 
     @cached_property
     def _policy(self) -> FlowPolicy:

@@ -28,7 +28,6 @@ from trainer.agents.base import AgentState, DataFacts, Metrics, observation_scal
 from trainer.agents.vast_config import VASTConfig
 from trainer.data.horizon_windows import (
     STATE_FIELDS,
-    EndingHorizonSampler,
     HorizonBatch,
     HorizonSampler,
 )
@@ -50,15 +49,7 @@ class VAST:
     @cached_property
     def sampler(self) -> HorizonSampler:
         """Windows with an intermediate row and a goal, see ``HorizonBatch``."""
-        c = self.config
-        kind = EndingHorizonSampler if c.success == "ends" else HorizonSampler
-        return kind(
-            max_horizon=c.max_horizon,
-            discount=c.discount,
-            min_horizon=c.min_horizon,
-            goal_shares=(c.goal_current, c.goal_future, c.goal_random),
-            goal_rule=c.goal_rule,
-        )
+        return self.config.make_sampler()
 
     def init(self, key: jax.Array) -> AgentState:
         """Draws fresh parameters; the target critics start as exact copies.

@@ -1,16 +1,28 @@
 """Hyperparameters of VAST, with our reading of every point the paper leaves open."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from trainer.data.horizon_windows import GoalRule
-from trainer.errors import ConfigError
-from trainer.nn.losses import Aggregation
-from trainer.nn.networks import Precision
+from trainer.agents.settings import (
+    AgentSettings,
+    Count,
+    Fraction,
+    NotNegative,
+    Positive,
+    Probability,
+    Range,
+    Share,
+)
+from trainer.data.horizon_windows import (
+    EndingHorizonSampler,
+    GoalRule,
+    HorizonSampler,
+)
+from trainer.nn.choices import Aggregation, Precision
 
 
 @dataclass(frozen=True)
-class VASTConfig:
+class VASTConfig(AgentSettings):
     """Hyperparameters; defaults are the paper's general ones (appendix B).
 
     Where readings were compared, the figures are in tests/benchmarks/README.md.
@@ -70,23 +82,23 @@ class VASTConfig:
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
 
     name: Literal["vast"] = "vast"
-    discount: float = 0.99
-    max_horizon: int = 25
-    min_horizon: int = 2
-    temperature: float = 0.05
-    candidates: int = 4
-    width: int = 512
-    depth: int = 4
-    learning_rate: float = 3e-4
-    clip_norm: float = 1.0
-    target_rate: float = 0.005
-    expectile: float = 0.9
-    composition: float = 0.5
-    flow_steps: int = 10
-    max_weight: float = 100.0
-    goal_current: float = 0.1
-    goal_future: float = 0.8
-    goal_random: float = 0.1
+    discount: Fraction = 0.99
+    max_horizon: Annotated[int, Range(least=2)] = 25
+    min_horizon: Annotated[int, Range(least=1, most=2)] = 2
+    temperature: NotNegative = 0.05
+    candidates: Count = 4
+    width: Count = 512
+    depth: Count = 4
+    learning_rate: Positive = 3e-4
+    clip_norm: Positive = 1.0
+    target_rate: Fraction = 0.005
+    expectile: Share = 0.9
+    composition: NotNegative = 0.5
+    flow_steps: Count = 10
+    max_weight: Positive = 100.0
+    goal_current: Probability = 0.1
+    goal_future: Probability = 0.8
+    goal_random: Probability = 0.1
     goal_rule: GoalRule = "uniform"
     aggregation: Aggregation = "min"
     weight_form: Literal["exp_beta", "beta_exp"] = "exp_beta"
@@ -98,16 +110,17 @@ class VASTConfig:
     rematerialise: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("width", "depth", "candidates", "flow_steps"):
-            if getattr(self, name) < 1:
-                raise ConfigError(
-                    f"agent.{name}: expected at least 1, got {getattr(self, name)}"
-                )
-        if not 0 < self.expectile < 1:
-            raise ConfigError(
-                f"agent.expectile: expected a value in (0, 1), got {self.expectile}"
-            )
-        if self.temperature < 0:
-            raise ConfigError(
-                f"agent.temperature: expected at least 0, got {self.temperature}"
-            )
+        super().__post_init__()
+        # Shares of goals have to sum to 1, which the sampler knows.
+        self.make_sampler()
+
+    def make_sampler(self) -> HorizonSampler:
+        """Makes the sampler of windows; raises ConfigError for what there cannot be."""
+        kind = EndingHorizonSampler if self.success == "ends" else HorizonSampler
+        return kind(
+            max_horizon=self.max_horizon,
+            discount=self.discount,
+            min_horizon=self.min_horizon,
+            goal_shares=(self.goal_current, self.goal_future, self.goal_random),
+            goal_rule=self.goal_rule,
+        )

@@ -8,13 +8,16 @@ import tyro
 from rich.console import Console
 from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 
+from trainer.agents import AGENTS
+
 if TYPE_CHECKING:
     from trainer.config import Config
 
-# The keys of trainer.agents.AGENTS, which it takes JAX to import.
-AgentName = Literal[
-    "vast", "iql", "fql", "ifql", "fql-n", "ifql-n", "qc", "value-flows", "floq"
-]
+# Type checkers cannot read the choices off the list of agents.
+if TYPE_CHECKING:
+    AgentName = str
+else:
+    AgentName = Literal[tuple(AGENTS)]
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ import psutil
 
 from pipeline.store.reader import Store
 from trainer.data.block_window import ResidentRows
-from trainer.data.feed import BatchSource, FeedConfig, make_feed, open_rows
+from trainer.data.feed import BatchSource, make_feed, open_rows
+from trainer.data.feed_config import FeedConfig
 from trainer.data.horizon_windows import HorizonSampler
 from trainer.data.sampling import uniform_numbers
 from trainer.data.table import RowTable, load_table

@@ -31,8 +31,9 @@ from trainer.costs.mesh_memory import devices_of, memory_of, parse_mesh
 from trainer.costs.network_shapes import optimised_layers, read_networks
 from trainer.costs.random_data import draw_batches, random_table, shape_facts
 from trainer.data.table import RowTable
-from trainer.nn.networks import Precision
-from trainer.parallel.mesh import MeshConfig, batch_sharding, make_mesh
+from trainer.nn.choices import Precision
+from trainer.parallel.mesh import batch_sharding, make_mesh
+from trainer.parallel.mesh_shape import MeshConfig
 from trainer.step.call import CALLS_AHEAD, fold_updates, make_train_call, update_seeds
 from trainer.step.state import TrainState, init_state
 from trainer.step.update import make_update
@@ -300,7 +301,8 @@ def _feed(
 ) -> Iterator[Any] | None:
     """What the trainer would be fed from these rows; None without Grain."""
     try:
-        from trainer.data.feed import BatchSource, FeedConfig, make_feed
+        from trainer.data.feed import BatchSource, make_feed
+        from trainer.data.feed_config import FeedConfig
     except ImportError:
         return None
     source = BatchSource(

@@ -17,7 +17,8 @@ from pipeline.store.errors import UsageError
 from trainer.agents import make_agent
 from trainer.agents.base import Agent, DataFacts
 from trainer.costs.random_data import batch_shapes
-from trainer.parallel.mesh import AXES, MeshConfig, make_mesh
+from trainer.parallel.mesh import make_mesh
+from trainer.parallel.mesh_shape import AXES, MeshConfig
 from trainer.step.call import make_train_call
 from trainer.step.state import TrainState, abstract_state, layout
 

@@ -4,12 +4,10 @@ Glossary for all agents: B batch, T time, S observation, A action, E ensemble, K
 maximum horizon, h chunk length.
 """
 
-from typing import Literal
-
 import jax
 import jax.numpy as jnp
 
-Aggregation = Literal["min", "mean"]
+from trainer.nn.choices import Aggregation
 
 
 def expectile_loss(difference: jax.Array, *, expectile: float) -> jax.Array:

@@ -12,9 +12,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from trainer.nn.choices import Precision
+
 Params = dict[str, Any]
 Activation = Literal["tanh", "gelu"]
-Precision = Literal["float32", "bfloat16"]
 
 _ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "tanh": jnp.tanh,

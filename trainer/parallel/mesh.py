@@ -19,27 +19,15 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from pipeline.store.errors import UsageError
 from trainer.nn import optimizers
-
-SEED, DATA, FSDP, TENSOR = AXES = ("seed", "data", "fsdp", "tensor")
-
-
-@dataclass(frozen=True)
-class MeshConfig:
-    """Devices by what they hold; one axis of -1 takes what the others leave.
-
-    Attributes:
-        seed: Devices the seeds are spread over.
-        data: Devices each batch is split over, the state copied to each.
-        fsdp: Devices each batch and the state are split over.
-        tensor: Devices every layer is split over; keep it within one host.
-    """
-
-    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
-
-    seed: int = 1
-    data: int = -1
-    fsdp: int = 1
-    tensor: int = 1
+from trainer.parallel.mesh_shape import (
+    AXES,
+    DATA,
+    FSDP,
+    SEED,
+    TENSOR,
+    MeshConfig,
+    mesh_sizes,
+)
 
 
 @dataclass(frozen=True)
@@ -99,34 +87,19 @@ def make_mesh(
             or parts of a batch cannot be split evenly.
     """
     devices = jax.devices() if devices is None else devices
-    sizes = [getattr(config, axis) for axis in AXES]
-    if sizes.count(-1) == 1:
-        known = -math.prod(sizes)
-        sizes[sizes.index(-1)] = max(1, len(devices) // max(1, known))
-    if min(sizes) < 1 or math.prod(sizes) != len(devices):
-        asked = ", ".join(f"{axis}={getattr(config, axis)}" for axis in AXES)
-        raise UsageError(
-            f"mesh: expected seed * data * fsdp * tensor to be the {len(devices)} "
-            f"devices here, got {asked}; set one of them to -1"
-        )
-    mesh = jax.make_mesh(
-        tuple(sizes), AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=devices
+    sizes = mesh_sizes(
+        config,
+        seeds=seeds,
+        batch_size=batch_size,
+        microbatches=microbatches,
+        devices=len(devices),
     )
-    rows = "trainer.batch_size" + (
-        " / trainer.microbatches" if microbatches > 1 else ""
+    return jax.make_mesh(
+        tuple(sizes.values()),
+        AXES,
+        axis_types=(AxisType.Auto,) * len(AXES),
+        devices=devices,
     )
-    for name, total, axes in (
-        ("trainer.seeds", seeds, (SEED,)),
-        (rows, batch_size // microbatches, (DATA, FSDP)),
-    ):
-        shards = _size(mesh, axes)
-        if total % shards:
-            raise UsageError(
-                f"{name} is {total}, which {shards} devices (mesh "
-                f"{' * '.join(axes)}) cannot share evenly; make it a multiple, or "
-                "the mesh axis smaller"
-            )
-    return mesh
 
 
 def state_shardings(shapes: Any, mesh: Mesh, rules: Sequence[Rule] = RULES) -> Any:

@@ -15,13 +15,13 @@ from jax.tree_util import Partial
 
 from trainer.agents.base import Agent, AgentState, Metrics
 from trainer.parallel.mesh import (
-    SEED,
     batch_sharding,
     gather_params,
     global_norm,
     replicated,
     scatter_params,
 )
+from trainer.parallel.mesh_shape import SEED
 from trainer.step.state import TrainState, layout
 from trainer.step.update import Update, make_update
 

@@ -24,9 +24,9 @@ import numpy as np
 
 from trainer.agents import AgentConfig, make_agent
 from trainer.agents.base import Agent
-from trainer.agents.fql import FQLConfig
-from trainer.agents.iql import IQLConfig
-from trainer.agents.qc import QCConfig
+from trainer.agents.fql_config import FQLConfig
+from trainer.agents.iql_config import IQLConfig
+from trainer.agents.qc_config import QCConfig
 from trainer.nn.networks import Params
 from trainer.toy import grid
 from trainer.toy.neural import DISCOUNT, NOISE, RECORDINGS

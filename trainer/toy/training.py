@@ -8,10 +8,12 @@ from collections.abc import Callable, Sequence
 import jax
 
 from trainer.agents.base import Agent
-from trainer.data.feed import BatchSource, FeedConfig, make_feed
+from trainer.data.feed import BatchSource, make_feed
+from trainer.data.feed_config import FeedConfig
 from trainer.data.table import RowTable
 from trainer.nn.networks import Params
-from trainer.parallel.mesh import MeshConfig, make_mesh
+from trainer.parallel.mesh import make_mesh
+from trainer.parallel.mesh_shape import MeshConfig
 from trainer.step.call import make_train_call
 from trainer.step.state import init_state
 

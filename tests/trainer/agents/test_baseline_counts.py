@@ -12,17 +12,18 @@ from tests.stores import make_facts, make_table
 from tests.trainer.agents import baseline_cases as cases
 from trainer.agents import AGENTS, make_agent
 from trainer.agents.base import Agent
-from trainer.agents.floq import FloqConfig
-from trainer.agents.fql import FQLConfig
-from trainer.agents.ifql import IFQLConfig
-from trainer.agents.iql import IQLConfig
-from trainer.agents.qc import QCConfig
-from trainer.agents.value_flows import ValueFlowsConfig
+from trainer.agents.floq_config import FloqConfig
+from trainer.agents.fql_config import FQLConfig
+from trainer.agents.ifql_config import IFQLConfig
+from trainer.agents.iql_config import IQLConfig
+from trainer.agents.qc_config import QCConfig
+from trainer.agents.value_flows_config import ValueFlowsConfig
 from trainer.data.sampling import uniform_numbers
 from trainer.evaluation.rollouts import AgentActor
 from trainer.nn import networks
 from trainer.nn.networks import MLP
-from trainer.parallel.mesh import MeshConfig, make_mesh
+from trainer.parallel.mesh import make_mesh
+from trainer.parallel.mesh_shape import MeshConfig
 from trainer.step.call import make_train_call
 from trainer.step.state import init_state
 

@@ -12,7 +12,8 @@ from scipy import stats
 from tests import references
 from tests.trainer.agents import baseline_cases as cases
 from tests.trainer.agents.baseline_cases import FACTS, TABLE, TINY, Losses
-from trainer.agents.floq import Floq, FloqConfig
+from trainer.agents.floq import Floq
+from trainer.agents.floq_config import FloqConfig
 
 TRAINS = {
     "field_loss": "field",

@@ -9,7 +9,8 @@ import pytest
 
 from tests.trainer.agents import baseline_cases as cases
 from tests.trainer.agents.baseline_cases import FACTS, TABLE, TINY, Losses
-from trainer.agents.fql import FQL, FQLConfig
+from trainer.agents.fql import FQL
+from trainer.agents.fql_config import FQLConfig
 from trainer.nn import flow
 
 TRAINS = {

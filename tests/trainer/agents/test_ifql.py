@@ -7,7 +7,8 @@ import pytest
 
 from tests.trainer.agents import baseline_cases as cases
 from tests.trainer.agents.baseline_cases import FACTS, TABLE, TINY, Losses
-from trainer.agents.ifql import IFQL, IFQLConfig
+from trainer.agents.ifql import IFQL
+from trainer.agents.ifql_config import IFQLConfig
 
 TRAINS = {"value_loss": "value", "critic_loss": "critic", "flow_loss": "flow"}
 

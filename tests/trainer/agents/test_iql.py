@@ -10,7 +10,8 @@ import pytest
 from tests.stores import numbers_of
 from tests.trainer.agents import baseline_cases as cases
 from tests.trainer.agents.baseline_cases import FACTS, TABLE, TINY, Losses
-from trainer.agents.iql import IQL, IQLConfig
+from trainer.agents.iql import IQL
+from trainer.agents.iql_config import IQLConfig
 from trainer.nn import networks
 
 TRAINS = {"value_loss": "value", "critic_loss": "critic", "actor_loss": "actor"}

@@ -8,7 +8,8 @@ import pytest
 from tests.stores import numbers_of
 from tests.trainer.agents import baseline_cases as cases
 from tests.trainer.agents.baseline_cases import FACTS, TABLE, TINY, Losses
-from trainer.agents.qc import QC, QCConfig
+from trainer.agents.qc import QC
+from trainer.agents.qc_config import QCConfig
 
 TRAINS = {"critic_loss": "critic", "flow_loss": "flow"}
 H, N = 3, 4

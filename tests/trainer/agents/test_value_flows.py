@@ -11,7 +11,8 @@ import pytest
 from tests import references
 from tests.trainer.agents import baseline_cases as cases
 from tests.trainer.agents.baseline_cases import FACTS, TABLE, TINY, Losses
-from trainer.agents.value_flows import ValueFlows, ValueFlowsConfig
+from trainer.agents.value_flows import ValueFlows
+from trainer.agents.value_flows_config import ValueFlowsConfig
 
 TRAINS = {
     "end_loss": "critic",

@@ -27,7 +27,8 @@ from trainer.costs.accelerators import ACCELERATORS
 from trainer.costs.flops import forward_flops
 from trainer.costs.random_data import draw_batches, random_table, shape_facts
 from trainer.data.nstep_windows import NStepSampler
-from trainer.parallel.mesh import MeshConfig, make_mesh
+from trainer.parallel.mesh import make_mesh
+from trainer.parallel.mesh_shape import MeshConfig
 from trainer.step.call import make_train_call
 from trainer.step.state import init_state
 
@@ -247,7 +248,7 @@ for name in ("grain", "mujoco", "ogbench", "gymnasium", "apache_beam"):
 """
 LEAST = """
 from tests.trainer.costs.test_bench_step import measured
-from trainer.parallel.mesh import MeshConfig
+from trainer.parallel.mesh_shape import MeshConfig
 figures = measured(MeshConfig(data=1), 1)
 assert figures.input_blocked_share is None  # It is Grain that feeds.
 print(figures.updates_per_s)

@@ -16,7 +16,7 @@ from trainer.cli import main
 from trainer.config import Config
 from trainer.costs.mesh_memory import MeshDescription, describe_mesh, parse_mesh
 from trainer.costs.random_data import shape_facts
-from trainer.parallel.mesh import MeshConfig
+from trainer.parallel.mesh_shape import MeshConfig
 
 DIMS = ["--observation-dim", "6", "--action-dim", "3"]
 TOML = """

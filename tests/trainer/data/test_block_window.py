@@ -13,7 +13,8 @@ from pipeline.store.reader import Store
 from tests.references import longest_window, window
 from tests.stores import write_store
 from trainer.data.block_window import ResidentRows, Schedule, cut_blocks
-from trainer.data.feed import BatchSource, FeedConfig, make_feed, open_rows
+from trainer.data.feed import BatchSource, make_feed, open_rows
+from trainer.data.feed_config import FeedConfig
 from trainer.data.horizon_windows import EndingHorizonSampler, HorizonSampler
 from trainer.data.table import RowTable, load_table
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from tests.stores import make_table
-from trainer.data.feed import BatchSource, FeedConfig, gather_on_device, make_feed
+from trainer.data.feed import BatchSource, gather_on_device, make_feed
+from trainer.data.feed_config import FeedConfig
 from trainer.data.horizon_windows import HorizonBatch, HorizonSampler
 
 SAMPLER = HorizonSampler(max_horizon=6, discount=0.99)

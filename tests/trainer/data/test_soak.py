@@ -8,7 +8,8 @@ import pytest
 from pipeline.store.reader import Store
 from tests.stores import write_store
 from trainer.data.block_window import ResidentRows
-from trainer.data.feed import BatchSource, FeedConfig, make_feed, open_rows
+from trainer.data.feed import BatchSource, make_feed, open_rows
+from trainer.data.feed_config import FeedConfig
 from trainer.data.horizon_windows import HorizonSampler
 
 BATCHES = 100_000

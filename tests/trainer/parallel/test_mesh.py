@@ -16,14 +16,8 @@ from tests.stores import make_facts, make_table
 from trainer.agents.vast import VAST
 from trainer.agents.vast_config import VASTConfig
 from trainer.costs.random_data import draw_batches
-from trainer.parallel.mesh import (
-    RULES,
-    MeshConfig,
-    Rule,
-    local_part,
-    make_mesh,
-    state_shardings,
-)
+from trainer.parallel.mesh import RULES, Rule, local_part, make_mesh, state_shardings
+from trainer.parallel.mesh_shape import MeshConfig
 from trainer.step.call import make_train_call
 from trainer.step.state import TrainState, abstract_state, init_state
 from trainer.step.update import make_update
@@ -252,7 +246,7 @@ def test_meshes_that_cannot_be_are_refused() -> None:
         "tensor": 1,
     }
     assert make(data=2, fsdp=-1).shape["fsdp"] == 4
-    with pytest.raises(ValueError, match=r"8 devices here, got seed=3, data=-1"):
+    with pytest.raises(ValueError, match=r"8 devices there are, got seed=3, data=-1"):
         make(seed=3, seeds=3)
     with pytest.raises(ValueError, match=r"fsdp=2, tensor=3"):
         make(fsdp=2, tensor=3, data=1)

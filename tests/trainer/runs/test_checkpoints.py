@@ -13,7 +13,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from pipeline.store.errors import DataFormatError
 from tests.runs import CONFIG, TABLE, make_run
 from trainer.data.feed import BatchSource, make_feed
-from trainer.parallel.mesh import AXES, MeshConfig, make_mesh
+from trainer.parallel.mesh import make_mesh
+from trainer.parallel.mesh_shape import AXES, MeshConfig
 from trainer.runs.checkpoints import Checkpoints
 from trainer.runs.run import Run
 from trainer.step.state import TrainState, abstract_state, layout

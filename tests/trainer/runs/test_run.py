@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.store.errors import DataFormatError
 from tests.runs import FakeTrainer, make_run
-from trainer.agents.iql import IQLConfig
+from trainer.agents.iql_config import IQLConfig
 from trainer.runs.checkpoints import Checkpoints
 from trainer.runs.folder import RUN_FILE
 from trainer.runs.run import Run, read_run

@@ -10,8 +10,10 @@ from jax.sharding import PartitionSpec
 from tests.stores import make_facts, make_table
 from trainer.agents.vast import VAST
 from trainer.agents.vast_config import VASTConfig
-from trainer.data.feed import BatchSource, FeedConfig, make_feed
-from trainer.parallel.mesh import MeshConfig, make_mesh
+from trainer.data.feed import BatchSource, make_feed
+from trainer.data.feed_config import FeedConfig
+from trainer.parallel.mesh import make_mesh
+from trainer.parallel.mesh_shape import MeshConfig
 from trainer.step.call import make_train_call
 from trainer.step.state import TrainState, init_state, step_of
 

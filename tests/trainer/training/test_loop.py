@@ -23,7 +23,7 @@ from trainer.agents.vast_config import VASTConfig
 from trainer.config import Config, TrainerConfig
 from trainer.data.table import RowTable, load_table
 from trainer.errors import StorageError
-from trainer.parallel.mesh import MeshConfig
+from trainer.parallel.mesh_shape import MeshConfig
 from trainer.runs.checkpoints import Checkpoints
 from trainer.runs.folder import METRICS_FILE, read_lines
 from trainer.runs.run import Run, describe_run

@@ -12,80 +12,21 @@ import jax.numpy as jnp
 import optax
 
 from trainer.agents.base import AgentState, DataFacts, Metrics
+from trainer.agents.parts.baseline_config import BaselineConfig
 from trainer.data.nstep_windows import NStepBatch
-from trainer.errors import ConfigError
 from trainer.nn import optimizers
-from trainer.nn.networks import MLP, Params, Precision
+from trainer.nn.networks import MLP, Params
 
 CRITICS = 2
 LARGEST_ACTION = 1 - 1e-5
 
 
 @dataclass(frozen=True)
-class BaselineConfig:
-    """Settings of every baseline; the defaults are those of all their code.
+class BaselineAgent:
+    """What all six agents do alike."""
 
-    Attributes:
-        discount: Of rewards; the store must hold its return sums.
-        width: Of every hidden layer.
-        depth: Hidden layers.
-        learning_rate: Of Adam, for all networks; gradients are not clipped.
-        target_rate: Of the soft update of the target critics.
-        precision: Of the hidden layers' products, see ``nn.networks.MLP``.
-        rematerialise: Whether gradients compute what networks and flow samplers did
-            anew, evaluation by evaluation, where keeping it takes too much memory.
-    """
-
-    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
-
-    discount: float = 0.99
-    width: int = 512
-    depth: int = 4
-    learning_rate: float = 3e-4
-    target_rate: float = 0.005
-    precision: Precision = "float32"
-    rematerialise: bool = False
-
-    def __post_init__(self) -> None:
-        self.check_counts("width", "depth")
-        self.check_shares("discount", "target_rate")
-        if self.learning_rate <= 0:
-            raise ConfigError(
-                f"agent.learning_rate: expected above 0, got {self.learning_rate}"
-            )
-
-    def check_counts(self, *names: str) -> None:
-        """Refuses settings below 1, by name."""
-        for name in names:
-            if getattr(self, name) < 1:
-                raise ConfigError(
-                    f"agent.{name}: expected at least 1, got {getattr(self, name)}"
-                )
-
-    def check_shares(self, *names: str) -> None:
-        """Refuses settings outside of (0, 1), by name."""
-        for name in names:
-            if not 0 < getattr(self, name) < 1:
-                raise ConfigError(
-                    f"agent.{name}: expected a value in (0, 1), got "
-                    f"{getattr(self, name)}"
-                )
-
-    def check_not_negative(self, *names: str) -> None:
-        """Refuses settings below 0, by name."""
-        for name in names:
-            if getattr(self, name) < 0:
-                raise ConfigError(
-                    f"agent.{name}: expected at least 0, got {getattr(self, name)}"
-                )
-
-    def check_name(self, n_step_name: str, *, n_step: int, name: str) -> None:
-        """Refuses a name that does not say whether returns are of several steps."""
-        if (name == n_step_name) != (n_step > 1):
-            raise ConfigError(
-                f"agent.n_step: expected {'more than 1' if n_step == 1 else '1'} for "
-                f"{name}, got {n_step}; of several steps it is {n_step_name}"
-            )
+    config: BaselineConfig
+    facts: DataFacts
 
     def network(
         self,
@@ -98,22 +39,14 @@ class BaselineConfig:
         """A network of the configured size, or depth: GELU, then LayerNorm if any."""
         return MLP(
             outputs,
-            self.width,
-            self.depth if depth is None else depth,
+            self.config.width,
+            self.config.depth if depth is None else depth,
             activation="gelu",
             layer_norm=layer_norm,
             output_scale=output_scale,
-            precision=self.precision,
-            rematerialise=self.rematerialise,
+            precision=self.config.precision,
+            rematerialise=self.config.rematerialise,
         )
-
-
-@dataclass(frozen=True)
-class BaselineAgent:
-    """What all six agents do alike."""
-
-    config: BaselineConfig
-    facts: DataFacts
 
     @cached_property
     def optimizer(self) -> optax.GradientTransformation:
