@@ -8,12 +8,13 @@ import dataclasses
 import difflib
 import functools
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 import pydantic
+import tyro
 
 from trainer.agents import AGENTS, DEFAULT_AGENT, AgentConfig
 from trainer.agents.vast_config import VASTConfig
@@ -132,6 +133,59 @@ class Config:
     mesh: MeshConfig = field(default_factory=MeshConfig)
 
 
+@dataclass(frozen=True)
+class Resolved:
+    """A configuration, and what has to be there for it to come out the same elsewhere.
+
+    Attributes:
+        config: The configuration.
+        baseline: File with the settings of the agent that was asked for, where it was
+            read besides the given file.
+    """
+
+    config: Config
+    baseline: Path | None
+
+
+def resolve(
+    path: str | Path,
+    *,
+    task: int,
+    agent: str | None = None,
+    overrides: Sequence[str] = (),
+    prog: str,
+) -> Resolved:
+    """Works out the configuration of a command: file, task, agent, then overrides.
+
+    Both training and launching call this, so that a launch refuses what training would.
+
+    Args:
+        path: TOML file, see ``load``.
+        task: Task number, 1 to 5.
+        agent: Name of an agent, see ``load``.
+        overrides: Arguments such as ``--agent.width 128``, one field of ``Config``
+            each.
+        prog: What the help of the overrides calls the command.
+
+    Returns:
+        The configuration, and what it was read from.
+
+    Raises:
+        ConfigError: As ``load`` does.
+        SystemExit: If an override is none, with code 2; tyro has printed why.
+    """
+    read = _read(path, task=task, agent=agent)
+    if not overrides:
+        return read
+    config = tyro.cli(
+        tyro.conf.AvoidSubcommands[Config],
+        default=read.config,
+        args=overrides,
+        prog=prog,
+    )
+    return dataclasses.replace(read, config=config)
+
+
 def load(path: str | Path, *, task: int, agent: str | None = None) -> Config:
     """Reads a configuration file for one task, and for another agent if one is named.
 
@@ -149,6 +203,11 @@ def load(path: str | Path, *, task: int, agent: str | None = None) -> Config:
         ConfigError: If a file is missing, no TOML, or names what does not exist, or
             there are no settings of the agent for the data set.
     """
+    return _read(path, task=task, agent=agent).config
+
+
+def _read(path: str | Path, *, task: int, agent: str | None) -> Resolved:
+    """``load``, saying what was read besides."""
     if task not in TASKS:
         raise ConfigError(f"--task: expected a task from 1 to 5, got {task}")
     if agent is not None and agent not in AGENTS:
@@ -167,12 +226,13 @@ def load(path: str | Path, *, task: int, agent: str | None = None) -> Config:
         decode(merge_tables(raw, override), where=str(path))
     merged = merge_tables(raw, overrides.get(str(task), {}))
     config = decode(merged, where=str(path))
-    if agent in (None, config.agent.name):
-        return config
+    if agent is None or agent == config.agent.name:
+        return Resolved(config, baseline=None)
     file = baseline_file(path, agent)
     settings = read_baseline(file, dataset=config.dataset, task=task)
     merged.pop("agent", None)
-    return decode(merge_tables(merged, settings), where=f"{path} with {file}")
+    config = decode(merge_tables(merged, settings), where=f"{path} with {file}")
+    return Resolved(config, baseline=file)
 
 
 def baseline_file(path: str | Path, agent: str) -> Path:

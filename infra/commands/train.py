@@ -1,10 +1,8 @@
 """``launch train``: here, on GPUs or TPUs of GKE, or on any cloud by SkyPilot."""
 
-import dataclasses
-import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import tyro
 from rich.console import Console
@@ -17,9 +15,10 @@ from infra.estimates.measured import MEASURED, find_update_rate
 from infra.estimates.units import duration
 from infra.submission import Submission, launch, python, to_yaml, version
 from infra.targets import jobset, skypilot
-
-if TYPE_CHECKING:
-    from trainer.config import Config
+from trainer import config as configuration
+from trainer.agents import AgentName
+from trainer.agents.vast_config import VASTConfig
+from trainer.parallel.mesh_shape import mesh_sizes
 
 # What GKE leaves a pod when it takes a spot node away, unless the node pool is set to
 # give more (up to 120 s); see its page "Spot VMs".
@@ -28,7 +27,10 @@ _SPOT_GRACE_S = 15
 
 @dataclass(frozen=True)
 class Train:
-    """Trains one task of a store; what follows -- overrides the configuration.
+    """Trains one task of a store; what follows -- is for `python -m trainer train`.
+
+    That is overrides of the configuration, such as --agent.width 1024, or --agent NAME,
+    whose settings travel with the job.
 
     Attributes:
         config: Configuration file, such as configs/cube-single-play.toml.
@@ -78,7 +80,7 @@ class Train:
         """Puts it together.
 
         Args:
-            arguments: Overrides of the configuration.
+            arguments: Of the trainer: overrides of the configuration, or an agent.
 
         Returns:
             What is submitted.
@@ -87,7 +89,8 @@ class Train:
             LaunchError: If it cannot succeed.
             UsageError: If the configuration is wrong.
         """
-        config = _resolved(self.config, self.task, arguments)
+        resolved = _resolve(self.config, self.task, arguments)
+        config = resolved.config
         if self.updates_per_s is not None and self.updates_per_s <= 0:
             raise LaunchError("--updates-per-s: expected a rate above 0")
         options = ("--store", self.store, "--task", str(self.task), "--out")
@@ -101,7 +104,14 @@ class Train:
                 writes=names.in_buckets(self.out),
             )
         chips = self._chips()
-        self._check_mesh(config, chips)
+        # The trainer would refuse the mesh only once all machines were up.
+        mesh_sizes(
+            config.mesh,
+            seeds=config.trainer.seeds,
+            batch_size=config.trainer.batch_size,
+            microbatches=config.trainer.microbatches,
+            devices=chips.chips,
+        )
         names.parse_bucket_path(self.store)
         run = names.parse_run(self.out)
         trained = (*options, str(run), *arguments)
@@ -115,7 +125,7 @@ class Train:
                     command=command,
                 ),
                 chips,
-                config=str(self.config),
+                files=_places(skypilot.CONFIG, self.config, resolved.baseline),
                 spot=self.spot,
                 max_restarts=self.max_restarts,
             )
@@ -133,7 +143,12 @@ class Train:
             account=self.account,
             image=names.check_image(self.image, version=version()),
             region=names.check_region(self.region),
-            config=self.config.read_text(),
+            files={
+                there: here.read_text()
+                for there, here in _places(
+                    jobset.CONFIG_FILE, self.config, resolved.baseline
+                ).items()
+            },
             arguments=trained,
             chips=chips,
             spot=self.spot,
@@ -157,32 +172,7 @@ class Train:
         kind: Literal["gpu", "tpu"] = "tpu" if self.target == "tpu" else "gpu"
         return make_slice(find_accelerator(self.accelerator, kind), self.chips)
 
-    def _check_mesh(self, config: "Config", chips: Slice) -> None:
-        """Refuses what the trainer would refuse once all machines were up."""
-        sizes = dataclasses.asdict(config.mesh)
-        free = [axis for axis, size in sizes.items() if size == -1]
-        if len(free) == 1:
-            sizes[free[0]] = max(1, -(chips.chips // math.prod(sizes.values())))
-        if min(sizes.values()) < 1 or math.prod(sizes.values()) != chips.chips:
-            raise LaunchError(
-                f"mesh: expected its axes to multiply to the {chips.chips} chips, got "
-                + ", ".join(f"{axis}={size}" for axis, size in sizes.items())
-            )
-        for name, total, shards in (
-            ("trainer.seeds", config.trainer.seeds, sizes["seed"]),
-            (
-                "trainer.batch_size",
-                config.trainer.batch_size,
-                sizes["data"] * sizes["fsdp"],
-            ),
-        ):
-            if total % shards:
-                raise LaunchError(
-                    f"{name} is {total}, which {shards} chips cannot share evenly; "
-                    "choose a multiple, or other sizes of the mesh's axes"
-                )
-
-    def _takes(self, config: "Config", chips: Slice) -> tuple[str, ...]:
+    def _takes(self, config: configuration.Config, chips: Slice) -> tuple[str, ...]:
         spot = " that can be taken away" if self.spot else ""
         machine = (
             f"machine of {chips.chips_per_host}, on any cloud,"
@@ -203,7 +193,7 @@ class Train:
             )
         return tuple(lines)
 
-    def _hours(self, config: "Config", chips: Slice | None) -> str:
+    def _hours(self, config: configuration.Config, chips: Slice | None) -> str:
         """Hours by a rate that was measured; by none, the least they could be."""
         trainer = config.trainer
         rate, source = self.updates_per_s, "--updates-per-s"
@@ -225,8 +215,6 @@ class Train:
                 f"{duration(hours)}{used} for {trainer.steps:,} updates at {rate:g} "
                 f"updates/s ({source})"
             )
-        from trainer.agents.vast_config import VASTConfig
-
         unknown = (
             f"hours not known: no measured rate at width {config.agent.width}, batch "
             f"{trainer.batch_size}, {trainer.seeds} seed(s); give --updates-per-s, "
@@ -248,16 +236,39 @@ class Train:
         return f"{unknown}; at the very least {least}, by arithmetic alone"
 
 
-def _resolved(path: Path, task: int, overrides: list[str]) -> "Config":
-    """The configuration as the job will see it, wrong overrides refused here."""
-    from trainer import config as configuration
+def _places(config: str, given: Path, baseline: Path | None) -> dict[str, Path]:
+    """Files that travel with a job, by where the trainer will look for them.
 
-    config = configuration.load(path, task=task)
-    if not overrides:
-        return config
-    return tyro.cli(
-        tyro.conf.AvoidSubcommands[configuration.Config],
-        default=config,
-        args=overrides,
-        prog="python -m infra launch train ... --",
+    Args:
+        config: Where the configuration will be.
+        given: Where it is here.
+        baseline: An agent's own settings, which are looked for beside it.
+    """
+    if baseline is None:
+        return {config: given}
+    beside = Path(config).parent / configuration.BASELINES / baseline.name
+    return {config: given, str(beside): baseline}
+
+
+@dataclass(frozen=True)
+class _Passed:
+    """Options of ``python -m trainer train`` that are no part of the configuration.
+
+    Attributes:
+        agent: Method to train.
+        profile: Folder for a trace.
+    """
+
+    agent: AgentName | None = None
+    profile: str | None = None
+
+
+def _resolve(path: Path, task: int, arguments: list[str]) -> configuration.Resolved:
+    """The configuration as the job will see it, wrong overrides refused here."""
+    prog = "python -m infra launch train ... --"
+    passed, overrides = tyro.cli(
+        _Passed, args=arguments, prog=prog, return_unknown_args=True
+    )
+    return configuration.resolve(
+        path, task=task, agent=passed.agent, overrides=overrides, prog=prog
     )

@@ -12,6 +12,7 @@ by the name the headless service gives it, is the coordinator. What a pod's end 
   again, up to ``max_restarts`` times, from the last checkpoint.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,7 +42,8 @@ class Training:
         account: Kubernetes service account, bound to one of Google's.
         image: With trainer and JAX for the chips.
         region: Of the cluster.
-        config: Text of the configuration file; it travels with the job.
+        files: Text of the configuration file, and of those it is read with; they travel
+            with the job. By path from the folder of the first, ``CONFIG_FILE``.
         arguments: Of ``python -m trainer train CONFIG``.
         chips: That train.
         spot: Whether on nodes that can be taken away.
@@ -54,7 +56,7 @@ class Training:
     account: str
     image: str
     region: str
-    config: str
+    files: Mapping[str, str]
     arguments: tuple[str, ...]
     chips: Slice
     spot: bool
@@ -94,7 +96,7 @@ def training_documents(training: Training) -> list[Document]:
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {**metadata, "name": f"{name}-config"},
-        "data": {CONFIG_FILE: training.config},
+        "data": {_key(path): text for path, text in training.files.items()},
     }
     job_set = {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
@@ -175,9 +177,11 @@ def _training_pod(training: Training, name: str) -> Document:
     else:
         resource = "nvidia.com/gpu"
         selector["cloud.google.com/gke-accelerator"] = chips.accelerator.selector
-    volumes: list[Document] = [
-        {"name": "config", "configMap": {"name": f"{name}-config"}}
-    ]
+    config: Document = {"name": f"{name}-config"}
+    if any(_key(path) != path for path in training.files):
+        # A key is no path: what lies in a folder has to be put there.
+        config["items"] = [{"key": _key(path), "path": path} for path in training.files]
+    volumes: list[Document] = [{"name": "config", "configMap": config}]
     mounts: list[Document] = [
         {"name": "config", "mountPath": CONFIG_FOLDER, "readOnly": True}
     ]
@@ -220,6 +224,11 @@ def _training_pod(training: Training, name: str) -> Document:
             }
         ]
     return pod
+
+
+def _key(path: str) -> str:
+    """Key of a file in a ConfigMap, which may hold no slash."""
+    return path.replace("/", ".")
 
 
 def _processes(name: str, hosts: int) -> list[Document]:

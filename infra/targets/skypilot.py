@@ -6,7 +6,9 @@ machines run SkyPilot's own images and install this checkout by its lock file: a
 runtime, SkyPilot takes only containers whose user may become root, and ours may not.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from infra.estimates.machines import Slice
@@ -49,14 +51,19 @@ class SkyTask:
 
 
 def training_task(
-    task: SkyTask, chips: Slice, *, config: str, spot: bool, max_restarts: int
+    task: SkyTask,
+    chips: Slice,
+    *,
+    files: Mapping[str, Path],
+    spot: bool,
+    max_restarts: int,
 ) -> dict[str, Any]:
     """Makes a task that trains.
 
     Args:
         task: What is common to all.
         chips: That train.
-        config: Configuration file here; SkyPilot copies it to `CONFIG`.
+        files: Files here by where SkyPilot copies them; the configuration to `CONFIG`.
         spot: Whether on machines that can be taken away.
         max_restarts: Restarts that count.
 
@@ -78,7 +85,7 @@ def training_task(
                 "recover_on_exit_codes": [SAVED],
             },
         },
-        "file_mounts": {CONFIG: config},
+        "file_mounts": {there: str(here) for there, here in files.items()},
         "setup": _INSTALL.format(extra=" 'jax[cuda12]'"),
         "run": f"{_ACTIVATE}{script}exec {format_command(task.command)}\n",
     }

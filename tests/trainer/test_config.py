@@ -1,3 +1,4 @@
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -99,3 +100,31 @@ def test_every_shipped_configuration_loads_for_every_task() -> None:
 def test_a_run_keeps_a_checkpoint() -> None:
     with pytest.raises(ValueError, match=r"keep_checkpoints: expected at least 1, got"):
         config.TrainerConfig(keep_checkpoints=0)
+
+
+def test_a_command_is_resolved_from_file_agent_and_overrides() -> None:
+    file = Path("configs/cube-single-play.toml")
+    plain = config.resolve(file, task=3, prog="test")
+    assert plain == config.Resolved(config.load(file, task=3), baseline=None)
+    # The file's own agent, asked for by name, needs no other file.
+    assert config.resolve(file, task=3, agent="vast", prog="test") == plain
+    fql = config.resolve(
+        file,
+        task=3,
+        agent="fql",
+        overrides=["--agent.width", "64", "--mesh.seed", "2"],
+        prog="test",
+    )
+    assert fql.baseline == Path("configs/baselines/fql.toml")
+    loaded = config.load(file, task=3, agent="fql")
+    assert fql.config.agent == dataclasses.replace(loaded.agent, width=64)
+    assert fql.config.trainer == loaded.trainer
+    assert fql.config.mesh.seed == 2
+
+
+def test_an_override_of_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    overrides = ["--agent.widht", "64"]
+    with pytest.raises(SystemExit) as stop:
+        config.resolve("configs/demo.toml", task=1, overrides=overrides, prog="a test")
+    assert stop.value.code == 2
+    assert "--agent.width" in capsys.readouterr().err

@@ -2,22 +2,16 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from rich.console import Console
 from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 
-from trainer.agents import AGENTS
+from trainer.agents import AgentName
 
 if TYPE_CHECKING:
     from trainer.config import Config
-
-# Type checkers cannot read the choices off the list of agents.
-if TYPE_CHECKING:
-    AgentName = str
-else:
-    AgentName = Literal[tuple(AGENTS)]
 
 
 @dataclass(frozen=True)
@@ -50,14 +44,13 @@ class Train:
         from trainer import errors
         from trainer.parallel import agreement, processes
 
-        config = configuration.load(self.config, task=self.task, agent=self.agent)
-        if overrides:
-            config = tyro.cli(
-                tyro.conf.AvoidSubcommands[configuration.Config],
-                default=config,
-                args=overrides,
-                prog="python -m trainer train CONFIG",
-            )
+        config = configuration.resolve(
+            self.config,
+            task=self.task,
+            agent=self.agent,
+            overrides=overrides,
+            prog="python -m trainer train CONFIG",
+        ).config
         with processes.together(
             alike=(errors.PreemptedError, errors.TrainingDivergedError)
         ):

@@ -114,6 +114,97 @@ def test_a_job_carries_its_configuration():
     assert config_map["data"] == {"run.toml": text}
 
 
+def mounted(config_map, job_set, folder):
+    """Puts a ConfigMap's files where a pod's volume would have them."""
+    pod = job_set["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    volume = next(each for each in pod["volumes"] if each["name"] == "config")
+    data = config_map["data"]
+    items = volume["configMap"].get("items", [{"key": k, "path": k} for k in data])
+    assert {item["key"] for item in items} == set(data)
+    for item in items:
+        file = folder / item["path"]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(data[item["key"]])
+    return pod["containers"][0]["args"]
+
+
+@pytest.mark.parametrize(
+    "passed",
+    [
+        "--agent fql --agent.width 256 --trainer.steps 2000000",
+        "--agent vast --agent.depth 2",
+        "--profile gs://vast-data/trace --trainer.seeds 8",
+    ],
+)
+def test_a_job_resolves_what_was_resolved_here(passed, tmp_path):
+    from trainer import config as configuration
+    from trainer.commands.train import Train
+
+    command = f"{GPU} --chips 8".replace(
+        "tests/infra/run.toml", "configs/cube-single-play.toml"
+    )
+    config_map, job_set = documents(f"{command} -- {passed}")
+    arguments = mounted(config_map, job_set, tmp_path)
+    there, overrides = tyro.cli(
+        Train,
+        args=[each.replace("/etc/vast-rl", str(tmp_path)) for each in arguments],
+        return_unknown_args=True,
+    )
+    resolved = configuration.resolve(
+        there.config,
+        task=there.task,
+        agent=there.agent,
+        overrides=overrides,
+        prog="there",
+    )
+    here, overrides = tyro.cli(
+        Train,
+        args=[
+            *[
+                "configs/cube-single-play.toml",
+                "--store",
+                "s",
+                "--task",
+                "1",
+                "--out",
+                "o",
+            ],
+            *passed.split(),
+        ],
+        return_unknown_args=True,
+    )
+    expected = configuration.resolve(
+        here.config, task=1, agent=here.agent, overrides=overrides, prog="here"
+    )
+    assert resolved.config == expected.config
+    assert overrides  # Else the comparison would be of a file with itself.
+    if "fql" in passed:
+        assert resolved.config.agent.name == "fql"
+        assert resolved.config.trainer.batch_size == 256  # Of baselines/fql.toml.
+        assert resolved.baseline == tmp_path / "baselines" / "fql.toml"
+    else:
+        assert set(config_map["data"]) == {"run.toml"}
+
+
+def test_a_task_file_brings_an_agents_settings(capsys):
+    command = f"{SKY} --chips 8 -- --agent qc".replace(
+        "tests/infra/run.toml", "configs/cube-single-play.toml"
+    )
+    (task,) = documents(command)
+    assert task["file_mounts"] == {
+        "/tmp/vast-rl/run.toml": "configs/cube-single-play.toml",
+        "/tmp/vast-rl/baselines/qc.toml": "configs/baselines/qc.toml",
+    }
+    assert "--agent qc" in task["run"]
+
+
+def test_an_agent_that_does_not_exist_is_refused(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(f"{GPU} --chips 8 -- --agent sac".split())
+    assert stop.value.code == 2
+    assert "value-flows" in capsys.readouterr().err
+
+
 def test_hours_are_by_the_rate_that_is_named(capsys):
     rate = next(r for r in MEASURED.update_rates if r.platform == "cpu")
     local = f"{TRAIN} --target local --out runs/one"
@@ -141,9 +232,16 @@ IMAGE = f"--image r/x:{VERSION}"
     ("command", "reason"),
     [
         (f"{GPU} --chips 12", "--chips: h100 comes in"),
-        (f"{GPU} --chips 24", "trainer.batch_size is 512, which 24 chips"),
-        (f"{GPU} --chips 8 -- --mesh.seed 3", "mesh: expected its axes"),
-        (f"{GPU} --chips 8 -- --mesh.seed 8", "trainer.seeds is 1, which 8 chips"),
+        (f"{GPU} --chips 24", "trainer.batch_size is 512, which 24 devices"),
+        (
+            f"{GPU} --chips 8 -- --mesh.seed 3",
+            "mesh: expected seed * data * fsdp * tensor to be",
+        ),
+        (f"{GPU} --chips 8 -- --mesh.seed 8", "trainer.seeds is 1, which 8 devices"),
+        (
+            f"{GPU} --chips 8 -- --trainer.microbatches 128",
+            "trainer.batch_size / trainer.microbatches is 4, which 8 devices",
+        ),
         (GPU, "--accelerator and --chips: expected with --target gke"),
         (f"{GPU} --chips 8 --accelerator v6e", "got 'v6e'"),
         (f"{GPU} --chips 8 --image r/x:0.0.0", "does not hold the version here"),
@@ -293,3 +391,16 @@ def test_launching_loads_neither_beam_nor_jax_until_it_must():
     loaded = set(done.stdout.split())
     assert {"infra.targets.jobset", "tyro", "yaml"} <= loaded
     assert not {"apache_beam", "jax", "mujoco", "google.cloud.storage"} & loaded
+
+
+def test_a_dry_run_loads_no_jax():
+    """A machine that launches needs to have no JAX: the extra `launch` brings none."""
+    program = (
+        "import sys; from infra.cli import main;"
+        f"code = main({f'{GPU} --chips 8 -- --agent.width 64'.split()!r});"
+        "sys.exit(code or 3 * ('jax' in sys.modules or 'grain' in sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

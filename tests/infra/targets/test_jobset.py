@@ -10,7 +10,7 @@ import pytest
 from infra.targets.jobset import COORDINATOR_PORT, USER
 from tests.infra.command_lines import EVALUATE_GKE, GPU, TPU, documents
 from tests.infra.jobset_schema import JOB_SET
-from trainer import cli as trainer_cli
+from trainer.errors import EXIT_DIVERGED, EXIT_PREEMPTED, EXIT_USAGE
 
 # The oldest that JobSet's releases with BlockingRecreate run on, and the newest known.
 KUBERNETES = ("1.30", kubernetes_validate.latest_version())
@@ -19,6 +19,9 @@ SETS = {
     "two machines": f"{GPU} --chips 16 --spot",
     "one TPU": f"{TPU} --chips 4",
     "a slice": f"{TPU} --chips 16",
+    "another agent": f"{GPU} --chips 8 -- --agent fql".replace(
+        "tests/infra/run.toml", "configs/cube-single-play.toml"
+    ),
 }
 
 
@@ -100,8 +103,8 @@ def test_exit_codes_mean_what_the_trainer_means_by_them(sets, name):
             assert codes["operator"] == "In"
             by_action.setdefault(rule["action"], set()).update(codes["values"])
     assert by_action == {
-        "FailJob": {trainer_cli.EXIT_USAGE, trainer_cli.EXIT_DIVERGED},
-        "Ignore": {trainer_cli.EXIT_PREEMPTED},
+        "FailJob": {EXIT_USAGE, EXIT_DIVERGED},
+        "Ignore": {EXIT_PREEMPTED},
     }
     disrupted = job["podFailurePolicy"]["rules"][-1]
     assert disrupted["action"] == "Ignore"

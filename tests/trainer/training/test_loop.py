@@ -363,7 +363,7 @@ def test_a_mesh_that_is_refused_makes_no_folder(
         run, config=dataclasses.replace(run.config, mesh=MeshConfig(data=3))
     )
     out = tmp_path / "run"
-    with pytest.raises(ValueError, match="8 devices here, got seed=1, data=3"):
+    with pytest.raises(ValueError, match="8 devices there are, got seed=1, data=3"):
         loop.train(wrong, table, out, console=QUIET)
     assert not out.exists()
 
