@@ -10,6 +10,7 @@ from infra.estimates import scale
 from infra.estimates.machines import ACCELERATORS, CloudAccelerator
 from infra.estimates.measured import MEASURED
 from infra.estimates.units import duration, size
+from trainer.agents.vast_config import VASTConfig
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ class Scale:
         rows = []
         for width in self.widths:
             shape = scale.Shape(
-                width=width,
+                VASTConfig(width=width),
                 batch_size=self.batch_size,
                 observation_dim=self.observation_dim,
                 action_dim=self.action_dim,

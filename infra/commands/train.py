@@ -18,6 +18,7 @@ from infra.targets import jobset, skypilot
 from trainer import config as configuration
 from trainer.agents import AgentName
 from trainer.agents.vast_config import VASTConfig
+from trainer.costs import published
 from trainer.parallel.mesh_shape import mesh_sizes
 
 # What GKE leaves a pod when it takes a spot node away, unless the node pool is set to
@@ -220,13 +221,14 @@ class Train:
             f"{trainer.batch_size}, {trainer.seeds} seed(s); give --updates-per-s, "
             "updates_per_s of metrics.jsonl after a minute there"
         )
-        if chips is None or not isinstance(config.agent, VASTConfig):
+        facts = published.DATASETS.get(config.dataset)
+        if chips is None or facts is None or not isinstance(config.agent, VASTConfig):
             return unknown
         shape = scale.Shape(
-            width=config.agent.width,
-            depth=config.agent.depth,
+            config.agent,
             batch_size=trainer.batch_size,
-            flow_steps=config.agent.flow_steps,
+            observation_dim=facts.observation_dim,
+            action_dim=facts.action_dim,
         )
         # Seeds may lie on chips of their own, so links need not bound anything.
         least_s = trainer.seeds * scale.arithmetic_s(

@@ -1,14 +1,18 @@
 """Scale on paper: what data and training of a given size would take.
 
 Every figure is a formula over measured rates (`infra.estimates.measured`), the makers'
-figures of a chip (`trainer.costs.accelerators`) and the shapes of VAST's networks. A
-formula leaves out what it does not name: start-up, stragglers, quota, overlap.
+figures of a chip (`trainer.costs.accelerators`) and the shapes and calls of VAST's
+networks (`trainer.costs`). A formula leaves out what it does not name: start-up,
+stragglers, quota, overlap.
 """
 
 from dataclasses import dataclass
 
 from infra.estimates.measured import Measured
+from trainer.agents.vast_config import VASTConfig
+from trainer.costs import flops
 from trainer.costs.accelerators import Accelerator
+from trainer.costs.network_shapes import Network, optimised_layers, vast_networks
 
 _FLOAT_BYTES = 4
 _HOUR_S = 3600.0
@@ -91,76 +95,32 @@ class Shape:
     """What decides the cost of an update of VAST.
 
     Attributes:
-        width: Of the hidden layers.
+        config: Of the agent: width, depth and flow steps.
         batch_size: B, of all chips together.
-        depth: Hidden layers.
         observation_dim: S.
         action_dim: A.
-        flow_steps: Euler steps of a flow sample.
     """
 
-    width: int
-    batch_size: int = 1024
-    depth: int = 4
-    observation_dim: int = 46
-    action_dim: int = 5
-    flow_steps: int = 10
+    config: VASTConfig
+    batch_size: int
+    observation_dim: int
+    action_dim: int
 
-
-@dataclass(frozen=True)
-class Network:
-    """One of VAST's perceptrons, and how often an update evaluates it.
-
-    Attributes:
-        name: As in the agent's parameters.
-        inputs: Width of its input.
-        outputs: Width of its output.
-        copies: Independent copies.
-        trained: Rows it is trained on, by B.
-        read: Rows it is evaluated on without a gradient, by B.
-        targets: Whether a second set of its parameters is kept.
-    """
-
-    name: str
-    inputs: int
-    outputs: int
-    copies: int
-    trained: int
-    read: int
-    targets: bool = False
-
-    def multiplied(self, shape: Shape) -> int:
-        """Entries of its matrices, all copies."""
-        w = shape.width
-        one = self.inputs * w + (shape.depth - 1) * w * w + w * self.outputs
-        return self.copies * one
-
-    def parameters(self, shape: Shape) -> int:
-        """Its matrices, their biases, and scale and shift of each LayerNorm."""
-        rest = 3 * shape.depth * shape.width + self.outputs
-        return self.multiplied(shape) + self.copies * rest
-
-
-def networks(shape: Shape) -> tuple[Network, ...]:
-    """VAST's five networks.
-
-    The stitching flow is sampled at the window's start (B rows) and at both
-    continuations (2B), the execution flow at the continuations; each sample costs
-    ``flow_steps`` evaluations. G is trained on a window and its two halves (3B).
-    """
-    S, A, steps = shape.observation_dim, shape.action_dim, shape.flow_steps
-    return (
-        Network("value", S, 1, 1, trained=1, read=1),
-        Network("critic", S + A, 1, 2, trained=1, read=2, targets=True),
-        Network("segment", 2 * S + 1, 1, 1, trained=3, read=1),
-        Network("stitch", 2 * S + 2, 1 + S, 1, trained=1, read=3 * steps),
-        Network("exec", 2 * S + A + 1, A, 1, trained=1, read=2 * steps),
-    )
+    @property
+    def networks(self) -> tuple[Network, ...]:
+        """VAST's networks, the targets last."""
+        return vast_networks(
+            self.config,
+            observation_dim=self.observation_dim,
+            action_dim=self.action_dim,
+        )
 
 
 def parameters(shape: Shape) -> int:
     """Trained parameters P, of one seed."""
-    return sum(each.parameters(shape) for each in networks(shape))
+    return sum(
+        network.parameters for network in shape.networks if network.role == "optimised"
+    )
 
 
 def state_bytes(shape: Shape) -> int:
@@ -168,19 +128,15 @@ def state_bytes(shape: Shape) -> int:
 
     Parameters and Adam's two moments, and the T parameters of the target critics.
     """
-    targets = sum(each.parameters(shape) for each in networks(shape) if each.targets)
-    return _FLOAT_BYTES * (3 * parameters(shape) + targets)
+    kept = sum(network.parameters for network in shape.networks)
+    return _FLOAT_BYTES * (kept + 2 * parameters(shape))
 
 
 def update_flops(shape: Shape) -> int:
-    """Floating-point operations of an update: ``2 M B (read + 3 trained)``, summed.
-
-    M are the entries of a network's matrices; a backward pass costs two forward
-    passes. Everything but matrix products is left out.
-    """
-    return sum(
-        2 * each.multiplied(shape) * shape.batch_size * (each.read + 3 * each.trained)
-        for each in networks(shape)
+    """Operations of an update of one seed, see ``trainer.costs.flops``."""
+    return flops.update_flops(
+        flops.vast_calls(shape.config, shape.batch_size),
+        optimised_layers(shape.networks),
     )
 
 
@@ -190,9 +146,14 @@ def activation_bytes(shape: Shape, *, chips: int) -> int:
     Three float32 arrays a hidden layer (before and after the activation, after
     LayerNorm), on the rows trained on. An upper estimate: XLA recomputes some.
     """
-    rows = sum(each.copies * each.trained for each in networks(shape))
     local = -(-shape.batch_size // chips)
-    return 3 * _FLOAT_BYTES * shape.width * shape.depth * local * rows
+    layers = optimised_layers(shape.networks)
+    rows = sum(
+        call.rows * call.times * layers[call.network][1]
+        for call in flops.vast_calls(shape.config, local)
+        if call.trained
+    )
+    return 3 * _FLOAT_BYTES * shape.config.width * shape.config.depth * rows
 
 
 def window_bytes(shape: Shape) -> int:

@@ -3,7 +3,8 @@
 Only matrix products are counted, two operations for a multiplication and its
 addition. Activations, LayerNorm, losses, random numbers and the optimiser are a few
 operations a unit or parameter: at width 512 they are within some percent. Compilers'
-own counts are no substitute, since they count the body of a loop once.
+own counts are no substitute, since they count the body of a loop once. What
+``rematerialise`` computes a second time is no part of the update and not counted.
 
 Dimensions: B batch, T flow steps, E critics.
 """

@@ -1,13 +1,19 @@
-"""An agent's networks, read off the shapes of its state, whatever the agent."""
+"""An agent's networks: read off the shapes of its state, or VAST's without JAX.
 
+Dimensions: S observation, A action.
+"""
+
+import dataclasses
+import itertools
 import math
 import re
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import jax
+from trainer.agents.vast_config import VASTConfig
 
-from trainer.agents.base import AgentState
+if TYPE_CHECKING:
+    from trainer.agents.base import AgentState
 
 
 @dataclass(frozen=True)
@@ -37,7 +43,7 @@ class Network:
         return (self.layers[0][0], *outputs)
 
 
-def read_networks(state: AgentState) -> tuple[Network, ...]:
+def read_networks(state: "AgentState") -> tuple[Network, ...]:
     """Reads an agent's networks off the shapes of its state.
 
     Args:
@@ -57,6 +63,53 @@ def read_networks(state: AgentState) -> tuple[Network, ...]:
     )
 
 
+def vast_networks(
+    config: VASTConfig, *, observation_dim: int, action_dim: int
+) -> tuple[Network, ...]:
+    """Works out VAST's networks where there is no JAX to read them off with.
+
+    A test holds this equal to ``read_networks`` of the agent's state.
+
+    Args:
+        config: Of the agent.
+        observation_dim: S.
+        action_dim: A.
+
+    Returns:
+        As ``read_networks``.
+    """
+    S, A = observation_dim, action_dim
+    critic = _perceptron("critic", S + A, 1, config, copies=2)
+    return (
+        critic,
+        # State, goal, noisy action and time of the flow.
+        _perceptron("exec", 2 * S + A + 1, A, config),
+        # Both ends of a segment and its length.
+        _perceptron("segment", 2 * S + 1, 1, config),
+        # State, time, and the noisy pair of a horizon and a sub-goal.
+        _perceptron("stitch", 2 * S + 2, 1 + S, config),
+        _perceptron("value", S, 1, config),
+        dataclasses.replace(critic, role="target"),
+    )
+
+
+def _perceptron(
+    name: str, inputs: int, outputs: int, config: VASTConfig, *, copies: int = 1
+) -> Network:
+    widths = (inputs, *(config.width,) * config.depth, outputs)
+    layers = tuple(itertools.pairwise(widths))
+    kernels = sum(rows * columns for rows, columns in layers)
+    # A bias for each unit; LayerNorm's scale and shift for each hidden one.
+    biases = 3 * config.width * config.depth + outputs
+    return Network(
+        name=name,
+        role="optimised",
+        layers=layers,
+        copies=copies,
+        parameters=copies * (kernels + biases),
+    )
+
+
 def optimised_layers(
     networks: tuple[Network, ...],
 ) -> dict[str, tuple[tuple[tuple[int, int], ...], int]]:
@@ -69,6 +122,8 @@ def optimised_layers(
 
 
 def _network(name: str, role: Literal["optimised", "target"], tree: Any) -> Network:
+    import jax  # Whoever has a state has JAX; the rest of the module needs none.
+
     leaves = [
         (jax.tree_util.keystr(path, simple=True, separator="/"), leaf)
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)

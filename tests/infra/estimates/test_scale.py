@@ -2,7 +2,6 @@ import dataclasses
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import pytest
 
 from infra.cli import main
@@ -10,15 +9,19 @@ from infra.estimates import scale
 from infra.estimates.measured import MEASURED, Measured, UpdateRate, find_update_rate
 from infra.estimates.scale import Shape
 from trainer.agents import make_agent
-from trainer.agents.base import DataFacts
 from trainer.agents.vast_config import VASTConfig
+from trainer.config import load
 from trainer.costs.accelerators import ACCELERATORS
-from trainer.data.horizon_windows import HorizonBatch
+from trainer.costs.describe import describe
+from trainer.costs.random_data import shape_facts
 from trainer.nn.networks import count_parameters
 
 S, A, B = 7, 3, 32
 SHAPE = Shape(
-    width=64, batch_size=B, depth=3, observation_dim=S, action_dim=A, flow_steps=4
+    VASTConfig(width=64, depth=3, flow_steps=4),
+    batch_size=B,
+    observation_dim=S,
+    action_dim=A,
 )
 CHIP = dataclasses.replace(
     ACCELERATORS["v5e"],
@@ -28,90 +31,23 @@ CHIP = dataclasses.replace(
 )
 
 
-@pytest.fixture(scope="module")
-def agent():
-    facts = DataFacts(
-        observation_dim=S,
-        action_dim=A,
-        observation_mean=(0.0,) * S,
-        observation_std=(1.0,) * S,
-        reward_min=-1.0,
-        reward_max=0.0,
-        return_max=0.0,
-    )
-    config = VASTConfig(width=SHAPE.width, depth=SHAPE.depth, flow_steps=4)
-    return make_agent(config, facts)
-
-
-@pytest.fixture(scope="module")
-def state(agent):
-    return jax.eval_shape(agent.init, jax.random.key(0))
-
-
-def test_parameters_are_those_of_the_agent(state):
-    counted = {name: count_parameters(tree) for name, tree in state.params.items()}
-    assert counted == {
-        each.name: each.parameters(SHAPE) for each in scale.networks(SHAPE)
-    }
-    assert scale.parameters(SHAPE) == sum(counted.values())
-
-
-def test_the_state_is_as_large_as_the_agents(state):
+def test_the_state_is_that_of_the_description():
+    agent = make_agent(SHAPE.config, shape_facts(S, A))
+    state = jax.eval_shape(agent.init, jax.random.key(0))
     leaves = jax.tree.leaves((state.params, state.targets, state.opt_state))
     counters = sum(leaf.size for leaf in leaves if leaf.ndim == 0)
     assert 1 <= counters <= 4
     total = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
     assert scale.state_bytes(SHAPE) == total - 4 * counters
+    assert scale.parameters(SHAPE) == count_parameters(state.params)
 
 
-def test_flops_are_those_of_the_matrix_products_in_an_update(agent, state):
-    states = {"observations", "next_observations", "states_k", "states_i", "goals"}
-    batch = HorizonBatch(
-        **{
-            name: jnp.zeros(
-                {"actions": (B, A)}.get(name, (B, S) if name in states else B)
-            )
-            for name in HorizonBatch._fields
-        }
-    )
-    gradient = jax.grad(agent.total_loss, has_aux=True)
-    traced = jax.make_jaxpr(gradient)(
-        state.params, state.targets, batch, jax.random.key(0)
-    )
-    counted = _multiplied(traced.jaxpr)
-    # The first layer of a network has no gradient for its input, which the formula
-    # counts: at widths like this a few percent.
-    assert counted == pytest.approx(scale.update_flops(SHAPE), rel=0.1)
-    assert counted <= scale.update_flops(SHAPE)
-
-
-def _multiplied(jaxpr) -> int:
-    """Operations of all matrix products of a program, loops unrolled."""
-    total = 0
-    for equation in jaxpr.eqns:
-        times = equation.params.get("length", 1)
-        for value in equation.params.values():
-            for inner in value if isinstance(value, (tuple, list)) else (value,):
-                inner = getattr(inner, "jaxpr", inner)
-                if hasattr(inner, "eqns"):
-                    total += times * _multiplied(inner)
-        if equation.primitive.name == "dot_general":
-            (contracted, _), _ = equation.params["dimension_numbers"]
-            left = equation.invars[0].aval
-            inner_size = 1
-            for axis in contracted:
-                inner_size *= left.shape[axis]
-            total += 2 * equation.outvars[0].aval.size * inner_size
-    return total
-
-
-def test_a_network_by_hand():
-    # Two layers of 3 after 2 inputs: 2*3 + 3*3 + 3*1 = 18 entries; biases and
-    # LayerNorm 2 * 3*3, and one bias of the output: 37. Two copies.
-    network = scale.Network("x", 2, 1, 2, trained=1, read=0)
-    shape = Shape(width=3, depth=2)
-    assert network.multiplied(shape) == 36
-    assert network.parameters(shape) == 74
+def test_operations_are_those_that_describe_and_bench_give():
+    config = load("configs/cube-triple-play.toml", task=1)
+    described = describe(config, observation_dim=46, action_dim=5)
+    shape = Shape(config.agent, config.trainer.batch_size, 46, 5)
+    assert scale.update_flops(shape) == described.cost.flops_per_update
+    assert scale.parameters(shape) == described.parameters("optimised")
 
 
 def test_memory_and_traffic_by_hand():
