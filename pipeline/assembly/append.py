@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.assembly.commit import check_dropped, claim_of
-from pipeline.assembly.plan import Inputs, StorePlan, plan_inputs
+from pipeline.assembly.plan import Inputs, PlanOptions, StorePlan, plan_inputs
 from pipeline.store import files, manifest
 from pipeline.store.errors import DataFormatError
 from pipeline.store.files import Content
@@ -37,14 +37,13 @@ class AppendPlan:
     added: StorePlan
 
 
-def plan_append(root: str, inputs: Inputs, **options: Any) -> AppendPlan | None:
-    """Plans what a store is to hold besides.
+def plan_append(root: str, inputs: Inputs, options: PlanOptions) -> AppendPlan | None:
+    """Plans the parts to append.
 
     Args:
         root: The store.
         inputs: From `look_at`; what the store holds already is left out.
-        **options: Of `plan_inputs`: ``part_rows``, ``on_bad_episode`` and
-            ``max_bad_share``.
+        options: How to cut it, and what may be wrong with it.
 
     Returns:
         The plan; None if the store holds it all.
@@ -70,9 +69,9 @@ def plan_append(root: str, inputs: Inputs, **options: Any) -> AppendPlan | None:
         environment_id=value.environment_id,
         tasks=value.tasks,
         discounts=value.discounts,
+        options=options,
         versions=value.versions,
         first_part=len(value.parts),
-        **options,
     )
     for part in added.parts:
         fields = part.stored_fields()

@@ -13,7 +13,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -33,6 +33,30 @@ BLOCK_ROWS = 32_768
 BLOCK_BYTES = 16 << 20
 # Python, NumPy, TensorStore and Beam, before any data.
 _PROCESS_BYTES = 300 << 20
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """How a store is cut into parts, and what may be wrong with its input.
+
+    Attributes:
+        part_rows: Rows aimed at for each part.
+        on_bad_episode: What workers do with an episode that holds NaN or Inf.
+        max_bad_share: Share of episodes that may be skipped before the run fails.
+    """
+
+    part_rows: int = PART_ROWS
+    on_bad_episode: OnBadEpisode = "refuse"
+    max_bad_share: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.max_bad_share <= 1.0:
+            raise UsageError(
+                f"expected a bad share in [0, 1], got {self.max_bad_share}"
+            )
+
+
+DEFAULTS = PlanOptions()
 
 
 @dataclass(frozen=True)
@@ -219,27 +243,6 @@ def look_at(
     return Inputs(tuple(found), skipped)
 
 
-def plan_store(
-    root: str, inputs: Sequence[tuple[Split, Source]], **options: Any
-) -> StorePlan:
-    """Looks at every input, then plans a store, as `plan_inputs` does.
-
-    Args:
-        root: The store to be.
-        inputs: Splits and where they come from, in order.
-        **options: Of `plan_inputs`.
-
-    Returns:
-        The plan.
-
-    Raises:
-        UsageError: If an argument is out of range.
-        DataFormatError: If an input is damaged, lacks the physics state that the
-            tasks need, or inputs disagree.
-    """
-    return plan_inputs(root, look_at(inputs), **options)
-
-
 def plan_inputs(
     root: str,
     inputs: Inputs,
@@ -248,9 +251,7 @@ def plan_inputs(
     environment_id: str,
     tasks: Sequence[Task],
     discounts: Sequence[float],
-    part_rows: int = PART_ROWS,
-    on_bad_episode: OnBadEpisode = "refuse",
-    max_bad_share: float = 0.01,
+    options: PlanOptions = DEFAULTS,
     versions: Mapping[str, str] | None = None,
     first_part: int = 0,
 ) -> StorePlan:
@@ -263,9 +264,7 @@ def plan_inputs(
         environment_id: Environment that made the data.
         tasks: Tasks to relabel for.
         discounts: Each in (0, 1].
-        part_rows: Rows aimed at for each part.
-        on_bad_episode: What workers do with an episode that holds NaN or Inf.
-        max_bad_share: Share of episodes that may be skipped.
+        options: How to cut it, and what may be wrong with the inputs.
         versions: For the manifest; what is installed here by default.
         first_part: Number of the first part: those before are there.
 
@@ -280,12 +279,10 @@ def plan_inputs(
     for discount in discounts:
         if not 0.0 < discount <= 1.0:
             raise UsageError(f"expected discounts in (0, 1], got {discount}")
-    if not 0.0 <= max_bad_share <= 1.0:
-        raise UsageError(f"expected a bad share in [0, 1], got {max_bad_share}")
     parts: list[PartPlan] = []
     for split, source, facts in inputs.found:
         _check_fields(facts, tasks, parts)
-        for episodes in cut(facts.episodes, part_rows):
+        for episodes in cut(facts.episodes, options.part_rows):
             origin = Origin(
                 source=facts.source,
                 name=facts.name,
@@ -303,7 +300,7 @@ def plan_inputs(
                     fields=facts.fields,
                     tasks=tuple(tasks),
                     discounts=tuple(sorted(set(discounts))),
-                    on_bad_episode=on_bad_episode,
+                    on_bad_episode=options.on_bad_episode,
                 )
             )
     return StorePlan(
@@ -311,7 +308,7 @@ def plan_inputs(
         dataset=dataset,
         environment_id=environment_id,
         parts=tuple(parts),
-        max_bad_share=max_bad_share,
+        max_bad_share=options.max_bad_share,
         versions=dict(installed_versions() if versions is None else versions),
         ignored=tuple(
             sorted({n for _, _, facts in inputs.found for n in facts.ignored})

@@ -9,6 +9,7 @@ from pipeline.assembly import append
 from pipeline.assembly.plan import (
     OnBadEpisode,
     OnBadFile,
+    PlanOptions,
     look_at,
 )
 from pipeline.commands import execution
@@ -63,9 +64,7 @@ class Append:
         plan = append.plan_append(
             self.store,
             look_at(found, on_bad_file=self.on_bad_file),
-            part_rows=self.part_rows,
-            on_bad_episode=self.on_bad_episode,
-            max_bad_share=self.max_bad_share,
+            PlanOptions(self.part_rows, self.on_bad_episode, self.max_bad_share),
         )
         if plan is None:
             console.print(f"{self.store}: holds all of it already", soft_wrap=True)

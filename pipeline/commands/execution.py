@@ -3,13 +3,13 @@
 Beam and the simulator are imported where they are needed: each takes seconds.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 
 from pipeline.assembly.commit import claim, find_committed, release
-from pipeline.assembly.plan import Inputs, StorePlan, plan_inputs
+from pipeline.assembly.plan import DEFAULTS, Inputs, PlanOptions, StorePlan, plan_inputs
 from pipeline.domains.datasets import Domain
 from pipeline.inspection import export, progress, tables
 from pipeline.store.errors import DataFormatError
@@ -20,7 +20,13 @@ _ROWS_WORTH_A_PROCESS = 1_000_000
 
 
 def plan_relabelled(
-    domain: Domain, out: str, inputs: Inputs, **options: Any
+    domain: Domain,
+    out: str,
+    inputs: Inputs,
+    *,
+    discounts: Sequence[float],
+    options: PlanOptions = DEFAULTS,
+    versions: Mapping[str, str] | None = None,
 ) -> StorePlan:
     """Plans a store with the five tasks of a domain.
 
@@ -28,7 +34,9 @@ def plan_relabelled(
         domain: The data set.
         out: The store.
         inputs: From `look_at`.
-        **options: Of `plan_inputs`.
+        discounts: As of `plan_inputs`.
+        options: As of `plan_inputs`.
+        versions: As of `plan_inputs`.
 
     Returns:
         The plan.
@@ -45,7 +53,9 @@ def plan_relabelled(
         dataset=domain.dataset,
         environment_id=domain.environment_id,
         tasks=read_tasks(domain),
-        **options,
+        discounts=discounts,
+        options=options,
+        versions=versions,
     )
 
 

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from rich.console import Console
 
 from pipeline.assembly.plan import (
     OnBadEpisode,
     OnBadFile,
+    PlanOptions,
     StorePlan,
     look_at,
     plan_inputs,
@@ -86,14 +87,11 @@ class Shard:
         domain = parse_dataset(self.dataset) if kind == "ogbench" else None
         # Before the simulator is started for the tasks.
         inputs = look_at(found, on_bad_file=self.on_bad_file)
-        options: dict[str, Any] = {
-            "discounts": self.discounts,
-            "part_rows": self.part_rows,
-            "on_bad_episode": self.on_bad_episode,
-            "max_bad_share": self.max_bad_share,
-        }
+        options = PlanOptions(self.part_rows, self.on_bad_episode, self.max_bad_share)
         if domain is not None:
-            return execution.plan_relabelled(domain, self.out, inputs, **options)
+            return execution.plan_relabelled(
+                domain, self.out, inputs, discounts=self.discounts, options=options
+            )
         environment_id = self.environment or self.dataset
         task = Task(
             task=1,
@@ -108,7 +106,8 @@ class Shard:
             dataset=self.dataset,
             environment_id=environment_id,
             tasks=[task],
-            **options,
+            discounts=self.discounts,
+            options=options,
         )
 
 

@@ -62,22 +62,24 @@ print(json.dumps({"seconds": time.perf_counter() - start,
 # Writing the same parts, with Beam around it and without.
 WITHOUT_BEAM = """
 import json, sys, time, resource
-from pipeline import build, runners, shard
-from pipeline.domains import parse_dataset
-from pipeline.plan import plan_store
-from pipeline.relabel import read_tasks
+from pipeline.assembly.commit import commit_store
+from pipeline.assembly.parts import write_parts
+from pipeline.assembly.plan import PlanOptions, look_at, plan_inputs
+from pipeline.beam import pipelines, runners
+from pipeline.domains.datasets import parse_dataset
+from pipeline.domains.goals import read_tasks
 from pipeline.sources.ogbench_npz import OgbenchNpz
 domain = parse_dataset("cube-triple-play")
-plan = plan_store(sys.argv[2], [("train", OgbenchNpz(sys.argv[1]))],
+plan = plan_inputs(sys.argv[2], look_at([("train", OgbenchNpz(sys.argv[1]))]),
     dataset=domain.dataset, environment_id=domain.environment_id,
-    tasks=read_tasks(domain), discounts=(0.99,), part_rows=100_000)
+    tasks=read_tasks(domain), discounts=(0.99,), options=PlanOptions(100_000))
 before = resource.getrusage(resource.RUSAGE_SELF)
 start = time.perf_counter()
 if sys.argv[3] == "beam":
-    runners.run(lambda root: build.define_sharding(root, plan, runs=1),
+    runners.run(lambda root: pipelines.define_sharding(root, plan, runs=1),
                 runners.make_options(1))
 else:
-    shard.commit_store(plan, list(shard.write_parts(plan.parts)))
+    commit_store(plan, list(write_parts(plan.parts)))
 seconds = time.perf_counter() - start
 after = resource.getrusage(resource.RUSAGE_SELF)
 cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -88,8 +90,8 @@ print(json.dumps({"seconds": seconds, "cpu": cpu, "rows": plan.rows}))
 COLLECT = """
 import json, sys, time, warnings
 warnings.simplefilter("ignore")
-from pipeline.domains import parse_dataset
-from pipeline.sources.collect import EpisodeCollector
+from pipeline.collection.scripted import EpisodeCollector
+from pipeline.domains.datasets import parse_dataset
 collector = EpisodeCollector(parse_dataset(sys.argv[1]), rows=1001)
 start = time.perf_counter()
 collector.collect(0)

@@ -1,5 +1,6 @@
 """Small inputs of cube-single's shape, made without a simulator."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -101,7 +102,17 @@ def make_plan(tmp_path: Path, tasks) -> Callable[..., plan.StorePlan]:
             "versions": {"numpy": "0"},
             **options,
         }
-        return plan.plan_store(str(tmp_path / out), inputs, **options)
+        chosen = {
+            field.name: options.pop(field.name)
+            for field in dataclasses.fields(plan.PlanOptions)
+            if field.name in options
+        }
+        return plan.plan_inputs(
+            str(tmp_path / out),
+            plan.look_at(inputs),
+            options=plan.PlanOptions(**chosen),
+            **options,
+        )
 
     return make
 

@@ -7,7 +7,7 @@ from pipeline.assembly import append
 from pipeline.assembly.append import claim, commit_append, plan_append
 from pipeline.assembly.commit import commit_store, find_committed
 from pipeline.assembly.parts import write_part
-from pipeline.assembly.plan import look_at
+from pipeline.assembly.plan import PlanOptions, look_at
 from pipeline.cli import main
 from pipeline.inspection.verify import verify_store
 from pipeline.sources.ogbench_npz import OgbenchNpz
@@ -26,7 +26,7 @@ def plan(make_npz, make_plan):
 
 def planned(root, *paths, split="train"):
     sources = look_at([(split, OgbenchNpz(path)) for path in paths])
-    return plan_append(root, sources, part_rows=12)
+    return plan_append(root, sources, PlanOptions(part_rows=12))
 
 
 def add(asked):

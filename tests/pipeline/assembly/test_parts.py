@@ -13,7 +13,7 @@ from ogbench.utils import load_dataset
 from pipeline.assembly import parts
 from pipeline.assembly.commit import commit_store, find_committed
 from pipeline.assembly.parts import write_part, write_parts
-from pipeline.assembly.plan import plan_store
+from pipeline.assembly.plan import look_at, plan_inputs
 from pipeline.domains.datasets import parse_dataset
 from pipeline.domains.environments import make_environment
 from pipeline.domains.goals import read_tasks
@@ -152,7 +152,7 @@ def test_a_plan_is_small_and_names_no_folder_in_its_digest(make_npz, make_plan):
 
 KILLED = """
 import os, pickle, signal, sys
-from pipeline import shard
+from pipeline.assembly import parts
 from pipeline.store import writer
 
 plan = pickle.load(open(sys.argv[1], "rb"))
@@ -166,7 +166,7 @@ def finish_or_die(self, lengths):
 
 writer.PartWriter.finish = finish_or_die
 for part in plan.parts:
-    shard.write_part(part)
+    parts.write_part(part)
 """
 
 
@@ -362,9 +362,9 @@ def test_f6_images_and_discrete_actions_stay_what_they_are(tmp_path):
 
 
 def make_plan_of(source, tasks, tmp_path):
-    return plan_store(
+    return plan_inputs(
         str(tmp_path / "store"),
-        [("train", source)],
+        look_at([("train", source)]),
         dataset="pictures",
         environment_id="pictures-v0",
         tasks=tasks,
@@ -450,13 +450,14 @@ def test_f3_terminals_in_a_row_hold_no_transition(make_npz, make_plan):
 LARGE = """
 import re, sys
 from pathlib import Path
-from pipeline.plan import plan_store
-from pipeline.shard import write_parts
-from pipeline.sources.own_npz import OwnNpz
+from pipeline.assembly.parts import write_parts
+from pipeline.assembly.plan import look_at, plan_inputs
+from pipeline.sources.rewarded_npz import OwnNpz
 from pipeline.store.manifest import Task
 
 task = Task(1, "own", "pictures-v0", "stored")
-plan = plan_store(sys.argv[2], [("train", OwnNpz(sys.argv[1]))], dataset="pictures",
+inputs = look_at([("train", OwnNpz(sys.argv[1]))])
+plan = plan_inputs(sys.argv[2], inputs, dataset="pictures",
                   environment_id="pictures-v0", tasks=[task], discounts=(0.9,))
 list(write_parts(plan.parts))
 print(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
