@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import pydantic
 import tyro
 
+from pipeline.store.decoding import read_first_error
 from trainer.agents import AGENTS, DEFAULT_AGENT, AgentConfig
 from trainer.agents.vast_config import VASTConfig
 from trainer.data.feed_config import FeedConfig
@@ -300,24 +301,23 @@ def decode(raw: Json, *, where: str) -> Config:
     try:
         return _adapter().validate_python({**raw, "agent": agent})
     except pydantic.ValidationError as error:
-        first = error.errors()[0]
+        first = read_first_error(error)
         # The agent's name stands in the place of an error within its table.
         place = [
             part
-            for index, part in enumerate(first["loc"])
-            if not (index == 1 and first["loc"][0] == "agent" and part in AGENTS)
+            for index, part in enumerate(first.location)
+            if not (index == 1 and first.location[0] == "agent" and part in AGENTS)
         ]
         key = ".".join(str(part) for part in place)
-        if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+        if first.kind in ("unexpected_keyword_argument", "extra_forbidden"):
             names = _names(Config, agent=AGENTS[agent["name"]].config)
             near = difflib.get_close_matches(key, names, n=1, cutoff=0.4)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise ConfigError(f"{where}: unknown key {key!r}{hint}") from error
-        message = first["msg"].removeprefix("Value error, ")
         raise ConfigError(
-            f"{where}: {key}: {message} (got {first['input']!r})"
-            if first["type"] != "value_error"
-            else f"{where}: {message}"
+            f"{where}: {key}: {first.message} (got {first.given!r})"
+            if first.kind != "value_error"
+            else f"{where}: {first.message}"
         ) from error
 
 

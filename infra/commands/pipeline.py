@@ -11,10 +11,10 @@ from infra.checks import names
 from infra.errors import LaunchError
 from infra.estimates import scale
 from infra.estimates.measured import MEASURED
-from infra.estimates.units import duration, size
 from infra.submission import Submission, launch, python, version
 from infra.targets import beam_runners
 from pipeline.domains.datasets import parse_dataset
+from pipeline.store.units import format_duration, format_size
 
 
 @dataclass(frozen=True)
@@ -176,10 +176,11 @@ class Pipeline:
             f"{MEASURED.shard_cores} cores"
         )
         return (
-            f"{machines}; {rows:,} rows, store about {size(figures.store_bytes)}",
-            f"about {duration(hours)} with all of them busy, {core_hours:,.1f} core "
-            f"hours, by {rate} as measured (tests/benchmarks/README.md); their start "
-            "not counted",
+            f"{machines}; {rows:,} rows, "
+            f"store about {format_size(figures.store_bytes)}",
+            f"about {format_duration(hours * 3600)} with all of them busy, "
+            f"{core_hours:,.1f} core hours, by {rate} as measured "
+            "(tests/benchmarks/README.md); their start not counted",
         )
 
 

@@ -9,7 +9,7 @@ from infra.errors import LaunchError
 from infra.estimates import scale
 from infra.estimates.machines import ACCELERATORS, CloudAccelerator
 from infra.estimates.measured import MEASURED
-from infra.estimates.units import duration, size
+from pipeline.store.units import format_duration, format_size
 from trainer.agents.vast_config import VASTConfig
 
 
@@ -79,14 +79,14 @@ class Scale:
                     (
                         f"{transitions:,}",
                         f"{workers:,}",
-                        size(row.npz_bytes),
-                        size(row.store_bytes),
-                        duration(row.collect_h),
+                        format_size(row.npz_bytes),
+                        format_size(row.store_bytes),
+                        format_duration(row.collect_h * 3600),
                         f"{row.collect_core_h:,.0f}",
-                        duration(row.shard_h),
+                        format_duration(row.shard_h * 3600),
                         f"{row.shard_core_h:,.1f}",
                         f"{row.busy_workers:,}",
-                        f"{size(row.write_bytes_per_s)}/s",
+                        f"{format_size(row.write_bytes_per_s)}/s",
                     )
                 )
         console.print(
@@ -131,19 +131,19 @@ class Scale:
                         f"{scale.parameters(shape) / 1e6:,.1f}M",
                         f"{scale.update_flops(shape) / 1e9:,.0f}",
                         f"{chips:,}",
-                        size(row.whole_bytes) + (" !" if over else ""),
-                        size(row.split_bytes),
-                        size(row.all_reduce_bytes),
-                        size(row.split_link_bytes),
+                        format_size(row.whole_bytes) + (" !" if over else ""),
+                        format_size(row.split_bytes),
+                        format_size(row.all_reduce_bytes),
+                        format_size(row.split_link_bytes),
                         f"{row.least_s * 1e3:,.3f} ms",
                         "links" if row.link_bound else "arithmetic",
-                        f"{size(row.input_bytes * self.updates_per_s)}/s",
+                        f"{format_size(row.input_bytes * self.updates_per_s)}/s",
                     )
                 )
         console.print(
             f"Training: one seed of VAST, B = {self.batch_size:,}, S = "
             f"{self.observation_dim}, A = {self.action_dim}, on {accelerator.name} "
-            f"({size(accelerator.chip.memory_bytes)}, "
+            f"({format_size(accelerator.chip.memory_bytes)}, "
             f"{accelerator.chip.default_peak / 1e12:,.0f} Tflop/s); input at "
             f"{self.updates_per_s:g} updates/s; ! is more than a chip has",
             highlight=False,

@@ -12,9 +12,9 @@ from infra.errors import LaunchError
 from infra.estimates import scale
 from infra.estimates.machines import Slice, find_accelerator, make_slice
 from infra.estimates.measured import MEASURED, find_update_rate
-from infra.estimates.units import duration
 from infra.submission import Submission, launch, python, to_yaml, version
 from infra.targets import jobset, skypilot
+from pipeline.store.units import format_duration
 from trainer import config as configuration
 from trainer.agents import AgentName
 from trainer.agents.vast_config import VASTConfig
@@ -210,11 +210,12 @@ class Train:
             if found is not None:
                 rate, source = found.updates_per_s, found.source
         if rate is not None:
-            hours = trainer.steps / rate / 3600
-            used = f", {hours * chips.chips:,.1f} chip hours" if chips else ""
+            taken_s = trainer.steps / rate
+            chip_hours = taken_s / 3600 * chips.chips if chips else 0.0
+            used = f", {chip_hours:,.1f} chip hours" if chips else ""
             return (
-                f"{duration(hours)}{used} for {trainer.steps:,} updates at {rate:g} "
-                f"updates/s ({source})"
+                f"{format_duration(taken_s)}{used} for {trainer.steps:,} updates at "
+                f"{rate:g} updates/s ({source})"
             )
         unknown = (
             f"hours not known: no measured rate at width {config.agent.width}, batch "
@@ -234,7 +235,7 @@ class Train:
         least_s = trainer.seeds * scale.arithmetic_s(
             shape, chips.accelerator.chip, chips=chips.chips
         )
-        least = duration(trainer.steps * least_s / 3600)
+        least = format_duration(trainer.steps * least_s)
         return f"{unknown}; at the very least {least}, by arithmetic alone"
 
 

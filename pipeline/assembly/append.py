@@ -7,16 +7,15 @@ takes them in in one atomic step.
 import dataclasses
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pipeline.assembly.commit import check_dropped, claim_of
 from pipeline.assembly.plan import Inputs, PlanOptions, StorePlan, plan_inputs
 from pipeline.store import files, manifest
 from pipeline.store.errors import DataFormatError
 from pipeline.store.files import Content
-from pipeline.store.manifest import DatasetManifest, PartManifest
+from pipeline.store.manifest import DatasetManifest, PartManifest, describe_fields
 from pipeline.store.moments import merge_statistics
 from pipeline.store.reader import Store
 
@@ -78,8 +77,8 @@ def plan_append(root: str, inputs: Inputs, options: PlanOptions) -> AppendPlan |
         if fields != value.fields:
             raise DataFormatError(
                 f"{part.origin.name}: expected the fields of the store {root}, "
-                f"{_summary(value.fields)}, got {_summary(fields)}; one store holds "
-                "data of one kind"
+                f"{describe_fields(value.fields)}, got {describe_fields(fields)}; "
+                "one store holds data of one kind"
             )
     return AppendPlan(there, added)
 
@@ -141,9 +140,3 @@ def commit_append(plan: AppendPlan, parts: Sequence[PartManifest]) -> DatasetMan
     files.commit(root, manifest.DATASET_MANIFEST, data, replacing=plan.there)
     files.delete(root, _CLAIM)
     return value
-
-
-def _summary(fields: Mapping[str, Any]) -> str:
-    return ", ".join(
-        f"{name} {field.dtype}{list(field.shape)}" for name, field in fields.items()
-    )

@@ -22,7 +22,7 @@ from pipeline.sources.base import Facts, Source
 from pipeline.sources.episodes import PART_ROWS, EpisodeRange, cut, single_rows
 from pipeline.store import arrays, schema
 from pipeline.store.errors import DataFormatError, UsageError
-from pipeline.store.manifest import FieldSpec, Origin, Split, Task
+from pipeline.store.manifest import FieldSpec, Origin, Split, Task, describe_fields
 
 OnBadEpisode = Literal["refuse", "skip"]
 OnBadFile = Literal["refuse", "skip"]
@@ -344,15 +344,9 @@ def _check_fields(
     if parts and parts[0].fields != facts.fields:
         raise DataFormatError(
             f"{facts.name}: expected the fields of {parts[0].origin.name}, "
-            f"{_summary(parts[0].fields)}, got {_summary(facts.fields)}; one store "
-            "holds data of one kind"
+            f"{describe_fields(parts[0].fields)}, got {describe_fields(facts.fields)}; "
+            "one store holds data of one kind"
         )
-
-
-def _summary(fields: Mapping[str, FieldSpec]) -> str:
-    return ", ".join(
-        f"{name} {field.dtype}{list(field.shape)}" for name, field in fields.items()
-    )
 
 
 def _row_bytes(field: FieldSpec, tasks: int) -> int:

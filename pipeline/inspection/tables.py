@@ -10,6 +10,7 @@ from pipeline.assembly.plan import StorePlan
 from pipeline.store import manifest, schema
 from pipeline.store.manifest import Statistics
 from pipeline.store.reader import Store
+from pipeline.store.units import format_size
 
 # Of wide fields only so many components are shown on a terminal.
 _SHOWN_COMPONENTS = 3
@@ -147,8 +148,8 @@ def print_plan(console: Console, plan: StorePlan) -> None:
     lines.append(
         f"{len(first.tasks)} tasks, discounts "
         f"{', '.join(str(each) for each in first.discounts) or 'none'}; "
-        f"{_size(plan.store_bytes)} before compression, a worker needs about "
-        f"{_size(plan.worker_bytes)} of memory"
+        f"{format_size(plan.store_bytes)} before compression, a worker needs about "
+        f"{format_size(plan.worker_bytes)} of memory"
     )
     if plan.single_row_episodes:
         lines.append(
@@ -240,11 +241,3 @@ def _several(values: tuple[float, ...]) -> str:
 
 def _versions(facts: dict[str, Any]) -> list[tuple[str, str]]:
     return list(facts["versions"].items())
-
-
-def _size(size_bytes: int) -> str:
-    return (
-        f"{size_bytes / 1e9:.1f} GB"
-        if size_bytes >= 1e9
-        else f"{size_bytes / 1e6:.0f} MB"
-    )

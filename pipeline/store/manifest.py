@@ -8,11 +8,13 @@ store's fingerprint is a digest of what training can depend on.
 import dataclasses
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import pydantic
 
+from pipeline.store.decoding import read_first_error
 from pipeline.store.errors import DataFormatError, FormatVersionError
 
 FORMAT_VERSION = 1
@@ -45,6 +47,13 @@ class FieldSpec:
     shape: tuple[int, ...]
     per: Literal["row", "row_and_task"] = "row"
     unit: str = ""
+
+
+def describe_fields(fields: Mapping[str, FieldSpec]) -> str:
+    """Fields in one line, such as ``"qpos float32[21], actions float32[5]"``."""
+    return ", ".join(
+        f"{name} {field.dtype}{list(field.shape)}" for name, field in fields.items()
+    )
 
 
 @dataclass(frozen=True)
@@ -295,10 +304,9 @@ def _validate(adapter: pydantic.TypeAdapter[_T], value: Json, where: str) -> _T:
     try:
         return adapter.validate_python(value)
     except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
+        first = read_first_error(error)
         raise DataFormatError(
-            f"{where}: {place}: {first['msg']} (got {first['input']!r}); "
+            f"{where}: {first.place}: {first.message} (got {first.given!r}); "
             "the manifest is damaged or not of this project"
         ) from error
 

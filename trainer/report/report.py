@@ -13,6 +13,7 @@ from etils import epath
 
 from pipeline.store import files
 from pipeline.store.errors import DataFormatError
+from pipeline.store.units import format_duration
 from trainer.report import aggregates, charts, result_table
 from trainer.report.page import Picture, Section, Table, render
 from trainer.report.paper import METHODS, PAPER, find_paper_result
@@ -235,7 +236,7 @@ def _section(source: _Source, pictures: list[Picture]) -> Section:
         facts["speed"] = f"{np.median(speed):,.3g} updates/s"
         # Summed over log points: a resumed run's clock starts again.
         spent = np.diff(history.steps, prepend=0) / speed
-        facts["training time"] = _duration(float(spent.sum()))
+        facts["training time"] = format_duration(float(spent.sum()))
     if done and "input_blocked_share" in history.names():
         waited = 100 * float(np.nanmean(history.scalar("input_blocked_share")))
         facts["time waiting for data"] = f"{waited:.1f} %"
@@ -323,9 +324,3 @@ def _markdown(
             file = f"{source.name}/{picture.name}.{picture.kind}".replace(" ", "%20")
             parts.append(f"![{picture.name}]({file})\n\n{picture.caption}")
     return "\n\n".join(parts) + "\n"
-
-
-def _duration(seconds: float) -> str:
-    minutes, whole = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole} s"

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import pydantic
 
 from pipeline.store import files
+from pipeline.store.decoding import read_first_error
 from pipeline.store.errors import DataFormatError
 from trainer.runs.folder import EVALUATIONS_FILE, FolderLike, open_folder, read_lines
 
@@ -139,9 +140,8 @@ def _decode(
     try:
         return adapter.validate_python(value)
     except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
+        first = read_first_error(error)
         raise DataFormatError(
-            f"{where}: {key}: {first['msg']}; it was not written by this version, "
-            "remove the line and evaluate again"
+            f"{where}: {first.place}: {first.message}; it was not written by this "
+            "version, remove the line and evaluate again"
         ) from error

@@ -11,6 +11,7 @@ from typing import Any
 import pydantic
 
 from pipeline.store import files
+from pipeline.store.decoding import read_first_error
 from pipeline.store.errors import DataFormatError
 from pipeline.store.manifest import Task
 from pipeline.store.reader import Store
@@ -76,10 +77,10 @@ class Run:
         try:
             return pydantic.TypeAdapter(cls).validate_python(_with_options(value))
         except pydantic.ValidationError as error:
-            first = error.errors()[0]
-            key = ".".join(str(part) for part in first["loc"])
+            first = read_first_error(error)
             raise DataFormatError(
-                f"{where}: {key}: {first['msg']}; it was not written by this version"
+                f"{where}: {first.place}: {first.message}; it was not written by this "
+                "version"
             ) from error
 
 

@@ -18,6 +18,7 @@ from typing import Literal
 import pydantic
 from etils import epath
 
+from pipeline.store.decoding import read_first_error
 from pipeline.store.files import is_remote
 from trainer import config as configuration
 from trainer.config import TASKS, Config, Json, differences, merge_tables, read_toml
@@ -214,10 +215,9 @@ def read_sweep(path: Path) -> Sweep:
     try:
         return pydantic.TypeAdapter(Sweep).validate_python(raw)
     except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        message = first["msg"].removeprefix("Value error, ")
-        raise ConfigError(f"{path}: {f'{key}: ' if key else ''}{message}") from error
+        first = read_first_error(error)
+        place = f"{first.place}: " if first.place else ""
+        raise ConfigError(f"{path}: {place}{first.message}") from error
 
 
 def make_cells(sweep: Sweep, *, only: str = "*") -> list[Cell]:

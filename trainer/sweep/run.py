@@ -21,6 +21,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from pipeline.store import files
 from pipeline.store.files import is_remote
+from pipeline.store.units import format_duration
 from trainer.errors import EXIT_FAILED, EXIT_PREEMPTED
 from trainer.signals import handled
 from trainer.sweep.cells import Cell, State, logged_step, look
@@ -193,8 +194,8 @@ def run_sweep(
                 [(c, _updates_left(c, s)) for c, s in waiting[index + 1 :]]
             )
             console.print(
-                f"  done in {_duration(seconds)}"
-                + (f"; about {_duration(left)} left" if left else "")
+                f"  done in {format_duration(seconds)}"
+                + (f"; about {format_duration(left)} left" if left else "")
             )
     if failures:
         console.print(f"{len(failures)} of {len(cells)} cells failed:")
@@ -288,13 +289,6 @@ def _updates_left(cell: Cell, state: State) -> int:
     if state.stage in ("trained", "finished", "differs"):
         return 0
     return max(0, cell.config.trainer.steps - state.step)
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = seconds / 60
-    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
 
 
 def _progress(console: Console) -> Progress:

@@ -183,7 +183,7 @@ def test_a_report_has_everything(run: Path, tmp_path: Path) -> None:
     assert "| last | 35.0 % | 18.1 to 56.7 % | 20 | 2 | 7.1 | 4,000 | VAST" in markdown
     assert "(some%20run/success.png)" in markdown
     assert "97 ± 2" in markdown  # Another method of the paper, FQL-n.
-    assert "training time: 1 min 20 s" in markdown  # 4,000 updates at 50 a second.
+    assert "training time: 1.3 min" in markdown  # 4,000 updates at 50 a second.
 
     rows = list(csv.DictReader(io.StringIO(written[2].read_text())))
     assert [row["statistic"] for row in rows] == [
