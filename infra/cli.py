@@ -16,8 +16,13 @@ from infra.commands.pipeline import Pipeline
 from infra.commands.scale import Scale
 from infra.commands.train import Train
 from infra.errors import LaunchError
-
-BAD_INPUT = 2
+from pipeline.store.errors import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    DataFormatError,
+    MissingPackageError,
+    UsageError,
+)
 
 _Stage = (
     Annotated[Pipeline, tyro.conf.subcommand("pipeline")]
@@ -80,17 +85,24 @@ def main(arguments: Sequence[str]) -> int:
         arguments: Without the program's name.
 
     Returns:
-        Exit code: 0; 2 for what cannot be launched; that of the program it was
-        submitted with, if that failed.
+        Exit code: 0; 1 for a fault of storage or the network; 2 for what cannot be
+        launched; 130 if interrupted; that of the program it was submitted with, if
+        that failed.
     """
     command, theirs = parse(arguments)
     try:
         if theirs and not isinstance(command, Launch):
             raise LaunchError(f"only launch takes arguments after --: {theirs[0]}")
         return command.run(Console(), theirs)
-    except (LaunchError, ValueError, ImportError, OSError) as error:
-        message = " ".join(str(error).split())
-        Console(stderr=True).print(
-            f"error: {message}", highlight=False, markup=False, soft_wrap=True
-        )
-        return BAD_INPUT
+    except KeyboardInterrupt:
+        return _fail("interrupted", EXIT_INTERRUPTED)
+    except OSError as error:
+        return _fail(str(error), EXIT_FAILED)
+    except (DataFormatError, MissingPackageError, UsageError) as error:
+        return _fail(str(error), error.exit_code)
+
+
+def _fail(message: str, code: int) -> int:
+    line = " ".join(f"error: {message}".split())
+    Console(stderr=True).print(line, highlight=False, markup=False, soft_wrap=True)
+    return code

@@ -14,11 +14,16 @@ from pipeline.commands.inspect import Inspect
 from pipeline.commands.relabel import Relabel
 from pipeline.commands.shard import Shard
 from pipeline.commands.verify import DAMAGED, Verify
-from pipeline.store.errors import DataFormatError, UsageError
+from pipeline.store.errors import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    DataFormatError,
+    MissingPackageError,
+    UsageError,
+)
 
-__all__ = ["BAD_INPUT", "DAMAGED", "main"]
+__all__ = ["DAMAGED", "main"]
 
-BAD_INPUT = 2
 _ON_BEAM = (Append, Collect, Relabel, Shard)
 
 Command = (
@@ -40,7 +45,8 @@ def main(arguments: Sequence[str]) -> int:
         arguments: Without the program's name. What follows ``--`` is handed to Beam.
 
     Returns:
-        Exit code: 0, 1 for a damaged store, 2 for input that cannot be used.
+        Exit code: 0, 1 for a damaged store or a fault of storage or the network, 2
+        for input that cannot be used, 130 if interrupted.
     """
     ours, beam_arguments = list(arguments), []
     if "--" in ours:
@@ -54,9 +60,15 @@ def main(arguments: Sequence[str]) -> int:
                 f"{' '.join(beam_arguments)} for it after --; leave that out"
             )
         return command.run(Console(), beam_arguments)
-    except (DataFormatError, UsageError, OSError, ImportError) as error:
-        message = " ".join(str(error).split())
-        Console(stderr=True).print(
-            f"error: {message}", highlight=False, markup=False, soft_wrap=True
-        )
-        return BAD_INPUT
+    except KeyboardInterrupt:
+        return _fail("interrupted", EXIT_INTERRUPTED)
+    except OSError as error:
+        return _fail(str(error), EXIT_FAILED)
+    except (DataFormatError, MissingPackageError, UsageError) as error:
+        return _fail(str(error), error.exit_code)
+
+
+def _fail(message: str, code: int) -> int:
+    line = " ".join(f"error: {message}".split())
+    Console(stderr=True).print(line, highlight=False, markup=False, soft_wrap=True)
+    return code

@@ -4,21 +4,29 @@ A pin changes only on purpose, with an entry of its own in CHANGELOG.md.
 """
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import infra.cli
+import pipeline.cli
+import trainer.cli
+from infra.commands.doctor import Doctor
+from infra.errors import LaunchError
 from pipeline.assembly.plan import PartPlan
+from pipeline.commands.verify import Verify
 from pipeline.sources.episodes import EpisodeRange
 from pipeline.store.errors import (
     BadEpisodeError,
     DataFormatError,
     FormatVersionError,
+    MissingPackageError,
     UnfinishedStoreError,
+    UsageError,
 )
 from pipeline.store.manifest import FieldSpec, Origin, Task
 from tests.stores import write_store
-from trainer import cli
 from trainer.commands.toy import Toy
 from trainer.data.block_window import Schedule
 from trainer.data.horizon_windows import EndingHorizonSampler, HorizonSampler
@@ -28,6 +36,7 @@ from trainer.errors import (
     EvaluationError,
     HostsError,
     PreemptedError,
+    RunError,
     StalledError,
     StorageError,
     TrainingDivergedError,
@@ -108,22 +117,50 @@ def test_the_bytes_of_a_store(tmp_path: Path) -> None:
         (EvaluationError(), 1),
         (FormatVersionError(), 2),
         (HostsError(), 1),
-        (ImportError(), 2),
         (KeyboardInterrupt(), 130),
+        (LaunchError(), 2),
+        (MissingPackageError(), 2),
         (OSError(), 1),
         (PreemptedError(), 75),
         (StalledError(), 4),
         (StorageError(), 1),
         (TrainingDivergedError(), 3),
         (UnfinishedStoreError(), 2),
+        (UsageError(), 2),
     ],
     ids=lambda value: type(value).__name__,
 )
 def test_exit_codes_that_launchers_act_on(
-    error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch
+    error: Exception, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """They are the same in every program that can raise the exception at all."""
+    ours = isinstance(error, RunError)
+    for run in fail_with(error, monkeypatch)[: 1 if ours else 3]:
+        assert run() == code
+
+
+@pytest.mark.parametrize("kind", [ImportError, KeyError, TypeError, ValueError])
+def test_a_bug_is_not_called_wrong_use(
+    kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for run in fail_with(kind("a bug"), monkeypatch):
+        with pytest.raises(kind, match="a bug"):
+            run()
+
+
+def fail_with(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> list[Callable[[], int]]:
+    """A command of trainer, pipeline and infra each that raises the error."""
+
     def fail(*_: object) -> int:
         raise error
 
     monkeypatch.setattr(Toy, "execute", fail)
-    assert cli.main(["toy", "--out", "toy"]) == code
+    monkeypatch.setattr(Verify, "run", fail)
+    monkeypatch.setattr(Doctor, "run", fail)
+    return [
+        lambda: trainer.cli.main(["toy", "--out", "toy"]),
+        lambda: pipeline.cli.main(["verify", "store"]),
+        lambda: infra.cli.main(["doctor", "gs://bucket"]),
+    ]

@@ -11,7 +11,7 @@ from typing import Any
 import tyro
 from rich.console import Console
 
-from pipeline.store.errors import DataFormatError
+from pipeline.store.errors import DataFormatError, MissingPackageError, UsageError
 from trainer.commands.bench import Bench
 from trainer.commands.checkpoint import Checkpoint
 from trainer.commands.describe import Describe
@@ -77,8 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return parsed.execute(overrides, console)
         code: int = parsed.execute(console)
         return code
-    except (DataFormatError, ValueError, ImportError) as error:
-        return _fail(console, str(error), EXIT_USAGE)
+    except (DataFormatError, MissingPackageError, UsageError) as error:
+        return _fail(console, str(error), error.exit_code)
     except OSError as error:
         return _fail(console, str(error), EXIT_FAILED)
     except KeyboardInterrupt:

@@ -8,6 +8,7 @@ and nothing is caught by ValueError: a bug may raise that too.
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
 
 
 class UsageError(ValueError):

@@ -167,7 +167,7 @@ def test_no_network_is_one_line(tmp_path, capsys):
         taken.bind(("127.0.0.1", 0))  # bound, and nobody listens
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         command = ["fetch", "cube-single-play", "--mirror", url]
-        assert main([*command, "--out", str(tmp_path)]) == 2
+        assert main([*command, "--out", str(tmp_path)]) == 1
     error = capsys.readouterr().err
     assert "cannot be reached" in error
     assert error.count("\n") == 1
