@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from rich.console import Console
 
-from infra.checks import bucket
 from infra.errors import LaunchError
+from pipeline.output import Output, say
 
 _INSTALL = {
     "kubectl": "https://kubernetes.io/docs/tasks/tools/",
@@ -52,12 +51,12 @@ class Submission:
         ).rstrip("\n")
 
 
-def launch(submission: Submission, console: Console, *, dry_run: bool) -> int:
+def launch(submission: Submission, output: Output, *, dry_run: bool) -> int:
     """Submits, or says what would be submitted.
 
     Args:
         submission: What.
-        console: For the submission; what it takes goes to standard error, so that
+        output: The submission is a result; what it takes is told beside it, so that
             the first can be piped on.
         dry_run: Only say so.
 
@@ -68,20 +67,21 @@ def launch(submission: Submission, console: Console, *, dry_run: bool) -> int:
         LaunchError: If a bucket, a permission, a region or a program is not as it
             must be; nothing has been started then.
     """
-    notes = Console(stderr=True, highlight=False, soft_wrap=True)
     for line in submission.takes:
-        notes.print(f"# {line}", markup=False)
+        say(output.progress, f"# {line}")
     if submission.document is not None:
         command = ["FILE" if part == "{}" else part for part in submission.command]
-        notes.print(f"# with: {shlex.join(command)}", markup=False)
+        say(output.progress, f"# with: {shlex.join(command)}")
     if dry_run:
-        console.print(submission.shown(), markup=False, highlight=False, soft_wrap=True)
+        say(output.results, submission.shown())
         return 0
     program = submission.command[0]
     if shutil.which(program) is None:
         raise LaunchError(
             f"{program}: not installed here; see {_INSTALL.get(program, 'its manual')}"
         )
+    from infra.checks import bucket
+
     for path in (*submission.reads, *submission.writes):
         bucket.require(path, region=submission.region, write=path in submission.writes)
     return _run(submission)

@@ -48,6 +48,29 @@ def test_the_store_loads_no_beam() -> None:
     assert not {"apache_beam", "mujoco", "jax"} & modules
 
 
+HELP = """
+import contextlib, io, sys
+import infra.cli, pipeline.cli, trainer.cli
+for cli in (infra.cli, pipeline.cli, trainer.cli):
+    assert cli.main(["--help"]) == 0
+    for command in cli.PROGRAM.commands:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+            cli.main([command, "--help"])
+print("loaded", *sys.modules)
+"""
+
+
+def test_help_loads_nothing_that_takes_seconds() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HELP], capture_output=True, text=True, check=True
+    )
+    modules = set(done.stdout.splitlines()[-1].split())
+    assert {"tyro", "trainer.commands.train", "pipeline.commands.shard"} <= modules
+    heavy = {"apache_beam", "grain", "jax", "matplotlib", "mujoco", "numpy"}
+    assert not heavy & modules
+    assert not {"google.cloud.storage", "orbax", "pydantic", "tensorstore"} & modules
+
+
 def test_updates_need_only_the_packages_of_an_accelerators_machine() -> None:
     """The GPU benchmark runs where nothing but these has been installed."""
     packages = required("jax", "flax", "optax", "orbax-checkpoint", "tensorstore")

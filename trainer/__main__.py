@@ -2,8 +2,8 @@
 
 import sys
 
-from trainer.cli import main, told_once
+from trainer.cli import ignore_closed_loop, main
 
 if __name__ == "__main__":
-    sys.unraisablehook = told_once
+    sys.unraisablehook = ignore_closed_loop
     sys.exit(main())

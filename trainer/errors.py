@@ -4,16 +4,15 @@ Launchers tie what they do next to the codes: 75 is started again, 1 is tried ag
 2 and 3 are not.
 """
 
-from pipeline.store.errors import EXIT_FAILED, EXIT_USAGE, UsageError
-
-__all__ = ["EXIT_FAILED", "EXIT_USAGE"]  # With those below, one table of codes.
+from pipeline.store.errors import EXIT_FAILED as EXIT_FAILED
+from pipeline.store.errors import EXIT_USAGE as EXIT_USAGE
+from pipeline.store.errors import UsageError
 
 EXIT_DIVERGED = 3
 EXIT_STALLED = 4
 # sysexits.h EX_TEMPFAIL: saved, and the same command goes on. Cluster restart
 # policies are tied to it.
 EXIT_PREEMPTED = 75
-EXIT_INTERRUPTED = 130
 
 
 class ConfigError(UsageError):

@@ -4,11 +4,9 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 
-from infra.checks import bucket, names
-
-_NOT_USABLE = 2
+from pipeline.output import Output, say
+from pipeline.store.errors import EXIT_USAGE
 
 
 @dataclass(frozen=True)
@@ -27,8 +25,10 @@ class Doctor:
     region: str | None = None
     read_only: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
 
-    def run(self, console: Console, arguments: list[str]) -> int:
+    def execute(self, output: Output) -> int:
         """Prints a line for each thing that was looked at."""
+        from infra.checks import bucket, names
+
         if self.region is not None:
             names.check_region(self.region)
         sound = True
@@ -36,12 +36,10 @@ class Doctor:
             self.path, region=self.region, write=not self.read_only
         ):
             sound = sound and finding.ok
-            console.print(
+            say(
+                output.results,
                 f"{'ok    ' if finding.ok else 'FAILED'} {finding.what:12} "
                 f"{finding.detail}",
                 style=None if finding.ok else "red",
-                markup=False,
-                highlight=False,
-                soft_wrap=True,
             )
-        return 0 if sound else _NOT_USABLE
+        return 0 if sound else EXIT_USAGE

@@ -1,15 +1,16 @@
 """``launch evaluate``: rollouts on CPUs, here, on GKE or on any cloud by SkyPilot."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import tyro
-from rich.console import Console
 
 from infra.checks import names
 from infra.errors import LaunchError
 from infra.submission import Submission, launch, python, to_yaml, version
 from infra.targets import jobset, skypilot
+from pipeline.output import Output
 
 
 @dataclass(frozen=True)
@@ -42,11 +43,11 @@ class Evaluate:
     account: str = "vast-trainer"
     dry_run: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
 
-    def run(self, console: Console, arguments: list[str]) -> int:
+    def execute_with(self, output: Output, more: Sequence[str]) -> int:
         """Starts it, or prints what would be started."""
-        return launch(self.submission(arguments), console, dry_run=self.dry_run)
+        return launch(self.submission(more), output, dry_run=self.dry_run)
 
-    def submission(self, arguments: list[str]) -> Submission:
+    def submission(self, arguments: Sequence[str]) -> Submission:
         """Puts it together.
 
         Args:

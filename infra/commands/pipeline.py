@@ -1,19 +1,19 @@
 """``launch pipeline``: collecting or sharding, here, on Dataflow or on Flink."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import tyro
-from rich.console import Console
 
 from infra.checks import names
 from infra.errors import LaunchError
-from infra.estimates import scale
 from infra.estimates.measured import MEASURED
 from infra.submission import Submission, launch, python, version
 from infra.targets import beam_runners
 from pipeline.domains.datasets import parse_dataset
+from pipeline.output import Output
 from pipeline.store.units import format_duration, format_size
 
 
@@ -65,11 +65,11 @@ class Pipeline:
     worker_pool: str | None = None
     dry_run: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
 
-    def run(self, console: Console, arguments: list[str]) -> int:
+    def execute_with(self, output: Output, more: Sequence[str]) -> int:
         """Starts it, or prints what would be started."""
-        return launch(self.submission(arguments), console, dry_run=self.dry_run)
+        return launch(self.submission(more), output, dry_run=self.dry_run)
 
-    def submission(self, arguments: list[str]) -> Submission:
+    def submission(self, arguments: Sequence[str]) -> Submission:
         """Puts it together.
 
         Args:
@@ -152,6 +152,8 @@ class Pipeline:
         )
 
     def _takes(self) -> tuple[str, ...]:
+        from infra.estimates import scale
+
         rows = self.rows
         if self.episodes is not None:
             rows = self.episodes * parse_dataset(self.dataset).episode_rows

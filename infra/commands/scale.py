@@ -3,14 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rich.console import Console
-
 from infra.errors import LaunchError
-from infra.estimates import scale
 from infra.estimates.machines import ACCELERATORS, CloudAccelerator
 from infra.estimates.measured import MEASURED
+from pipeline.output import Output, say
 from pipeline.store.units import format_duration, format_size
-from trainer.agents.vast_config import VASTConfig
 
 
 @dataclass(frozen=True)
@@ -41,7 +38,7 @@ class Scale:
     action_dim: int = 5
     updates_per_s: float = 100.0
 
-    def run(self, console: Console, arguments: list[str]) -> int:
+    def execute(self, output: Output) -> int:
         """Prints both tables."""
         accelerator = ACCELERATORS.get(self.accelerator)
         if accelerator is None:
@@ -52,11 +49,13 @@ class Scale:
         numbers = (*self.transitions, *self.workers, *self.widths, *self.chips)
         if min(*numbers, self.cores, self.batch_size) < 1 or self.updates_per_s <= 0:
             raise LaunchError("expected numbers above 0 only")
-        self._print_data(console)
-        self._print_training(console, accelerator)
+        self._print_data(output)
+        self._print_training(output, accelerator)
         return 0
 
-    def _print_data(self, console: Console) -> None:
+    def _print_data(self, output: Output) -> None:
+        from infra.estimates import scale
+
         header = (
             "transitions",
             "workers",
@@ -89,18 +88,18 @@ class Scale:
                         f"{format_size(row.write_bytes_per_s)}/s",
                     )
                 )
-        console.print(
+        say(
+            output.results,
             f"Data: {MEASURED.collect_rows_per_s:,.0f} rows/s a core collected, "
             f"{MEASURED.shard_rows_per_s:,.0f} rows/s on {MEASURED.shard_cores} cores "
             f"sharded; workers of {self.cores} cores, their start not counted",
-            highlight=False,
-            soft_wrap=True,
         )
-        console.print(
-            _markdown(header, rows), markup=False, highlight=False, soft_wrap=True
-        )
+        say(output.results, _markdown(header, rows))
 
-    def _print_training(self, console: Console, accelerator: CloudAccelerator) -> None:
+    def _print_training(self, output: Output, accelerator: CloudAccelerator) -> None:
+        from infra.estimates import scale
+        from trainer.agents.vast_config import VASTConfig
+
         header = (
             "width",
             "parameters",
@@ -140,18 +139,15 @@ class Scale:
                         f"{format_size(row.input_bytes * self.updates_per_s)}/s",
                     )
                 )
-        console.print(
+        say(
+            output.results,
             f"Training: one seed of VAST, B = {self.batch_size:,}, S = "
             f"{self.observation_dim}, A = {self.action_dim}, on {accelerator.name} "
             f"({format_size(accelerator.chip.memory_bytes)}, "
             f"{accelerator.chip.default_peak / 1e12:,.0f} Tflop/s); input at "
             f"{self.updates_per_s:g} updates/s; ! is more than a chip has",
-            highlight=False,
-            soft_wrap=True,
         )
-        console.print(
-            _markdown(header, rows), markup=False, highlight=False, soft_wrap=True
-        )
+        say(output.results, _markdown(header, rows))
 
 
 def _markdown(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:

@@ -1,25 +1,25 @@
 """``launch train``: here, on GPUs or TPUs of GKE, or on any cloud by SkyPilot."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
-from rich.console import Console
 
 from infra.checks import names
 from infra.errors import LaunchError
-from infra.estimates import scale
 from infra.estimates.machines import Slice, find_accelerator, make_slice
 from infra.estimates.measured import MEASURED, find_update_rate
 from infra.submission import Submission, launch, python, to_yaml, version
 from infra.targets import jobset, skypilot
+from pipeline.output import Output
 from pipeline.store.units import format_duration
-from trainer import config as configuration
-from trainer.agents import AgentName
-from trainer.agents.vast_config import VASTConfig
 from trainer.costs import published
 from trainer.parallel.mesh_shape import mesh_sizes
+
+if TYPE_CHECKING:
+    from trainer.config import Config, Resolved
 
 # What GKE leaves a pod when it takes a spot node away, unless the node pool is set to
 # give more (up to 120 s); see its page "Spot VMs".
@@ -73,11 +73,11 @@ class Train:
     updates_per_s: float | None = None
     dry_run: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
 
-    def run(self, console: Console, arguments: list[str]) -> int:
+    def execute_with(self, output: Output, more: Sequence[str]) -> int:
         """Starts it, or prints what would be started."""
-        return launch(self.submission(arguments), console, dry_run=self.dry_run)
+        return launch(self.submission(more), output, dry_run=self.dry_run)
 
-    def submission(self, arguments: list[str]) -> Submission:
+    def submission(self, arguments: Sequence[str]) -> Submission:
         """Puts it together.
 
         Args:
@@ -173,7 +173,7 @@ class Train:
         kind: Literal["gpu", "tpu"] = "tpu" if self.target == "tpu" else "gpu"
         return make_slice(find_accelerator(self.accelerator, kind), self.chips)
 
-    def _takes(self, config: configuration.Config, chips: Slice) -> tuple[str, ...]:
+    def _takes(self, config: "Config", chips: Slice) -> tuple[str, ...]:
         spot = " that can be taken away" if self.spot else ""
         machine = (
             f"machine of {chips.chips_per_host}, on any cloud,"
@@ -194,7 +194,7 @@ class Train:
             )
         return tuple(lines)
 
-    def _hours(self, config: configuration.Config, chips: Slice | None) -> str:
+    def _hours(self, config: "Config", chips: Slice | None) -> str:
         """Hours by a rate that was measured; by none, the least they could be."""
         trainer = config.trainer
         rate, source = self.updates_per_s, "--updates-per-s"
@@ -222,6 +222,9 @@ class Train:
             f"{trainer.batch_size}, {trainer.seeds} seed(s); give --updates-per-s, "
             "updates_per_s of metrics.jsonl after a minute there"
         )
+        from infra.estimates import scale
+        from trainer.agents.vast_config import VASTConfig
+
         facts = published.DATASETS.get(config.dataset)
         if chips is None or facts is None or not isinstance(config.agent, VASTConfig):
             return unknown
@@ -247,9 +250,11 @@ def _places(config: str, given: Path, baseline: Path | None) -> dict[str, Path]:
         given: Where it is here.
         baseline: An agent's own settings, which are looked for beside it.
     """
+    from trainer.config import BASELINES
+
     if baseline is None:
         return {config: given}
-    beside = Path(config).parent / configuration.BASELINES / baseline.name
+    beside = Path(config).parent / BASELINES / baseline.name
     return {config: given, str(beside): baseline}
 
 
@@ -262,12 +267,14 @@ class _Passed:
         profile: Folder for a trace.
     """
 
-    agent: AgentName | None = None
+    agent: str | None = None
     profile: str | None = None
 
 
-def _resolve(path: Path, task: int, arguments: list[str]) -> configuration.Resolved:
+def _resolve(path: Path, task: int, arguments: Sequence[str]) -> "Resolved":
     """The configuration as the job will see it, wrong overrides refused here."""
+    from trainer import config as configuration
+
     prog = "python -m infra launch train ... --"
     passed, overrides = tyro.cli(
         _Passed, args=arguments, prog=prog, return_unknown_args=True

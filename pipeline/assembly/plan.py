@@ -13,19 +13,16 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from pipeline.assembly.labels import label_tasks
 from pipeline.sources.base import Facts, Source
-from pipeline.sources.episodes import PART_ROWS, EpisodeRange, cut, single_rows
+from pipeline.sources.episodes import EpisodeRange, cut, single_rows
+from pipeline.sources.options import PART_ROWS, OnBadEpisode, OnBadFile
 from pipeline.store import arrays, schema
 from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.manifest import FieldSpec, Origin, Split, Task, describe_fields
-
-OnBadEpisode = Literal["refuse", "skip"]
-OnBadFile = Literal["refuse", "skip"]
 
 # Blocks are what a worker holds in memory: whole episodes of about so many rows or
 # bytes, whichever is less.

@@ -3,26 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rich.console import Console
-
-from pipeline.assembly import append
-from pipeline.assembly.plan import (
-    OnBadEpisode,
-    OnBadFile,
-    PlanOptions,
-    look_at,
-)
-from pipeline.commands import execution
-from pipeline.commands.arguments import (
-    Flag,
-    Input,
-    StorePath,
-    check_workers,
-)
-from pipeline.inspection import tables
-from pipeline.sources.detection import Kind, find_sources
-from pipeline.sources.episodes import PART_ROWS
-from pipeline.store.reader import Store
+from pipeline.commands.arguments import Flag, Input, StorePath, check_workers
+from pipeline.output import Output, say
+from pipeline.sources.options import PART_ROWS, Kind, OnBadEpisode, OnBadFile
 
 
 @dataclass(frozen=True)
@@ -54,8 +37,15 @@ class Append:
     workers: int = 1
     dry_run: Flag = False
 
-    def run(self, console: Console, beam_arguments: Sequence[str]) -> int:
+    def execute_with(self, output: Output, more: Sequence[str]) -> int:
         """Plans, writes the new parts and takes them in."""
+        from pipeline.assembly import append
+        from pipeline.assembly.plan import PlanOptions, look_at
+        from pipeline.commands import execution
+        from pipeline.inspection import tables
+        from pipeline.sources.detection import find_sources
+        from pipeline.store.reader import Store
+
         dataset = Store(self.store).manifest.dataset
         check_workers(self.workers)
         _, found = find_sources(
@@ -67,19 +57,19 @@ class Append:
             PlanOptions(self.part_rows, self.on_bad_episode, self.max_bad_share),
         )
         if plan is None:
-            console.print(f"{self.store}: holds all of it already", soft_wrap=True)
+            say(output.results, f"{self.store}: holds all of it already")
             return 0
-        tables.print_plan(console, plan.added)
+        tables.print_plan(output.results, plan.added)
         if self.dry_run:
             return 0
         from pipeline.beam import pipelines
 
         append.claim(plan)
         execution.run_parts(
-            console,
+            output,
             plan.added,
             self.workers,
-            beam_arguments,
+            more,
             lambda root, runs: pipelines.define_appending(root, plan, runs=runs),
         )
         return 0

@@ -2,21 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-
-from pipeline.assembly.commit import is_made_from, occupied, read_committed
-from pipeline.assembly.plan import installed_versions, look_at
-from pipeline.collection import staging
-from pipeline.collection.scripted import check_scripted
-from pipeline.collection.staging import CollectedEpisodes, Recipe
-from pipeline.commands import execution
 from pipeline.commands.arguments import EnvironmentId, check_workers
-from pipeline.domains.datasets import Domain, find_domain
-from pipeline.inspection import progress
-from pipeline.sources.base import Source
+from pipeline.output import Output, say
 from pipeline.store.errors import UsageError
-from pipeline.store.manifest import Split
+
+if TYPE_CHECKING:
+    from pipeline.collection.staging import Recipe
+    from pipeline.domains.datasets import Domain
+    from pipeline.sources.base import Source
+    from pipeline.store.manifest import Split
 
 
 @dataclass(frozen=True)
@@ -47,17 +43,24 @@ class Collect:
     npz: str | None = None
     workers: int = 1
 
-    def run(self, console: Console, beam_arguments: Sequence[str]) -> int:
+    def execute_with(self, output: Output, more: Sequence[str]) -> int:
         """Collects what is missing, writes the store, exports it."""
+        from pipeline.assembly.commit import is_made_from, occupied, read_committed
+        from pipeline.assembly.plan import look_at
+        from pipeline.collection import staging
+        from pipeline.collection.scripted import check_scripted
+        from pipeline.commands import execution
+        from pipeline.domains.datasets import find_domain
+
         domain = find_domain(self.environment_id, self.dataset_type)
         check_scripted(domain)
         recipe = self._recipe(domain)
         check_workers(self.workers)
         there = read_committed(self.out)
         if there is None:
-            self._collect(console, recipe, beam_arguments)
+            self._collect(output, recipe, more)
             inputs: list[tuple[Split, Source]] = [
-                (split, CollectedEpisodes(self.out, recipe, split))
+                (split, staging.CollectedEpisodes(self.out, recipe, split))
                 for split in recipe.counts()
             ]
             plan = execution.plan_relabelled(
@@ -67,17 +70,20 @@ class Collect:
                 discounts=self.discounts,
                 versions=recipe.versions,
             )
-            execution.write_store(console, plan, self.workers, beam_arguments)
+            execution.write_store(output, plan, self.workers, more)
             staging.finish(self.out)
         elif not is_made_from(there, recipe.digest(), self.discounts):
             raise occupied(self.out, there)
         else:
-            console.print(f"{self.out}: already finished, nothing to do")
+            say(output.results, f"{self.out}: already finished, nothing to do")
         if self.npz is not None:
-            execution.export_store(console, self.out, self.npz)
+            execution.export_store(output, self.out, self.npz)
         return 0
 
-    def _recipe(self, domain: Domain) -> Recipe:
+    def _recipe(self, domain: "Domain") -> "Recipe":
+        from pipeline.assembly.plan import installed_versions
+        from pipeline.collection.staging import Recipe
+
         if self.episodes < 1 or self.val_episodes < 0 or self.seed < 0:
             raise UsageError(
                 "expected at least 1 episode, and no negative validation episodes or "
@@ -97,17 +103,18 @@ class Collect:
         )
 
     def _collect(
-        self, console: Console, recipe: Recipe, beam_arguments: Sequence[str]
+        self, output: Output, recipe: "Recipe", beam_arguments: Sequence[str]
     ) -> None:
         from pipeline.beam import pipelines, runners
+        from pipeline.collection import staging
+        from pipeline.inspection import progress
 
         missing = staging.start(self.out, recipe)
         total = sum(recipe.counts().values())
-        console.print(
+        say(
+            output.progress,
             f"Collecting {recipe.dataset}: {total:,} episodes of {recipe.rows:,} rows, "
             f"{total - len(missing):,} of them here already",
-            highlight=False,
-            soft_wrap=True,
         )
 
         def measure() -> tuple[int, str]:
@@ -117,7 +124,8 @@ class Collect:
         if missing:
             workers = min(self.workers, len(missing))
             options = runners.make_options(workers, beam_arguments)
-            with progress.shown(console, "collect", total * recipe.rows, measure):
+            rows = total * recipe.rows
+            with progress.shown(output.progress, "collect", rows, measure):
                 runners.run(
                     lambda root: pipelines.define_collection(root, missing), options
                 )

@@ -6,12 +6,11 @@ Beam and the simulator are imported where they are needed: each takes seconds.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
-
 from pipeline.assembly.commit import claim, find_committed, release
 from pipeline.assembly.plan import DEFAULTS, Inputs, PlanOptions, StorePlan, plan_inputs
 from pipeline.domains.datasets import Domain
 from pipeline.inspection import export, progress, tables
+from pipeline.output import Output, say
 from pipeline.store.errors import DataFormatError
 from pipeline.store.reader import Store
 
@@ -60,26 +59,26 @@ def plan_relabelled(
 
 
 def write_store(
-    console: Console, plan: StorePlan, workers: int, beam_arguments: Sequence[str]
+    output: Output, plan: StorePlan, workers: int, beam_arguments: Sequence[str]
 ) -> None:
     """Writes a planned store, unless it is there.
 
     Args:
-        console: Where to say so.
+        output: Where to say so.
         plan: The store.
         workers: Processes on this machine.
         beam_arguments: Beam's own.
     """
     from pipeline.beam import pipelines
 
-    tables.print_plan(console, plan)
+    tables.print_plan(output.results, plan)
     if find_committed(plan) is not None:
-        console.print(f"{plan.root}: already finished, nothing to do", soft_wrap=True)
+        say(output.results, f"{plan.root}: already finished, nothing to do")
         return
     claim(plan)
     try:
         run_parts(
-            console,
+            output,
             plan,
             workers,
             beam_arguments,
@@ -92,7 +91,7 @@ def write_store(
 
 
 def run_parts(
-    console: Console,
+    output: Output,
     plan: StorePlan,
     workers: int,
     beam_arguments: Sequence[str],
@@ -101,7 +100,7 @@ def run_parts(
     """Runs a pipeline that writes parts and commits them.
 
     Args:
-        console: Where to say how it goes.
+        output: Where to say how it goes.
         plan: The parts.
         workers: Processes on this machine.
         beam_arguments: Beam's own.
@@ -128,23 +127,22 @@ def run_parts(
     options = runners.make_options(useful, beam_arguments)
     runs = useful if runners.is_local(options) else len(plan.parts)
     clock = progress.Rate(measure()[0])
-    with progress.shown(console, "write", plan.rows, measure):
+    with progress.shown(output.progress, "write", plan.rows, measure):
         runners.run(lambda root: define(root, runs), options)
     numbers = {part.index for part in plan.parts}
     parts = [p for p in Store(plan.root).manifest.parts if p.index in numbers]
     dropped = sum(len(e) for part in parts for e in part.dropped.values())
     rows = sum(part.rows for part in parts)
-    console.print(
+    say(
+        output.results,
         f"{plan.root}: finished, {rows:,} rows in {len(parts)} parts, "
         f"{clock.of(rows):,.0f} rows/s"
         + (f", {dropped} bad episodes left out" if dropped else ""),
-        highlight=False,
-        soft_wrap=True,
     )
 
 
-def export_store(console: Console, store: str, npz: str) -> None:
+def export_store(output: Output, store: str, npz: str) -> None:
     """Writes a store back as OGBench's npz, and says so."""
     paths = export.export_npz(Store(store), npz)
     for path in paths:
-        console.print(f"{path}: written", highlight=False, soft_wrap=True)
+        say(output.results, f"{path}: written")

@@ -1,12 +1,9 @@
 """``export``: a store back as OGBench's npz."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rich.console import Console
-
-from pipeline.commands import execution
 from pipeline.commands.arguments import StorePath
+from pipeline.output import Output
 
 
 @dataclass(frozen=True)
@@ -22,7 +19,9 @@ class Export:
     store: StorePath
     npz: str
 
-    def run(self, console: Console, beam_arguments: Sequence[str]) -> int:
+    def execute(self, output: Output) -> int:
         """Writes the files."""
-        execution.export_store(console, self.store, self.npz)
+        from pipeline.commands import execution
+
+        execution.export_store(output, self.store, self.npz)
         return 0

@@ -1,17 +1,13 @@
 """``fetch``: the published files of a data set."""
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 
-from pipeline.domains.datasets import parse_dataset
-from pipeline.inspection import progress
-from pipeline.sources import fetch
-from pipeline.sources import files as input_files
+from pipeline.output import Output, say
+from pipeline.sources.options import MIRROR
 
 
 @dataclass(frozen=True)
@@ -25,11 +21,16 @@ class Fetch:
     """
 
     dataset: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATASET")]
-    mirror: str = fetch.MIRROR
+    mirror: str = MIRROR
     out: str = "."
 
-    def run(self, console: Console, beam_arguments: Sequence[str]) -> int:
+    def execute(self, output: Output) -> int:
         """Downloads both splits."""
+        from pipeline.domains.datasets import parse_dataset
+        from pipeline.inspection import progress
+        from pipeline.sources import fetch
+        from pipeline.sources import files as input_files
+
         dataset = parse_dataset(self.dataset).dataset
         train = f"{dataset}-v0.npz"
         # Before the first byte: neither of them may be missing.
@@ -48,13 +49,12 @@ class Fetch:
                 there[0] = size_bytes
 
             with progress.shown(
-                console, name, remote.size_bytes, measure, unit="bytes"
+                output.progress, name, remote.size_bytes, measure, unit="bytes"
             ):
                 new = fetch.fetch(remote, path, progress=note)
-            console.print(
+            say(
+                output.results,
                 f"{path}: {remote.size_bytes:,} bytes, "
                 f"{'fetched and checked' if new else 'here already'}",
-                highlight=False,
-                soft_wrap=True,
             )
         return 0

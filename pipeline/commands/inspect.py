@@ -1,14 +1,10 @@
 """``inspect``: what a store holds."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rich.console import Console
-
 from pipeline.commands.arguments import Flag, StorePath
-from pipeline.inspection import histograms, tables
-from pipeline.store.reader import Store
+from pipeline.output import Output, say
 
 
 @dataclass(frozen=True)
@@ -25,16 +21,18 @@ class Inspect:
     json: Flag = False
     plot: str | None = None
 
-    def run(self, console: Console, beam_arguments: Sequence[str]) -> int:
+    def execute(self, output: Output) -> int:
         """Prints tables or JSON."""
+        from pipeline.inspection import histograms, tables
+        from pipeline.store.reader import Store
+
         store = Store(self.store)
         if self.plot is not None:
             histograms.plot_labels(store, self.plot)
         if self.json:
-            text = json.dumps(tables.store_facts(store), indent=1)
-            console.print(text, markup=False, highlight=False, soft_wrap=True)
+            say(output.results, json.dumps(tables.store_facts(store), indent=1))
         else:
-            tables.print_store(console, store)
+            tables.print_store(output.results, store)
             if self.plot is not None:
-                console.print(f"{self.plot}: written", highlight=False, soft_wrap=True)
+                say(output.results, f"{self.plot}: written")
         return 0

@@ -2,20 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-
-from pipeline.assembly import relabel
 from pipeline.commands.arguments import (
     StorePath,
     check_workers,
 )
-from pipeline.domains.datasets import TASKS, parse_dataset
-from pipeline.inspection import progress
-from pipeline.store import files, manifest
+from pipeline.output import Output, say
 from pipeline.store.errors import UsageError
-from pipeline.store.manifest import Task
-from pipeline.store.reader import Store
+
+if TYPE_CHECKING:
+    from pipeline.store.manifest import Task
 
 
 @dataclass(frozen=True)
@@ -34,8 +31,13 @@ class Relabel:
     tasks: tuple[int, ...] = ()
     workers: int = 1
 
-    def run(self, console: Console, beam_arguments: Sequence[str]) -> int:
+    def execute_with(self, output: Output, more: Sequence[str]) -> int:
         """Writes the new labels, then moves the store over to them."""
+        from pipeline.assembly import relabel
+        from pipeline.inspection import progress
+        from pipeline.store import files, manifest
+        from pipeline.store.reader import Store
+
         value = Store(self.store).manifest
         check_workers(self.workers)
         if not self.discounts and not self.tasks:
@@ -45,7 +47,7 @@ class Relabel:
             self.store, tasks=tasks, discounts=self.discounts
         )
         if plan is None:
-            console.print(f"{self.store}: holds all of it already", soft_wrap=True)
+            say(output.results, f"{self.store}: holds all of it already")
             return 0
         from pipeline.beam import pipelines, runners
 
@@ -57,19 +59,20 @@ class Relabel:
             return rows, f"{len(done)} of {len(plan.parts)} parts"
 
         workers = min(self.workers, len(plan.parts))
-        options = runners.make_options(workers, beam_arguments)
-        with progress.shown(console, "relabel", plan.rows, measure):
+        options = runners.make_options(workers, more)
+        with progress.shown(output.progress, "relabel", plan.rows, measure):
             runners.run(lambda root: pipelines.define_relabelling(root, plan), options)
-        console.print(
+        say(
+            output.results,
             f"{self.store}: now {len(plan.parts[0].tasks)} tasks, discounts "
             f"{', '.join(map(str, plan.parts[0].discounts))}",
-            highlight=False,
-            soft_wrap=True,
         )
         return 0
 
-    def _tasks(self, dataset: str, held: Sequence[int]) -> tuple[Task, ...]:
+    def _tasks(self, dataset: str, held: Sequence[int]) -> "tuple[Task, ...]":
         """The tasks to add, read out of the environment: a matter of seconds."""
+        from pipeline.domains.datasets import TASKS, parse_dataset
+
         missing = sorted(set(self.tasks) - set(held))
         if not missing:
             return ()

@@ -2,29 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from rich.console import Console
+from pipeline.commands.arguments import Flag, Input, check_workers
+from pipeline.output import Output, say
+from pipeline.sources.options import PART_ROWS, Kind, OnBadEpisode, OnBadFile
 
-from pipeline.assembly.plan import (
-    OnBadEpisode,
-    OnBadFile,
-    PlanOptions,
-    StorePlan,
-    look_at,
-    plan_inputs,
-)
-from pipeline.commands import execution
-from pipeline.commands.arguments import (
-    Flag,
-    Input,
-    check_workers,
-)
-from pipeline.domains.datasets import parse_dataset
-from pipeline.inspection import tables
-from pipeline.sources.detection import Kind, find_sources
-from pipeline.sources.episodes import PART_ROWS
-from pipeline.store.manifest import Task
+if TYPE_CHECKING:
+    from pipeline.assembly.plan import StorePlan
 
 
 @dataclass(frozen=True)
@@ -68,18 +53,27 @@ class Shard:
     workers: int = 1
     dry_run: Flag = False
 
-    def run(self, console: Console, beam_arguments: Sequence[str]) -> int:
+    def execute_with(self, output: Output, more: Sequence[str]) -> int:
         """Plans, then writes the store."""
+        from pipeline.commands import execution
+        from pipeline.inspection import tables
+
         check_workers(self.workers)
         plan = self._plan()
         if self.dry_run:
-            tables.print_plan(console, plan)
-            _print_beam(console, beam_arguments, self.workers)
+            tables.print_plan(output.results, plan)
+            _print_beam(output, more, self.workers)
         else:
-            execution.write_store(console, plan, self.workers, beam_arguments)
+            execution.write_store(output, plan, self.workers, more)
         return 0
 
-    def _plan(self) -> StorePlan:
+    def _plan(self) -> "StorePlan":
+        from pipeline.assembly.plan import PlanOptions, look_at, plan_inputs
+        from pipeline.commands import execution
+        from pipeline.domains.datasets import parse_dataset
+        from pipeline.sources.detection import find_sources
+        from pipeline.store.manifest import Task
+
         # A name that OGBench does not know is an error only if it is needed.
         kind, found = find_sources(
             self.input, dataset=self.dataset, kind=self.source, val=self.val
@@ -111,7 +105,7 @@ class Shard:
         )
 
 
-def _print_beam(console: Console, beam_arguments: Sequence[str], workers: int) -> None:
+def _print_beam(output: Output, beam_arguments: Sequence[str], workers: int) -> None:
     """Says what Beam would be told, if it is told anything."""
     if not beam_arguments:
         return
@@ -119,4 +113,4 @@ def _print_beam(console: Console, beam_arguments: Sequence[str], workers: int) -
 
     options = runners.make_options(workers, beam_arguments)
     for name, value in runners.given(options).items():
-        console.print(f"  --{name}={value}", highlight=False, soft_wrap=True)
+        say(output.results, f"  --{name}={value}")

@@ -1,15 +1,10 @@
 """``verify``: whether a store is what its manifests say."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rich.console import Console
-
 from pipeline.commands.arguments import Flag, StorePath
-from pipeline.inspection import progress, verify
-from pipeline.store.reader import Store
-
-DAMAGED = 1
+from pipeline.output import Output, say
+from pipeline.store.errors import EXIT_FAILED
 
 
 @dataclass(frozen=True)
@@ -24,8 +19,11 @@ class Verify:
     store: StorePath
     deep: Flag = False
 
-    def run(self, console: Console, beam_arguments: Sequence[str]) -> int:
+    def execute(self, output: Output) -> int:
         """Prints what is wrong; exit code 1 if anything is."""
+        from pipeline.inspection import progress, verify
+        from pipeline.store.reader import Store
+
         store = Store(self.store)
         parts = store.manifest.parts
         total = sum(part.rows for part in parts)
@@ -34,24 +32,22 @@ class Verify:
         def measure() -> tuple[int, str]:
             return sum(checked), f"{len(checked)} of {len(parts)} parts"
 
-        with progress.shown(console, "verify", total, measure):
+        with progress.shown(output.progress, "verify", total, measure):
             findings = verify.verify_store(
                 store, deep=self.deep, progress=checked.append
             )
         for finding in findings:
-            console.print(finding, highlight=False, markup=False, soft_wrap=True)
+            say(output.results, finding)
         if findings:
-            console.print(
+            say(
+                output.results,
                 f"{self.store}: damaged, {len(findings)} findings; write the store "
                 "again from its source, or fetch it again",
-                highlight=False,
-                soft_wrap=True,
             )
-            return DAMAGED
-        console.print(
+            return EXIT_FAILED
+        say(
+            output.results,
             f"{self.store}: sound; {len(parts)} parts, {total:,} rows, every checksum "
             f"read{', labels and statistics recomputed' if self.deep else ''}",
-            highlight=False,
-            soft_wrap=True,
         )
         return 0

@@ -13,6 +13,7 @@ import rich.progress
 from rich.console import Console
 
 from pipeline.assembly.plan import StorePlan
+from pipeline.output import say
 from pipeline.store import arrays, files, manifest, schema
 
 _BAR_EVERY_S = 0.5
@@ -119,11 +120,10 @@ def _show_lines(
         count, remark = measure()
         speed = rate.of(count)
         left = f"{(total - count) / speed:,.0f} s left" if speed else "no estimate yet"
-        console.print(
+        say(
+            console,
             f"{label}: {count:,} of {total:,} {unit}, {speed:,.0f} {unit}/s, {remark}, "
             f"{left}",
-            highlight=False,
-            soft_wrap=True,
         )
 
 

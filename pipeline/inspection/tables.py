@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.assembly.plan import StorePlan
+from pipeline.output import say
 from pipeline.store import manifest, schema
 from pipeline.store.manifest import Statistics
 from pipeline.store.reader import Store
@@ -160,9 +161,9 @@ def print_plan(console: Console, plan: StorePlan) -> None:
         lines.append(f"not read: {', '.join(plan.ignored)}")
     lines += [f"left out: {reason}" for reason in plan.skipped.values()]
     lines += [f"warning: {warning}" for warning in plan.warnings]
-    console.print(f"Plan for {plan.root}", style="bold", highlight=False)
+    say(console, f"Plan for {plan.root}", style="bold")
     for line in lines:
-        console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
+        say(console, f"  {line}")
 
 
 def _origins(plan: StorePlan, split: str) -> str:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import get_args
 
 from pipeline.domains.datasets import known_datasets
 from pipeline.sources import files, hdf5, npz
@@ -10,12 +10,11 @@ from pipeline.sources.base import Source
 from pipeline.sources.d4rl_hdf5 import D4rlHdf5
 from pipeline.sources.minari import MAIN_FILE, Minari
 from pipeline.sources.ogbench_npz import OgbenchNpz
+from pipeline.sources.options import Kind
 from pipeline.sources.rewarded_npz import OwnNpz
 from pipeline.store import schema
 from pipeline.store.errors import UsageError
 from pipeline.store.manifest import Split
-
-Kind = Literal["ogbench", "npz", "d4rl", "minari"]
 
 _READERS: dict[Kind, Callable[[str], Source]] = {
     "ogbench": OgbenchNpz,
@@ -42,8 +41,7 @@ def find_sources(
         The kind, and splits with their sources: ``train`` first, files in order.
 
     Raises:
-        UsageError: If nothing is found.
-        UsageError: If the kind is none of those known.
+        UsageError: If nothing is found, or the kind is none of those known.
         DataFormatError: If a file has to be looked into and is damaged.
     """
     if kind is not None and kind not in _READERS:

@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from pipeline.store.errors import DataFormatError, UsageError
 
-PART_ROWS = 1_000_000
 Int64 = npt.NDArray[np.int64]
 
 

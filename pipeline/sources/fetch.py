@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pipeline.sources import npz
 from pipeline.store.errors import DataFormatError, UsageError
 
-MIRROR = "https://rail.eecs.berkeley.edu/datasets/ogbench"
 PARTIAL = ".partial"
 _PIECE_BYTES = 1 << 20
 _TIMEOUT_S = 30.0

@@ -8,8 +8,10 @@ from typing import Any
 
 import yaml
 
-from infra.cli import Launch, main, parse
+from infra.cli import PROGRAM, main
+from infra.commands.launch import Launch
 from infra.submission import Submission, version
+from pipeline import front_door
 
 VERSION = version()
 REGISTRY = "europe-docker.pkg.dev/my-project/vast"
@@ -69,7 +71,7 @@ def refused(capsys: Any, command: str) -> str:
 
 def submission(command: str) -> Submission:
     """What a launch would submit."""
-    parsed, arguments = parse(command.split())
+    parsed, arguments = front_door.parse(PROGRAM, command.split())
     assert isinstance(parsed, Launch)
     return parsed.stage.submission(arguments)
 

@@ -8,11 +8,12 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from infra.cli import main, parse
+from infra.cli import PROGRAM, main
 from infra.commands.evaluate import Evaluate
 from infra.commands.pipeline import Pipeline
 from infra.commands.train import Train
 from infra.estimates.measured import MEASURED
+from pipeline import front_door
 from tests.infra.command_lines import REGISTRY, VERSION
 
 READMES = ("README.md", "infra/README.md")
@@ -49,7 +50,7 @@ def test_commands_that_are_shown_are_taken(file):
     shown = [command for block in blocks(file) for command in commands(block)]
     assert {command[0] for command in shown} >= {"doctor"}
     for command in shown:
-        parse(command)
+        front_door.parse(PROGRAM, command)
 
 
 def test_what_a_dry_run_is_said_to_take_is_what_it_prints(capsys):

@@ -8,7 +8,7 @@ import functools
 import importlib
 import operator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from trainer.agents.floq_config import FloqConfig
 from trainer.agents.fql_config import FQLConfig
@@ -64,12 +64,9 @@ DEFAULT_AGENT = "vast"
 # Type checkers cannot read a list, so they see what is common to all agents instead.
 if TYPE_CHECKING:
     AgentConfig = AgentSettings
-    AgentName = str
 else:
     # Hyperparameters of any agent: a configuration is decoded by this union.
     AgentConfig = functools.reduce(operator.or_, (kind.config for kind in _KINDS))
-    # The choices of a command's ``--agent``.
-    AgentName = Literal[tuple(AGENTS)]
 
 
 def make_agent(config: AgentConfig, facts: "DataFacts") -> "Agent":

@@ -3,16 +3,68 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
-from rich.console import Console
-from rich.table import Table
 
-from pipeline.store.errors import UsageError
+from pipeline.output import Output, say
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from trainer.runs.export import Inspection
+
+
+@dataclass(frozen=True)
+class Inspect:
+    """List what a checkpoint holds.
+
+    Attributes:
+        run: Folder of the run, a local path or gs://bucket/path.
+        step: Updates done; the last checkpoint by default.
+        json: Print one JSON object instead of tables.
+    """
+
+    run: Annotated[str, tyro.conf.Positional]
+    step: int | None = None
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+
+    def execute(self, output: Output) -> int:
+        """Prints tables or JSON."""
+        from trainer.runs import export
+
+        inspection = export.inspect(self.run, step=self.step)
+        if self.json:
+            output.results.print_json(json.dumps(inspection.to_json()))
+        else:
+            _show(inspection, output.results)
+        return 0
+
+
+@dataclass(frozen=True)
+class Export:
+    """Export the parameters of a checkpoint to a safetensors file.
+
+    Attributes:
+        run: Folder of the run, a local path or gs://bucket/path.
+        out: File to export to, such as policy.safetensors.
+        step: Updates done; the last checkpoint by default.
+        seed: Export this one of the run's seeds only; all of them by default, on a
+            leading axis.
+    """
+
+    run: Annotated[str, tyro.conf.Positional]
+    out: Path
+    step: int | None = None
+    seed: int | None = None
+
+    def execute(self, output: Output) -> int:
+        """Writes the file."""
+        from trainer.runs import export
+
+        step, arrays = export.export(self.run, self.out, step=self.step, seed=self.seed)
+        say(output.results, f"{arrays} arrays of step {step} are in {self.out}")
+        return 0
 
 
 @dataclass(frozen=True)
@@ -20,54 +72,31 @@ class Checkpoint:
     """Look into a run's checkpoints, or export their parameters.
 
     Attributes:
-        what: inspect, or export to a safetensors file.
-        run: Folder of the run, a local path or gs://bucket/path.
-        step: Updates done; the last checkpoint by default.
-        out: File to export to, such as policy.safetensors.
-        seed: Export this one of the run's seeds only; all of them by default, on a
-            leading axis.
-        json: Print one JSON object instead of tables.
+        what: What to do.
     """
 
-    what: Annotated[Literal["inspect", "export"], tyro.conf.Positional]
-    run: Annotated[str, tyro.conf.Positional]
-    step: int | None = None
-    out: Path | None = None
-    seed: int | None = None
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    what: (
+        Annotated[Inspect, tyro.conf.subcommand("inspect")]
+        | Annotated[Export, tyro.conf.subcommand("export")]
+    )
 
-    def execute(self, console: Console) -> int:
-        """Runs the command; its exit code is returned."""
-        from trainer.runs import export
-
-        if self.what == "export":
-            if self.out is None:
-                raise UsageError("--out: expected a file to export to")
-            step, arrays = export.export(
-                self.run, self.out, step=self.step, seed=self.seed
-            )
-            console.print(f"{arrays} arrays of step {step} are in {self.out}")
-            return 0
-        for name in ("out", "seed"):
-            if getattr(self, name) is not None:
-                raise UsageError(f"--{name}: is for export only")
-        found = export.inspect(self.run, step=self.step)
-        if self.json:
-            Console().print_json(json.dumps(found.to_json()))
-        else:
-            _show(found, Console())
-        return 0
+    def execute(self, output: Output) -> int:
+        """Does it."""
+        return self.what.execute(output)
 
 
-def _show(found: "Inspection", out: Console) -> None:
+def _show(found: "Inspection", out: "Console") -> None:
+    from rich.table import Table
+
     run, trainer = found.run, found.run.config.trainer
-    out.print(f"steps {', '.join(map(str, found.steps))}; this is step {found.step}")
-    out.print(
+    say(out, f"steps {', '.join(map(str, found.steps))}; this is step {found.step}")
+    say(
+        out,
         f"{run.config.agent.name} on {run.dataset} task {run.task.task} "
         f"({run.task.name}), seeds {trainer.seed} to {trainer.seed_range[-1]}, "
-        f"batches of {trainer.batch_size}; data {run.fingerprint} from {run.store}"
+        f"batches of {trainer.batch_size}; data {run.fingerprint} from {run.store}",
     )
-    out.print(", ".join(f"{name} {version}" for name, version in run.versions.items()))
+    say(out, ", ".join(f"{name} {version}" for name, version in run.versions.items()))
     table = Table("array", "shape", "dtype", "bytes")
     table.columns[0].overflow = "fold"
     for array in found.arrays:
@@ -79,4 +108,4 @@ def _show(found: "Inspection", out: Console) -> None:
         )
     out.print(table)
     total = sum(array.size_bytes for array in found.arrays)
-    out.print(f"{len(found.arrays)} arrays, {total / 2**20:,.1f} MiB")
+    say(out, f"{len(found.arrays)} arrays, {total / 2**20:,.1f} MiB")

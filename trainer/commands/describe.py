@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
-from rich.console import Console
-from rich.table import Table
 
+from pipeline.output import Output, say
 from pipeline.store.errors import UsageError
 from trainer.costs import published
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
     from trainer.config import Config
     from trainer.costs.describe import Cost, Description
     from trainer.costs.mesh_memory import MeshDescription
@@ -42,14 +44,14 @@ class Describe:
     compile: bool = True
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
 
-    def execute(self, console: Console) -> int:
-        """Runs the command; its exit code is returned."""
+    def execute(self, output: Output) -> int:
+        """Prints tables or JSON."""
         from trainer import config as configuration
         from trainer.costs.describe import describe
 
         config = configuration.load(self.config, task=self.task)
         observation_dim, action_dim = self._dims(config.dataset)
-        out = Console()
+        out = output.results
         if self.mesh is not None:
             found = self._on_mesh(self.mesh, config, (observation_dim, action_dim))
             if self.json:
@@ -64,13 +66,13 @@ class Describe:
             out.print_json(json.dumps(description.to_json()))
             return 0
         out.print(_settings(configuration.encode(config), task=self.task))
-        out.print(_data_line(description))
+        say(out, _data_line(description))
         out.print(_networks(description))
-        out.print(_parameters_line(description))
+        say(out, _parameters_line(description))
         if description.cost is None:
-            out.print(f"operations of {config.agent.name} are not counted")
+            say(out, f"operations of {config.agent.name} are not counted")
         else:
-            out.print(_cost_line(description.cost, seeds=config.trainer.seeds))
+            say(out, _cost_line(description.cost, seeds=config.trainer.seeds))
             out.print(_bounds(description.cost))
         return 0
 
@@ -109,7 +111,9 @@ class Describe:
         return S, A
 
 
-def _show_mesh(found: "MeshDescription", out: Console) -> None:
+def _show_mesh(found: "MeshDescription", out: "Console") -> None:
+    from rich.table import Table
+
     table = Table("array", "shape", "split over", "bytes a device")
     table.columns[0].overflow = "fold"
     for array in found.arrays:
@@ -122,22 +126,26 @@ def _show_mesh(found: "MeshDescription", out: Console) -> None:
     out.print(table)
     devices = " × ".join(f"{axis} {size}" for axis, size in found.mesh.items())
     rest, params = found.rest_bytes / 2**20, found.params_bytes / 2**20
-    out.print(
+    say(
+        out,
         f"mesh {devices}; on each device {params:,.1f} MiB of parameters and "
-        f"{rest:,.1f} MiB of optimiser, targets and counters"
+        f"{rest:,.1f} MiB of optimiser, targets and counters",
     )
     if found.memory is not None:
-        out.print(
+        say(
+            out,
             "the call as compiled for CPUs, on each device: "
             f"{found.memory.arguments / 2**20:,.1f} MiB of state and batches and "
             f"{found.memory.temporaries / 2**20:,.1f} MiB in between, "
             f"{found.memory.peak / 2**20:,.1f} MiB at its peak; other compilers plan "
-            "otherwise"
+            "otherwise",
         )
 
 
-def _settings(encoded: dict[str, object], *, task: int) -> Table:
+def _settings(encoded: dict[str, object], *, task: int) -> "Table":
     """One line for each table of the configuration."""
+    from rich.table import Table
+
     table = Table("table", "settings", title=f"configuration, task {task}")
     for name, value in encoded.items():
         if isinstance(value, dict):
@@ -163,7 +171,9 @@ def _data_line(description: "Description") -> str:
     )
 
 
-def _networks(description: "Description") -> Table:
+def _networks(description: "Description") -> "Table":
+    from rich.table import Table
+
     table = Table("network", "input", "hidden", "output", "copies", "parameters each")
     for network in description.networks:
         widths = network.chain
@@ -202,7 +212,9 @@ def _cost_line(cost: "Cost", *, seeds: int) -> str:
     )
 
 
-def _bounds(cost: "Cost") -> Table:
+def _bounds(cost: "Cost") -> "Table":
+    from rich.table import Table
+
     table = Table("products in", "compute, h", "memory, h", "rules")
     for bound in cost.bounds:
         table.add_row(

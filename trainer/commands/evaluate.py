@@ -1,10 +1,17 @@
 """``evaluate``: roll out a run's checkpoints."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
-from rich.console import Console
+
+from pipeline.output import Output
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from trainer.runs.evaluations import Evaluation
 
 
 @dataclass(frozen=True)
@@ -44,13 +51,13 @@ class Evaluate:
     poll: float = 10.0
     timeout: float = 60.0
 
-    def execute(self, console: Console) -> int:
-        """Runs the command; its exit code is returned."""
+    def execute(self, output: Output) -> int:
+        """Plays the episodes, then prints a table of what came of them."""
         from trainer.evaluation.evaluate import evaluate_run
         from trainer.evaluation.watch import Patience, watch_run
 
         if self.watch:
-            watch_run(
+            evaluations = watch_run(
                 self.run,
                 episodes=self.episodes,
                 steps=self.steps or "all",
@@ -59,17 +66,41 @@ class Evaluate:
                 environments=self.environments,
                 workers=self.workers,
                 patience=Patience(poll_s=self.poll, timeout_s=60 * self.timeout),
-                console=console,
+                console=output.progress,
             )
-            return 0
-        evaluate_run(
-            self.run,
-            episodes=self.episodes,
-            steps="all" if self.all_steps else self.steps or "latest",
-            tasks=self.tasks,
-            evaluation_seed=self.seed,
-            environments=self.environments,
-            workers=self.workers,
-            console=console,
-        )
+        else:
+            evaluations = evaluate_run(
+                self.run,
+                episodes=self.episodes,
+                steps="all" if self.all_steps else self.steps or "latest",
+                tasks=self.tasks,
+                evaluation_seed=self.seed,
+                environments=self.environments,
+                workers=self.workers,
+                console=output.progress,
+            )
+        if evaluations:
+            output.results.print(_make_table(evaluations))
         return 0
+
+
+def _make_table(evaluations: "Sequence[Evaluation]") -> "Table":
+    """A line for each checkpoint, training seed and task that was evaluated."""
+    from rich.table import Table
+
+    from trainer.runs.success_rates import Score
+
+    table = Table("step", "seed", "task", "success", "95 % interval", "return", "steps")
+    for each in evaluations:
+        score = Score.of(each.successes)
+        low, high = score.interval
+        table.add_row(
+            f"{each.step:,}",
+            f"{each.seed}",
+            f"{each.task}",
+            f"{score.successes} of {score.episodes}, {100 * score.rate:.0f} %",
+            f"{100 * low:.0f} to {100 * high:.0f} %",
+            f"{sum(each.returns) / each.episodes:.2f}",
+            f"{sum(each.lengths) / each.episodes:.0f}",
+        )
+    return table

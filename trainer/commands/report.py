@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import tyro
-from rich.console import Console
+
+from pipeline.output import Output, say
 
 
 @dataclass(frozen=True)
@@ -20,13 +21,13 @@ class Report:
     runs: Annotated[tuple[str, ...], tyro.conf.Positional]
     out: str
 
-    def execute(self, console: Console) -> int:
-        """Runs the command; its exit code is returned."""
+    def execute(self, output: Output) -> int:
+        """Writes the report; of runs of VAST, says how far G came."""
         from trainer.report.report import write_report
         from trainer.runs.folder import METRICS_FILE, RUN_FILE, find_folders, read_lines
 
         written = write_report(list(self.runs), self.out)
-        console.print("wrote " + ", ".join(str(path) for path in written))
+        say(output.results, "wrote " + ", ".join(str(path) for path in written))
         for folder in (
             each for runs in self.runs for each in find_folders(runs, holding=RUN_FILE)
         ):
@@ -37,8 +38,9 @@ class Report:
             ]
             if errors:
                 (first, before), (last, after) = errors[0], errors[-1]
-                console.print(
+                say(
+                    output.results,
                     f"{folder}: G is off the stored window returns by {before:.2f} at "
-                    f"update {first:,} and by {after:.2f} at update {last:,}"
+                    f"update {first:,} and by {after:.2f} at update {last:,}",
                 )
         return 0

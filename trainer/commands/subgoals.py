@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import tyro
-from rich.console import Console
+
+from pipeline.output import Output, say
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,8 @@ class Subgoals:
     frames: int = 6
     video: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
 
-    def execute(self, console: Console) -> int:
-        """Runs the command; its exit code is returned."""
+    def execute(self, output: Output) -> int:
+        """Compares, draws, and says which files were written."""
         from pipeline.store.reader import Store
         from trainer.runs.subgoal_files import SUBGOALS
         from trainer.subgoals.inspect import Inspection, inspect_subgoals
@@ -55,7 +56,7 @@ class Subgoals:
                 frames=self.frames,
                 video=self.video,
             ),
-            console=console,
+            console=output.progress,
         )
-        console.print("wrote " + ", ".join(str(path) for path in written))
+        say(output.results, "wrote " + ", ".join(str(path) for path in written))
         return 0

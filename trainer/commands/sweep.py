@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
+
+from pipeline.output import Output, say
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,8 @@ class Sweep:
     only: str = "*"
     dry_run: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
 
-    def execute(self, console: Console) -> int:
-        """Runs the command; its exit code is returned."""
+    def execute(self, output: Output) -> int:
+        """Trains and evaluates the cells, or lists them."""
         from trainer.sweep.cells import look, make_cells, read_sweep
         from trainer.sweep.run import Processes, run_sweep
 
@@ -35,12 +36,12 @@ class Sweep:
         cells = make_cells(sweep, only=self.only)
         if self.dry_run:
             for cell in cells:
-                console.print(f"{cell.name}: {look(cell)}", markup=False)
+                say(output.results, f"{cell.name}: {look(cell)}")
             return 0
         processes = Processes()
         with processes.listening():
-            code = run_sweep(cells, runner=processes, console=console)
+            code = run_sweep(cells, runner=processes, console=output.progress)
         # No shell knows what is on gs://; quoted, the pattern reaches the command.
         runs = shlex.quote(f"{sweep.out}/*") if "://" in sweep.out else f"{sweep.out}/*"
-        console.print(f"to report: python -m trainer report {runs} --out REPORT")
+        say(output.progress, f"to report: python -m trainer report {runs} --out REPORT")
         return code

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
+from pipeline.output import Output, say
 
 
 @dataclass(frozen=True)
@@ -18,9 +18,12 @@ class Toy:
     out: Path
     seed: int = 0
 
-    def execute(self, console: Console) -> int:
-        """Runs the command; its exit code is returned."""
+    def execute(self, output: Output) -> int:
+        """Solves the grid, says how, and draws it."""
         from trainer.toy.run import run_toy
 
-        run_toy(self.out, seed=self.seed, console=console)
+        result = run_toy(self.out, seed=self.seed, console=output.progress)
+        for line in result.lines():
+            say(output.results, line)
+        say(output.results, f"wrote {self.out / 'toy.png'}, {self.out / 'toy.json'}")
         return 0

@@ -1,14 +1,13 @@
 """``train``: updates, from the start or from where an earlier one stopped."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
-from rich.console import Console
-from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 
-from trainer.agents import AgentName
+from pipeline.output import Output, say
 
 if TYPE_CHECKING:
     from trainer.config import Config
@@ -26,8 +25,8 @@ class Train:
         store: Trajectory store, a local path or gs://bucket/path.
         task: Task number, 1 to 5.
         out: Folder of the run, a local path or gs://bucket/path.
-        agent: Method to train; another one than the file's takes its settings from
-            ``baselines/`` beside the file.
+        agent: Name of the method to train, such as iql; another one than the file's
+            takes its settings from ``baselines/`` beside the file.
         profile: Folder for a trace of a few calls, for TensorBoard's profile plugin.
     """
 
@@ -35,11 +34,11 @@ class Train:
     store: str
     task: int
     out: str
-    agent: AgentName | None = None
+    agent: str | None = None
     profile: str | None = None
 
-    def execute(self, overrides: list[str], console: Console) -> int:
-        """Runs the command; its exit code is returned."""
+    def execute_with(self, output: Output, more: Sequence[str]) -> int:
+        """Trains, with ``more`` overriding the configuration."""
         from trainer import config as configuration
         from trainer import errors
         from trainer.parallel import agreement, processes
@@ -48,19 +47,19 @@ class Train:
             self.config,
             task=self.task,
             agent=self.agent,
-            overrides=overrides,
+            overrides=more,
             prog="python -m trainer train CONFIG",
         ).config
         with processes.together(
             alike=(errors.PreemptedError, errors.TrainingDivergedError)
         ):
             # One says it for all; errors are said by each.
-            self._train(
-                config, console if agreement.is_primary() else Console(quiet=True)
-            )
+            self._train(config, output if agreement.is_primary() else Output.silent())
         return 0
 
-    def _train(self, config: "Config", console: Console) -> None:
+    def _train(self, config: "Config", output: Output) -> None:
+        from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
+
         from pipeline.store.reader import Store
         from trainer.data.feed import open_rows
         from trainer.runs.run import describe_run
@@ -71,7 +70,7 @@ class Train:
             *Progress.get_default_columns(),
             DownloadColumn(),
             TransferSpeedColumn(),
-            console=console,
+            console=output.progress,
             transient=True,
         ) as bar:
             reading = bar.add_task("read store", total=None)
@@ -87,10 +86,13 @@ class Train:
             )
         run = describe_run(config, store, self.task, fingerprint=rows.fingerprint)
         loop.check_folder(self.out)
-        console.print(
+        say(
+            output.progress,
             f"{run.dataset} task {self.task} ({run.task.name}): {store.rows():,} rows, "
             f"rewards {run.facts.reward_min:g} to "
-            f"{run.facts.reward_max:g}, best return {run.facts.return_max:.2f}"
+            f"{run.facts.reward_max:g}, best return {run.facts.return_max:.2f}",
         )
-        step = loop.train(run, rows, self.out, console=console, profile=self.profile)
-        console.print(f"trained to step {step}; the run is in {self.out}")
+        step = loop.train(
+            run, rows, self.out, console=output.progress, profile=self.profile
+        )
+        say(output.results, f"trained to step {step}; the run is in {self.out}")

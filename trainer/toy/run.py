@@ -38,6 +38,23 @@ class ToyResult:
     error: float
     seconds: float
 
+    def lines(self) -> list[str]:
+        """Says what each way of solving does at the fork, and how far networks came."""
+        lines = []
+        for one in self.maps:
+            spliced = one.path == grid.SPLICED_PATH
+            total_reward = grid.path_return(one.path, neural.DISCOUNT)
+            lines.append(
+                f"{one.title:20} V(1, 0) {one.values[1, 0]:+.2f}, follows "
+                f"{'the spliced path' if spliced else 'another path'}, return "
+                f"{total_reward:.2f}"
+            )
+        lines.append(
+            f"networks: V within {self.error:.2f} of the optimum along the path, after "
+            f"{self.seconds:.0f} s"
+        )
+        return lines
+
 
 def run_toy(out: Path, *, seed: int = 0, console: Console) -> ToyResult:
     """Solves the grid every way, and writes ``toy.png`` and ``toy.json``.
@@ -45,7 +62,7 @@ def run_toy(out: Path, *, seed: int = 0, console: Console) -> ToyResult:
     Args:
         out: Folder; made if it does not exist.
         seed: Of the networks.
-        console: For progress and findings.
+        console: For progress.
 
     Returns:
         Value maps, error and time.
@@ -85,17 +102,6 @@ def run_toy(out: Path, *, seed: int = 0, console: Console) -> ToyResult:
     picture.draw(maps, out / "toy.png")
     result = ToyResult(maps, error, seconds)
     (out / "toy.json").write_text(json.dumps(_plain(result, seed), indent=1) + "\n")
-    for one in maps:
-        wins = "the spliced path" if one.path == grid.SPLICED_PATH else "another path"
-        total_reward = grid.path_return(one.path, neural.DISCOUNT)
-        console.print(
-            f"{one.title:20} V(1, 0) {one.values[1, 0]:+.2f}, follows {wins}, "
-            f"return {total_reward:.2f}"
-        )
-    console.print(
-        f"networks: V within {error:.2f} of the optimum along the path, after "
-        f"{seconds:.0f} s; drawn in {out / 'toy.png'}"
-    )
     return result
 
 

@@ -16,8 +16,10 @@ import yaml
 from infra.cli import main
 from infra.estimates.measured import MEASURED
 from infra.submission import Submission, format_command, launch, python
+from pipeline import front_door
 from pipeline.beam import runners
-from pipeline.cli import Command
+from pipeline.cli import PROGRAM
+from pipeline.output import Output
 from tests.infra.command_lines import (
     DATAFLOW,
     EVALUATE,
@@ -75,12 +77,11 @@ def test_there_is_no_golden_of_nothing():
 def test_the_pipeline_takes_the_command_that_is_printed(name, capsys):
     words = shlex.split(printed(capsys, DRY_RUNS[name])[0].replace("\\\n", " "))
     assert words[:3] == ["python", "-m", "pipeline"]
-    ours, _, beam = " ".join(words[3:]).partition(" -- ")
-    command = tyro.cli(Command, args=ours.split())
+    command, beam = front_door.parse(PROGRAM, words[3:])
     assert command.out == "gs://vast-data/stores/cube-triple-play"
-    options = runners.make_options(1, beam.split())
+    options = runners.make_options(1, beam)
     given = runners.given(options)
-    names = {part.split("=")[0].removeprefix("--") for part in beam.split()}
+    names = {part.split("=")[0].removeprefix("--") for part in beam}
     # All are Beam's: of what it does not know it would keep nothing.
     renamed = {"no_use_public_ips": "use_public_ips"}
     assert {renamed.get(each, each) for each in names} <= set(given)
@@ -199,10 +200,9 @@ def test_a_task_file_brings_an_agents_settings(capsys):
 
 
 def test_an_agent_that_does_not_exist_is_refused(capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(f"{GPU} --chips 8 -- --agent sac".split())
-    assert stop.value.code == 2
-    assert "value-flows" in capsys.readouterr().err
+    line = refused(capsys, f"{GPU} --chips 8 -- --agent sac")
+    assert line.startswith("--agent: expected one of vast, ")
+    assert "value-flows" in line
 
 
 def test_hours_are_by_the_rate_that_is_named(capsys):
@@ -275,7 +275,7 @@ IMAGE = f"--image r/x:{VERSION}"
         (f"{SHARD} {DATAFLOW} --out stores/x", "expected gs://bucket/path"),
         (f"{SHARD} {DATAFLOW} --temp gs://Tmp/x", "small letters"),
         (f"{PIPELINE} {DATAFLOW} --episodes 3 --dataset cub-triple-play", "unknown"),
-        ("scale -- --more", "only launch takes arguments after --"),
+        ("scale -- --more", "takes no arguments after --, got --more"),
     ],
 )
 def test_what_cannot_succeed_is_refused_in_one_line(command, reason, capsys):
@@ -366,15 +366,13 @@ def test_what_runs_here_may_use_buckets_that_can_be_used(command, asked, monkeyp
 
 
 def test_a_command_of_ours_is_run_and_its_exit_code_handed_on():
-    from rich.console import Console
-
     code = 75
     submission = Submission(
         command=(sys.executable, "-c", f"raise SystemExit({code})"),
         document=None,
         takes=(),
     )
-    assert launch(submission, Console(), dry_run=False) == code
+    assert launch(submission, Output.silent(), dry_run=False) == code
 
 
 def test_commands_survive_a_shell():

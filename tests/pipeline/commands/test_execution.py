@@ -1,11 +1,10 @@
 import dataclasses
-import io
 
 import pytest
-from rich.console import Console
 
 from pipeline.beam import pipelines, runners
 from pipeline.commands import execution
+from pipeline.output import Output
 from pipeline.sources.episodes import EpisodeRange
 
 
@@ -52,6 +51,6 @@ def test_processes_are_started_where_they_help(
     monkeypatch.setattr(runners, "make_options", make_options)
     with pytest.raises(Stopped):
         execution.run_parts(
-            Console(file=io.StringIO()), plan, workers, (), pipelines.define_sharding
+            Output.silent(), plan, workers, (), pipelines.define_sharding
         )
     assert asked == [useful]

@@ -8,19 +8,17 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from rich.console import Console
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
+from pipeline.output import Output
 from pipeline.store.errors import DataFormatError
 from tests.runs import FakeTrainer, make_run
-from trainer.commands.checkpoint import Checkpoint
+from trainer.commands.checkpoint import Export, Inspect
 from trainer.nn.networks import Params
 from trainer.runs import export
 from trainer.runs.checkpoints import Checkpoints
 from trainer.runs.run import Run
-
-QUIET = Console(quiet=True)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +47,7 @@ def by_name(params: Params) -> dict[str, np.ndarray]:
 def test_inspect_lists_everything_saved(
     folder: Path, saved: Params, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert Checkpoint("inspect", str(folder), json=True).execute(QUIET) == 0
+    assert Inspect(str(folder), json=True).execute(Output.standard()) == 0
     printed = json.loads(capsys.readouterr().out)
     assert (printed["steps"], printed["step"]) == ([10, 20], 20)
     assert Run.from_json(printed["run"], where="printed") == make_run()
@@ -76,7 +74,7 @@ def test_inspect_prints_tables(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "150")
-    assert Checkpoint("inspect", str(folder), step=10).execute(QUIET) == 0
+    assert Inspect(str(folder), step=10).execute(Output.standard()) == 0
     printed = capsys.readouterr().out
     assert "steps 10, 20; this is step 10" in printed
     assert "vast on pointmaze-medium-navigate task 1" in printed
@@ -97,8 +95,7 @@ def test_exported_parameters_are_those_saved(
     folder: Path, saved: Params, tmp_path: Path
 ) -> None:
     file = tmp_path / "all.safetensors"
-    command = Checkpoint("export", str(folder), step=20, out=file)
-    assert command.execute(QUIET) == 0
+    assert Export(str(folder), file, step=20).execute(Output.silent()) == 0
     expected = by_name(saved)
     loaded = load_file(file)
     assert loaded.keys() == expected.keys()
@@ -145,10 +142,6 @@ def test_mistakes_are_refused(folder: Path, tmp_path: Path) -> None:
         export.export(folder, file, seed=0)
     with pytest.raises(DataFormatError, match="no such folder"):
         export.export(folder, tmp_path / "nowhere" / "x.safetensors")
-    with pytest.raises(ValueError, match="--out: expected a file"):
-        Checkpoint("export", str(folder)).execute(QUIET)
-    with pytest.raises(ValueError, match="--seed: is for export only"):
-        Checkpoint("inspect", str(folder), seed=3).execute(QUIET)
     with pytest.raises(DataFormatError, match="expected checkpoints of a run"):
         export.inspect(tmp_path)
     assert not file.exists()

@@ -16,12 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from rich.console import Console
 
+from pipeline.output import Output
 from trainer.agents.base import AgentState, Metrics
 from trainer.agents.vast import VAST
 from trainer.agents.vast_config import VASTConfig
-from trainer.commands.bench import Bench
+from trainer.commands.bench_step import BenchStep
 from trainer.costs import bench_step
 from trainer.costs.accelerators import ACCELERATORS
 from trainer.costs.flops import forward_flops
@@ -233,12 +233,10 @@ def test_waiting_for_batches_counts_and_computing_does_not() -> None:
 def test_numbers_are_read() -> None:
     for wrong in ("64;128", "", "0"):
         with pytest.raises(ValueError, match="--widths: expected"):
-            Bench("step", widths=wrong).execute(Console(quiet=True))
+            BenchStep(widths=wrong).execute(Output.silent())
     for name in ("updates", "updates_per_call"):
         with pytest.raises(ValueError, match=r"--updates.*: expected at least 1"):
-            Bench("step", **{name: 0}).execute(Console(quiet=True))
-    with pytest.raises(ValueError, match="--store: expected a trajectory store"):
-        Bench("feed").execute(Console(quiet=True))
+            BenchStep(**{name: 0}).execute(Output.silent())
 
 
 BLOCKED = """

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from pipeline.output import Output
 from pipeline.store import files
 from pipeline.store.manifest import Task
 from tests.fake_gcs import forget_clients, serve
@@ -420,10 +421,10 @@ def test_dry_run_lists_and_takes_no_device(sweep: Path) -> None:
     listing = (
         "import sys, jax, trainer.commands.sweep as c\n"
         "from pathlib import Path\n"
-        "from rich.console import Console\n"
+        "from pipeline.output import Output\n"
         "jax.config.update('jax_platforms', 'nonexistent')\n"
         "code = c.Sweep(Path(sys.argv[1]), dry_run=True)"
-        ".execute(Console(width=200, file=sys.stdout))\n"
+        ".execute(Output.standard())\n"
         "sys.exit(code)"
     )
     done = subprocess.run(
@@ -440,8 +441,8 @@ def test_dry_run_lists_and_takes_no_device(sweep: Path) -> None:
 def test_a_real_cell(sweep: Path) -> None:
     write_store(sweep.parent / "pointmaze-medium-navigate", S=2, A=2)
     command = SweepCommand(sweep, only="*-3-fql-seed-2")
-    console = Console(quiet=True)
-    assert command.execute(console) == 0
+    output = Output.silent()
+    assert command.execute(output) == 0
     (cell,) = cells_of(sweep, only=command.only)
     assert look(cell).stage == "finished"
     # What was trained is what was foreseen.
@@ -450,5 +451,5 @@ def test_a_real_cell(sweep: Path) -> None:
     log = cell.folder.parent / LOGS / f"{cell.name}.log"
     said = log.read_text()
     assert "trained to step 20" in said
-    assert command.execute(console) == 0
+    assert command.execute(output) == 0
     assert log.read_text() == said

@@ -1,0 +1,34 @@
+"""``launch``: a stage, started on machines somebody else maintains."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+
+from infra.commands.evaluate import Evaluate
+from infra.commands.pipeline import Pipeline
+from infra.commands.train import Train
+from pipeline.output import Output
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Starts a stage on machines somebody else maintains.
+
+    With --dry-run it prints what it would submit (standard output) and what that would
+    take (standard error), and stops.
+
+    Attributes:
+        stage: What to start.
+    """
+
+    stage: (
+        Annotated[Pipeline, tyro.conf.subcommand("pipeline")]
+        | Annotated[Train, tyro.conf.subcommand("train")]
+        | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
+    )
+
+    def execute_with(self, output: Output, more: Sequence[str]) -> int:
+        """Starts it."""
+        return self.stage.execute_with(output, more)

@@ -1,0 +1,237 @@
+"""The front door of the three programs: how they parse, run, print and exit.
+
+Each program is a table of commands. Help and results go to standard output, progress
+and errors to standard error, and the exit code is that of the exception's class:
+
+===  ======================================================================
+0    done
+1    storage, the network or another process failed (``OSError``,
+     ``trainer.errors.RunError``), or ``verify`` found damage
+2    wrong use, wrong data, or a package that is not installed
+     (``UsageError``, ``DataFormatError``, ``MissingPackageError``)
+3    training diverged (``TrainingDivergedError``)
+4    a watched training stalled (``StalledError``)
+75   preempted, the same command goes on (``PreemptedError``)
+130  interrupted (``KeyboardInterrupt``)
+===  ======================================================================
+
+What has no code there is a bug: its traceback is shown, and Python exits with 1.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import tyro
+
+from pipeline.output import Output, say
+from pipeline.store.errors import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_USAGE,
+    UsageError,
+)
+
+_PACKAGE = "vast-rl"
+# Extras of pyproject.toml, by the modules that they bring.
+_EXTRAS = {
+    "apache_beam": "pipeline",
+    "flax": "trainer",
+    "gcsfs": "cloud",
+    "google": "cloud",
+    "grain": "trainer",
+    "gymnasium": "eval",
+    "h5py": "pipeline",
+    "jax": "trainer",
+    "matplotlib": "report",
+    "mujoco": "eval",
+    "ogbench": "eval",
+    "optax": "trainer",
+    "orbax": "trainer",
+    "psutil": "trainer",
+    "safetensors": "trainer",
+    "scipy": "report",
+    "tensorboardX": "trainer",
+    "yaml": "launch",
+}
+
+
+class Command(Protocol):
+    """A command: a dataclass whose fields are its arguments."""
+
+    def execute(self, output: Output) -> int:
+        """Runs the command.
+
+        Args:
+            output: Where results and progress go.
+
+        Returns:
+            Exit code.
+        """
+
+
+@runtime_checkable
+class PassingCommand(Protocol):
+    """A command that passes more arguments on, to Beam or to a configuration."""
+
+    def execute_with(self, output: Output, more: Sequence[str]) -> int:
+        """Runs the command.
+
+        Args:
+            output: Where results and progress go.
+            more: What follows ``--``, untouched.
+
+        Returns:
+            Exit code.
+        """
+
+
+@dataclass(frozen=True)
+class Program:
+    """One of the programs.
+
+    Attributes:
+        name: As in ``python -m NAME``.
+        purpose: One line for its help.
+        commands: Commands by name. Importing them must stay cheap: ``--help`` shows
+            the first line of each one's docstring.
+        loose: Commands whose unknown options are passed on as well, without ``--``.
+    """
+
+    name: str
+    purpose: str
+    commands: Mapping[str, type[Command] | type[PassingCommand]]
+    loose: frozenset[str] = frozenset()
+
+    def usage(self) -> str:
+        """Says which commands there are."""
+        return "\n".join(
+            f"  python -m {self.name} {name:10} {(kind.__doc__ or '').splitlines()[0]}"
+            for name, kind in self.commands.items()
+        )
+
+
+def run(program: Program, arguments: Sequence[str] | None = None) -> int:
+    """Runs one command of a program.
+
+    Args:
+        program: Its commands.
+        arguments: Without the program's name; the process's own if None.
+
+    Returns:
+        Exit code, see above.
+
+    Raises:
+        SystemExit: If arguments of a command are wrong, or its help was asked for.
+        Exception: If there is a bug.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    output = Output.standard()
+    name = words[0] if words else None
+    if name in ("-h", "--help"):
+        say(output.results, f"{program.purpose}\n\n{program.usage()}\n\n{_HINT}")
+        return 0
+    if name == "--version":
+        say(output.results, f"{_PACKAGE} {_version()}")
+        return 0
+    if name not in program.commands:
+        what = "no command" if name is None else f"unknown command {name!r}"
+        say(output.progress, f"error: {what}; expected one of", style="red")
+        say(output.progress, program.usage())
+        return EXIT_USAGE
+    try:
+        command, more = parse(program, words)
+        if isinstance(command, PassingCommand):
+            return command.execute_with(output, more)
+        return command.execute(output)
+    except KeyboardInterrupt:
+        return _fail(output, "interrupted", EXIT_INTERRUPTED)
+    except Exception as error:
+        code = exit_code(error)
+        if code is None:
+            raise
+        return _fail(output, _message(error), code)
+
+
+def parse(
+    program: Program, arguments: Sequence[str]
+) -> tuple[Command | PassingCommand, list[str]]:
+    """Reads a command line.
+
+    Args:
+        program: Whose it is.
+        arguments: Name of a command, and its arguments.
+
+    Returns:
+        The command, and what it is to pass on.
+
+    Raises:
+        UsageError: If there is something to pass on, and the command does not.
+        SystemExit: If its arguments are wrong, or its help was asked for.
+    """
+    name, ours, more = arguments[0], list(arguments[1:]), []
+    if "--" in ours:
+        end = ours.index("--")
+        ours, more = ours[:end], ours[end + 1 :]
+    kind: Any = program.commands[name]
+    options: dict[str, Any] = {
+        "args": ours,
+        "prog": f"python -m {program.name} {name}",
+        "config": (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
+    }
+    if name in program.loose:
+        command, unknown = tyro.cli(kind, return_unknown_args=True, **options)
+        return command, [*unknown, *more]
+    command = tyro.cli(kind, **options)
+    if more and not isinstance(command, PassingCommand):
+        passing = [
+            each
+            for each, other in program.commands.items()
+            if issubclass(other, PassingCommand)
+        ]
+        raise UsageError(
+            f"{name} takes no arguments after --, got {' '.join(more)}; leave them "
+            f"out (these commands do: {', '.join(passing)})"
+        )
+    return command, more
+
+
+def exit_code(error: BaseException) -> int | None:
+    """The exit code of what ended a command; None if it is a bug."""
+    code = getattr(error, "exit_code", None)
+    if isinstance(code, int):
+        return code
+    if isinstance(error, OSError):
+        return EXIT_FAILED
+    return None if _missing_extra(error) is None else EXIT_USAGE
+
+
+def _message(error: Exception) -> str:
+    """One line that says what is wrong."""
+    extra = _missing_extra(error)
+    text = str(error)
+    if extra is not None:
+        text += f"; install it with `pip install '{_PACKAGE}[{extra}]'`"
+    return " ".join(text.split())
+
+
+def _missing_extra(error: BaseException) -> str | None:
+    """The extra that brings a module which is not installed."""
+    if not isinstance(error, ModuleNotFoundError) or error.name is None:
+        return None
+    return _EXTRAS.get(error.name.partition(".")[0])
+
+
+def _version() -> str:
+    import importlib.metadata
+
+    return importlib.metadata.version(_PACKAGE)
+
+
+def _fail(output: Output, message: str, code: int) -> int:
+    say(output.progress, f"error: {message}", style="red")
+    return code
+
+
+_HINT = "COMMAND --help lists the options of one, --version says which version this is."

@@ -1,0 +1,15 @@
+"""Choices of how data are read, as the command line offers them.
+
+Loads nothing, so that help is quick.
+"""
+
+from typing import Literal
+
+Kind = Literal["ogbench", "npz", "d4rl", "minari"]
+OnBadEpisode = Literal["refuse", "skip"]
+OnBadFile = Literal["refuse", "skip"]
+
+# Rows aimed at for each part of a store.
+PART_ROWS = 1_000_000
+# Where OGBench's own files are published.
+MIRROR = "https://rail.eecs.berkeley.edu/datasets/ogbench"

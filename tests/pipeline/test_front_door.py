@@ -1,0 +1,135 @@
+"""The front door, with a program of its own."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from pipeline import front_door
+from pipeline.front_door import Program
+from pipeline.output import Output, say
+from pipeline.store.errors import DataFormatError
+
+
+@dataclass(frozen=True)
+class Echo:
+    """Say a word.
+
+    Attributes:
+        word: It.
+    """
+
+    word: str = "done"
+
+    def execute(self, output: Output) -> int:
+        """Says it."""
+        say(output.progress, "working")
+        say(output.results, self.word)
+        return 0
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Pass on arguments.
+
+    Attributes:
+        times: How often.
+    """
+
+    times: int = 1
+
+    def execute_with(self, output: Output, more: Sequence[str]) -> int:
+        """Says them."""
+        for _ in range(self.times):
+            say(output.results, " ".join(more))
+        return 0
+
+
+@dataclass(frozen=True)
+class Fail:
+    """Fail."""
+
+    def execute(self, output: Output) -> int:
+        """Fails."""
+        raise DataFormatError("[red]x:\nexpected :heart:,\n  got " + "y" * 200)
+
+
+@dataclass(frozen=True)
+class Import:
+    """Import a module that is not installed.
+
+    Attributes:
+        name: Of the module.
+    """
+
+    name: str
+
+    def execute(self, output: Output) -> int:
+        """Imports it."""
+        __import__(self.name)
+        return 0
+
+
+PROGRAM = Program(
+    name="echo",
+    purpose="Says things.",
+    commands={"echo": Echo, "pass": Pass, "loose": Pass, "fail": Fail, "load": Import},
+    loose=frozenset({"loose"}),
+)
+
+
+def test_results_and_progress_go_to_places_of_their_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    long = "[b]word[/b] :heart: " + "x" * 300  # No markup, and one line.
+    assert front_door.run(PROGRAM, ["echo", "--word", long]) == 0
+    assert capsys.readouterr() == (f"{long}\n", "working\n")
+
+
+def test_what_follows_two_dashes_is_passed_on(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert front_door.run(PROGRAM, ["pass", "--times", "2", "--", "--times", "3"]) == 0
+    assert capsys.readouterr().out == "--times 3\n" * 2
+    assert front_door.run(PROGRAM, ["loose", "--a", "1", "--times", "1"]) == 0
+    assert capsys.readouterr().out == "--a 1\n"
+    assert front_door.run(PROGRAM, ["loose", "--a", "1", "--", "--times", "3"]) == 0
+    assert capsys.readouterr().out == "--a 1 --times 3\n"
+
+
+def test_who_passes_nothing_on_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert front_door.run(PROGRAM, ["echo", "--", "--runner=X"]) == 2
+    shown, said = capsys.readouterr()
+    assert shown == ""
+    assert said == (
+        "error: echo takes no arguments after --, got --runner=X; leave them out "
+        "(these commands do: pass, loose)\n"
+    )
+
+
+def test_an_error_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert front_door.run(PROGRAM, ["fail"]) == 2
+    shown, said = capsys.readouterr()
+    assert shown == ""
+    assert said == f"error: [red]x: expected :heart:, got {'y' * 200}\n"
+
+
+def test_an_extra_that_is_not_installed_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # None in place of a module: Python's way to say that it cannot be imported.
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    assert front_door.run(PROGRAM, ["load", "--name", "gcsfs"]) == 2
+    assert "pip install 'vast-rl[cloud]'" in capsys.readouterr().err
+    # Of what no extra brings, only a traceback helps.
+    with pytest.raises(ModuleNotFoundError, match="trianer"):
+        front_door.run(PROGRAM, ["load", "--name", "trianer"])
+
+
+def test_the_process_s_own_arguments_are_read(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["echo", "echo", "--word", "own"])
+    assert front_door.run(PROGRAM) == 0
+    assert capsys.readouterr().out == "own\n"

@@ -1,0 +1,87 @@
+"""pipeline, trainer and infra are used alike: help, version, mistakes."""
+
+import pytest
+
+import infra.cli
+import pipeline.cli
+import trainer.cli
+from pipeline import front_door
+from pipeline.front_door import Program
+
+PROGRAMS = (pipeline.cli.PROGRAM, trainer.cli.PROGRAM, infra.cli.PROGRAM)
+COMMANDS = [(program, name) for program in PROGRAMS for name in program.commands]
+by_name = pytest.mark.parametrize(
+    "program", PROGRAMS, ids=lambda program: str(program.name)
+)
+
+
+@by_name
+def test_help_lists_the_commands(
+    program: Program, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for flag in ("-h", "--help"):
+        assert front_door.run(program, [flag]) == 0
+        shown, said = capsys.readouterr()
+        assert said == ""
+        for name in program.commands:
+            assert f"python -m {program.name} {name} " in shown
+
+
+@by_name
+def test_the_version_is_the_package_s(
+    program: Program, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert front_door.run(program, ["--version"]) == 0
+    assert capsys.readouterr() == ("vast-rl 0.1.0\n", "")
+
+
+@by_name
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["trian"], "error: unknown command 'trian'; expected one of"),
+        (["--verbose"], "error: unknown command '--verbose'; expected one of"),
+        ([], "error: no command; expected one of"),
+    ],
+)
+def test_an_unknown_command_is_a_line_and_a_list(
+    program: Program,
+    arguments: list[str],
+    line: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert front_door.run(program, arguments) == 2
+    shown, said = capsys.readouterr()
+    assert shown == ""
+    first, *others = said.splitlines()
+    assert first == line
+    assert len(others) == len(program.commands)
+
+
+@pytest.mark.parametrize(
+    ("program", "name"), COMMANDS, ids=[f"{p.name}-{name}" for p, name in COMMANDS]
+)
+def test_every_command_has_help(
+    program: Program, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        front_door.run(program, [name, "--help"])
+    assert ended.value.code == 0
+    shown, said = capsys.readouterr()
+    assert said == ""
+    assert f"usage: python -m {program.name} {name}" in shown
+    summary = (program.commands[name].__doc__ or "").splitlines()[0]
+    assert " ".join(summary.split()[:3]) in shown
+
+
+@by_name
+def test_a_wrong_option_ends_with_2(
+    program: Program, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = list(program.commands)[-1]
+    with pytest.raises(SystemExit) as ended:
+        front_door.run(program, [name, "--nonsense"])
+    assert ended.value.code == 2
+    shown, said = capsys.readouterr()
+    assert shown == ""
+    assert said != ""

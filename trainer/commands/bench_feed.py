@@ -1,0 +1,84 @@
+"""``bench feed``: how fast batches come from a store."""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from pipeline.output import Output
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from trainer.costs.bench_feed import FeedReport
+
+
+@dataclass(frozen=True)
+class BenchFeed:
+    """Measure how fast batches come from a store.
+
+    Attributes:
+        store: Trajectory store to feed from.
+        task: Task number, 1 to 5.
+        batch_size: Windows of a batch.
+        seconds: Time given to each measurement.
+        updates_per_call: Batches fed together.
+        json: Print one JSON value instead of a table.
+    """
+
+    store: str
+    task: int = 1
+    batch_size: int = 1024
+    seconds: float = 5.0
+    updates_per_call: int = 10
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+
+    def execute(self, output: Output) -> int:
+        """Measures, and prints a table or JSON."""
+        from pipeline.store.reader import Store
+        from trainer.costs.bench_feed import bench_feed
+
+        with output.progress.status("measuring") as status:
+            report = bench_feed(
+                Store(self.store),
+                task=self.task,
+                batch_size=self.batch_size,
+                updates_per_call=self.updates_per_call,
+                seconds=self.seconds,
+                progress=status.update,
+            )
+        if self.json:
+            output.results.print_json(json.dumps(dataclasses.asdict(report)))
+        else:
+            output.results.print(_make_table(report, self.updates_per_call))
+        return 0
+
+
+def _make_table(report: "FeedReport", updates_per_call: int) -> "Table":
+    """A line for each source of batches."""
+    from rich.table import Table
+
+    table = Table(
+        "source",
+        "batches/s",
+        "rows/s",
+        "blocked ms",
+        "read/useful",
+        "RSS MiB",
+        title=f"batches of {report.batch_size:,}, "
+        f"{updates_per_call} at once, from {report.rows:,} rows; "
+        f"store to memory in {report.load_s:.1f} s, "
+        f"{report.load_mib_per_s:,.0f} MiB/s",
+    )
+    for row in report.figures:
+        table.add_row(
+            row.source,
+            f"{row.batches_per_s:,.1f}",
+            f"{row.rows_per_s:,.0f}",
+            f"{row.blocked_ms:.3f}",
+            f"{row.read_per_useful_byte:.3f}",
+            f"{row.rss_mib:,.0f}",
+        )
+    return table
