@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.domains.datasets import Domain, Family
+from pipeline.domains.datasets import Domain, Family, cube_place
 from pipeline.domains.environments import (
     episode_seed,
     make_environment,
@@ -163,7 +163,7 @@ class EpisodeCollector:
             return False
         if self._domain.family != "scene":
             return True
-        _, y, z = episode["qpos"][:, 14:17].T
+        _, y, z = episode["qpos"][:, cube_place(0)].T
         beyond_right = y >= 0.29
         beyond_left = (y <= -0.3) & ((z < 0.06) | (z > 0.08))  # not in the drawer
         return not np.any(beyond_right | beyond_left)

@@ -19,10 +19,24 @@ Family = Literal["maze", "cube", "scene", "puzzle"]
 TASKS = (1, 2, 3, 4, 5)
 
 _VERSION = "-v0"
-# The robot arm and its gripper come first in the qpos of every manipulation
-# environment; a free cube follows with position and quaternion.
-_ARM_WIDTH = 14
-_CUBE_WIDTH = 7
+# In the qpos of a manipulation environment the arm and its gripper come first, then
+# position and quaternion of each cube, the buttons, and last drawer and window.
+ARM_QPOS = 14
+CUBE_QPOS = 7
+
+
+def cube_place(cube: int) -> slice:
+    """Columns of qpos with the position of a cube: x, y and z in metres.
+
+    Args:
+        cube: Its number, from 0.
+
+    Example:
+        >>> cube_place(0)
+        slice(14, 17, None)
+    """
+    start = ARM_QPOS + CUBE_QPOS * cube
+    return slice(start, start + 3)
 
 
 @dataclass(frozen=True)
@@ -134,7 +148,7 @@ class Domain:
 
 def _cube(name: str, cubes: int) -> Environment:
     return Environment(
-        f"cube-{name}", "cube", _ARM_WIDTH + _CUBE_WIDTH * cubes, cube_count=cubes
+        f"cube-{name}", "cube", ARM_QPOS + CUBE_QPOS * cubes, cube_count=cubes
     )
 
 
@@ -142,7 +156,7 @@ def _puzzle(rows: int, columns: int) -> Environment:
     return Environment(
         f"puzzle-{rows}x{columns}",
         "puzzle",
-        _ARM_WIDTH + rows * columns,
+        ARM_QPOS + rows * columns,
         button_count=rows * columns,
     )
 
@@ -165,7 +179,7 @@ _ENVIRONMENTS: dict[str, Environment] = {
         Environment(
             "scene",
             "scene",
-            _ARM_WIDTH + _CUBE_WIDTH + 2 + 2,
+            ARM_QPOS + CUBE_QPOS + 2 + 2,
             cube_count=1,
             button_count=2,
         ),

@@ -19,6 +19,7 @@ from pipeline.domains.datasets import (
     Domain,
     Environment,
     Family,
+    cube_place,
     find_environment,
 )
 from pipeline.domains.environments import (
@@ -32,11 +33,6 @@ from pipeline.store.manifest import Task
 # A cube, the drawer and the window are in place within this distance of their
 # target, in metres.
 _IN_PLACE = 0.04
-
-# In the qpos of a manipulation environment the arm and its gripper come first, then
-# position and quaternion of each cube, the buttons, and last drawer and window.
-_ARM_WIDTH = 14
-_CUBE_WIDTH = 7
 
 # Which physics state the rewards of a family are made of.
 _NEEDS: dict[Family, tuple[str, ...]] = {
@@ -228,20 +224,19 @@ class _State:
 
 def _gather(environment: Environment, physics: Mapping[str, _Array]) -> _State:
     """Copies the columns that goals speak of out of a block of rows."""
-    starts = [_ARM_WIDTH + _CUBE_WIDTH * cube for cube in range(environment.cube_count)]
-    axes = 3
+    bodies = [cube_place(cube) for cube in range(environment.cube_count)]
     if environment.family == "maze":
-        starts, axes = [0], 2
+        bodies = [slice(0, 2)]
     slides = {}
     if environment.family == "scene":
         slides = {"drawer": physics["qpos"][:, -2], "window": physics["qpos"][:, -1]}
     return _State(
         places=[
             [
-                physics["qpos"][:, start + axis].astype(np.float64)
-                for axis in range(axes)
+                physics["qpos"][:, axis].astype(np.float64)
+                for axis in range(body.start, body.stop)
             ]
-            for start in starts
+            for body in bodies
         ],
         buttons=[
             physics["button_states"][:, button].copy()

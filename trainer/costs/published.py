@@ -10,6 +10,7 @@ there in the table of data specifications, with the same numbers.
 import difflib
 from dataclasses import dataclass
 
+from pipeline.domains.datasets import parse_dataset
 from pipeline.store.errors import UsageError
 
 
@@ -38,12 +39,30 @@ class DatasetFacts:
 
 
 _ARM, _ANT, _POINT = 5, 8, 2
+# Millions of transitions, S and A.
+_SIZES = {
+    "scene-play": (1, 40, _ARM),
+    "cube-single-play": (1, 28, _ARM),
+    "cube-double-play": (1, 37, _ARM),
+    "cube-triple-play": (3, 46, _ARM),
+    "cube-quadruple-play": (5, 55, _ARM),
+    "puzzle-4x4-play": (1, 83, _ARM),
+    "puzzle-4x5-play": (3, 99, _ARM),
+    "puzzle-4x6-play": (5, 115, _ARM),
+    "antmaze-large-navigate": (1, 29, _ANT),
+    "antmaze-giant-navigate": (1, 29, _ANT),
+    "pointmaze-medium-navigate": (1, 2, _POINT),
+    "pointmaze-large-navigate": (1, 2, _POINT),
+    "pointmaze-giant-navigate": (1, 2, _POINT),
+    "pointmaze-teleport-navigate": (1, 2, _POINT),
+}
 
 
 def _facts(
-    millions: int, observation_dim: int, action_dim: int, *, length: int = 1_000
+    dataset: str, millions: int, observation_dim: int, action_dim: int
 ) -> DatasetFacts:
     transitions = millions * 1_000_000
+    length = parse_dataset(dataset).episode_rows - 1
     return DatasetFacts(
         transitions=transitions,
         episodes=transitions // length,
@@ -53,22 +72,7 @@ def _facts(
     )
 
 
-DATASETS: dict[str, DatasetFacts] = {
-    "scene-play": _facts(1, 40, _ARM),
-    "cube-single-play": _facts(1, 28, _ARM),
-    "cube-double-play": _facts(1, 37, _ARM),
-    "cube-triple-play": _facts(3, 46, _ARM),
-    "cube-quadruple-play": _facts(5, 55, _ARM),
-    "puzzle-4x4-play": _facts(1, 83, _ARM),
-    "puzzle-4x5-play": _facts(3, 99, _ARM),
-    "puzzle-4x6-play": _facts(5, 115, _ARM),
-    "antmaze-large-navigate": _facts(1, 29, _ANT),
-    "antmaze-giant-navigate": _facts(1, 29, _ANT, length=2_000),
-    "pointmaze-medium-navigate": _facts(1, 2, _POINT),
-    "pointmaze-large-navigate": _facts(1, 2, _POINT),
-    "pointmaze-giant-navigate": _facts(1, 2, _POINT, length=2_000),
-    "pointmaze-teleport-navigate": _facts(1, 2, _POINT),
-}
+DATASETS = {dataset: _facts(dataset, *sizes) for dataset, sizes in _SIZES.items()}
 
 
 def find(dataset: str) -> DatasetFacts:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.domains.datasets import ARM_QPOS, CUBE_QPOS, find_environment
 from pipeline.store.errors import DataFormatError
 from pipeline.store.manifest import Recipe
 from pipeline.store.reader import Store
@@ -23,13 +24,11 @@ Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 
 # OGBench's observations of its arm domains: six joints first, 19 numbers of the robot,
-# then 9 of each cube, 4 of each button, and last drawer and window. In qpos the arm
-# and its gripper take 14, a cube 7. Lengths are in metres, times these factors.
+# then 9 of each cube, 4 of each button, and last drawer and window, in the order of
+# qpos. Lengths are in metres, times these factors.
 _JOINTS, _ROBOT, _CUBE, _BUTTON = 6, 19, 9, 4
-_ROBOT_QPOS, _CUBE_QPOS = 14, 7
 _CUBE_ORIGIN, _CUBE_FACTOR = np.array([0.425, 0.0, 0.0]), 10.0
 _BUTTON_FACTOR, _DRAWER_FACTOR, _WINDOW_FACTOR = 120.0, 18.0, 15.0
-_SCENE_BUTTONS = 2
 
 # A decoding that gives a stored row's own qpos is the right one: metres and radians.
 _AGREES = 1e-3
@@ -194,7 +193,7 @@ def _decode(
         if len(seen) < len(qpos):
             return None
         qpos[:] = seen[: len(qpos)]
-        if len(qpos) >= _CUBE_QPOS:  # A body that floats freely, not a point.
+        if len(qpos) >= CUBE_QPOS:  # A body that floats freely, not a point.
             qpos[3:7] = _unit(qpos[3:7], base.qpos[3:7])
         return PhysicsState(qpos, base.qvel, buttons)
     if recipe not in ("cube", "scene", "puzzle"):
@@ -204,15 +203,15 @@ def _decode(
     if recipe == "cube":
         cubes = (len(seen) - _ROBOT) // _CUBE
     elif recipe == "scene":
-        cubes, pushed = 1, _SCENE_BUTTONS
+        cubes, pushed = 1, find_environment("scene-v0").button_count
     else:
         pushed = (len(seen) - _ROBOT) // _BUTTON
-    place, at = _ROBOT, _ROBOT_QPOS
+    place, at = _ROBOT, ARM_QPOS
     for _ in range(cubes):
         qpos[at : at + 3] = _CUBE_ORIGIN + seen[place : place + 3] / _CUBE_FACTOR
         stored = base.qpos[at + 3 : at + 7]
         qpos[at + 3 : at + 7] = _unit(seen[place + 3 : place + 7], stored)
-        place, at = place + _CUBE, at + _CUBE_QPOS
+        place, at = place + _CUBE, at + CUBE_QPOS
     for button in range(pushed):
         if buttons is not None:  # One of two states, as two indicators.
             buttons[button] = seen[place : place + 2].argmax()
