@@ -1,22 +1,29 @@
 """Makes JAX strict, and gives it eight CPU devices, before anything imports it."""
 
 import os
-import tempfile
+from pathlib import Path
 
 import hypothesis
 
-os.environ["XLA_FLAGS"] = (
-    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
-)
+from tests.optimised import QUICK
+
+os.environ["XLA_FLAGS"] = " ".join(
+    (
+        os.environ.get("XLA_FLAGS", ""),
+        "--xla_force_host_platform_device_count=8",
+        QUICK,
+    )
+).strip()
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Compiling is most of what the tests cost, and many compile the same program: once a
-# session is enough. Child processes inherit it.
-_CACHE = tempfile.TemporaryDirectory(prefix="vast-rl-jax-cache-")
-os.environ["JAX_COMPILATION_CACHE_DIR"] = _CACHE.name
+# Many tests compile the same program: each is compiled once for all workers, for child
+# processes, and for the next time the tests are run.
+os.environ.setdefault(
+    "JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".cache" / "jax")
+)
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
-import jax  # noqa: E402
+import jax
 
 # The same examples every time, and none is wrong for being slow: machines are busy.
 # Others are tried with `pytest --hypothesis-profile default`.

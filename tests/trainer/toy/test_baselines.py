@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.optimised import call_optimised
 from trainer.toy import grid
 from trainer.toy.baselines import train_baseline
 
@@ -12,7 +13,7 @@ SAFE_RETURN = 2 * 0.99**2 + 0.99**5
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["fql-n", "qc"])
 def test_a_horizon_of_three_takes_the_wrong_first_move(name: str) -> None:
-    for result in train_baseline(name, (0, 1, 2)):
+    for result in call_optimised(train_baseline, name, (0, 1, 2)):
         assert result.right < 0.5
         assert result.path == grid.SAFE_PATH
         assert grid.path_return(result.path, 0.99) == pytest.approx(SAFE_RETURN)
@@ -21,7 +22,7 @@ def test_a_horizon_of_three_takes_the_wrong_first_move(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["iql", "fql"])
 def test_a_horizon_of_one_does_not(name: str) -> None:
-    for result in train_baseline(name, (0, 1, 2)):
+    for result in call_optimised(train_baseline, name, (0, 1, 2)):
         assert result.right > 0.5
         assert result.path[1] == grid.SPLICED_PATH[1]
         if name == "iql":

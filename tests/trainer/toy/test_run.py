@@ -1,16 +1,21 @@
-"""VAST's networks on the grid: the spliced path, and values near the optimum."""
+"""The grid from end to end: the spliced path, and values near the optimum."""
 
 import json
 from pathlib import Path
 
 from rich.console import Console
 
+from tests.optimised import call_optimised
 from trainer.toy import grid
-from trainer.toy.run import run_toy
+from trainer.toy.run import ToyResult, run_toy
+
+
+def run_quietly(out: Path) -> ToyResult:
+    return run_toy(out, seed=0, console=Console(quiet=True))
 
 
 def test_the_networks_find_the_spliced_path_and_its_values(tmp_path: Path) -> None:
-    result = run_toy(tmp_path, seed=0, console=Console(quiet=True))
+    result = call_optimised(run_quietly, tmp_path)
     backups, chunks, table, networks = result.maps
     assert networks.path == table.path == grid.SPLICED_PATH
     assert result.error < 0.1
