@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 
 from tests.stores import make_facts, make_table
+from tests.trainer.agents.baseline_cases import run
 from tests.trainer.agents.vast_cases import TABLE, make_agent, make_batch
 from trainer.agents.vast import VAST
 from trainer.agents.vast_config import VASTConfig
@@ -34,28 +35,30 @@ def test_state_scaling_is_undone_for_predictions() -> None:
     # The same parameters see scaled states; a sub-goal comes back in raw units.
     scaled = make_agent(state_scaling="standard")
     raw = make_agent()
-    params = jax.jit(raw.init)(jax.random.key(0)).params
+    params = run(raw.init, jax.random.key(0)).params
     mean = jnp.asarray(scaled.facts.observation_mean)
     std = jnp.asarray(scaled.facts.observation_std)
     state = jnp.asarray(TABLE.observations[3])
     key = jax.random.key(2)
-    k, subgoal = scaled.predict_subgoal(params, state, key)
-    k_raw, subgoal_raw = raw.predict_subgoal(params, (state - mean) / std, key)
+    k, subgoal = run(scaled.predict_subgoal, params, state, key)
+    k_raw, subgoal_raw = run(raw.predict_subgoal, params, (state - mean) / std, key)
     np.testing.assert_allclose(k, k_raw, rtol=1e-5)
     np.testing.assert_allclose(subgoal, subgoal_raw * std + mean, rtol=1e-4)
     np.testing.assert_allclose(
-        scaled.value(params, state), raw.value(params, (state - mean) / std), rtol=1e-5
+        run(scaled.value, params, state),
+        run(raw.value, params, (state - mean) / std),
+        rtol=1e-5,
     )
 
 
 def test_update_trains_everything_and_moves_targets_towards_the_new_critics() -> None:
     agent = make_agent()
-    state = jax.jit(agent.init)(jax.random.key(0))
+    state = run(agent.init, jax.random.key(0))
     jax.tree.map(
         np.testing.assert_array_equal, state.targets["critic"], state.params["critic"]
     )
     batch = make_batch(agent)
-    after, metrics = jax.jit(make_update(agent))(state, batch, jax.random.key(1))
+    after, metrics = run(make_update(agent), state, batch, jax.random.key(1))
     assert after.step == 1
     for name in state.params:
         moved = jax.tree.map(
@@ -81,18 +84,22 @@ def test_update_trains_everything_and_moves_targets_towards_the_new_critics() ->
 
 def test_act_takes_the_best_candidate_by_q() -> None:
     agent = make_agent(candidates=6)
-    params = jax.jit(agent.init)(jax.random.key(0)).params
+    params = run(agent.init, jax.random.key(0)).params
     state = jnp.asarray(TABLE.observations[5])
     key = jax.random.key(9)
-    action = jax.jit(agent.act)(params, state, key)
+    action = run(agent.act, params, state, key)
     assert action.shape == (1, 2)
     assert (jnp.abs(action) <= 1).all()
-    _, goal = agent.predict_subgoal(params, state, key)
+    _, goal = run(agent.predict_subgoal, params, state, key)
     _, exec_key = jax.random.split(key)
-    candidates = agent.sample_exec(
-        params, jnp.tile(state, (6, 1)), jnp.tile(goal, (6, 1)), exec_key
+    candidates = run(
+        agent.sample_exec,
+        params,
+        jnp.tile(state, (6, 1)),
+        jnp.tile(goal, (6, 1)),
+        exec_key,
     )
-    values = agent.critic(params, jnp.tile(state, (6, 1)), candidates)
+    values = run(agent.critic, params, jnp.tile(state, (6, 1)), candidates)
     assert len(np.unique(values)) >= 4
     np.testing.assert_allclose(action[0], candidates[values.argmax()], rtol=1e-5)
 
@@ -124,11 +131,15 @@ def test_exec_reproduces_the_action_of_each_goal() -> None:
     )
     params = fit(
         lambda p, key: agent.exec_loss(p, batch, key),
-        jax.jit(agent.init)(jax.random.key(1)).params,
+        run(agent.init, jax.random.key(1)).params,
         steps=1500,
     )
-    drawn = agent.sample_exec(
-        params, jnp.zeros((400, 4)), jnp.tile(goals, (100, 1)), jax.random.key(2)
+    drawn = run(
+        agent.sample_exec,
+        params,
+        jnp.zeros((400, 4)),
+        jnp.tile(goals, (100, 1)),
+        jax.random.key(2),
     )
     error = jnp.abs(drawn - jnp.tile(actions, (100, 1)))
     assert jnp.median(error) < 0.05
@@ -150,10 +161,10 @@ def test_stitch_without_temperature_reproduces_the_horizons_of_the_data() -> Non
 
     params = fit(
         lambda p, key: agent.stitch_loss(p, batch, advantage, key)[0],
-        jax.jit(agent.init)(jax.random.key(1)).params,
+        run(agent.init, jax.random.key(1)).params,
         steps=2500,
     )
-    drawn, _ = agent.sample_stitch(params, jnp.zeros((150, 4)), jax.random.key(4))
+    drawn, _ = run(agent.sample_stitch, params, jnp.zeros((150, 4)), jax.random.key(4))
     assert stats.ks_2samp(np.asarray(drawn), np.asarray(horizons)).pvalue > 0.01
     # The test can fail: half the horizons is another distribution.
     assert stats.ks_2samp(np.asarray(drawn) / 2, np.asarray(horizons)).pvalue < 1e-6

@@ -10,6 +10,7 @@ import pytest
 from jax.test_util import check_grads
 
 from tests import references
+from tests.trainer.agents.baseline_cases import run
 from tests.trainer.agents.vast_cases import make_agent, make_batch
 from trainer.agents.vast import VAST
 from trainer.data.horizon_windows import HorizonBatch
@@ -52,7 +53,8 @@ def test_value_loss_against_numpy(double: Double, success: str) -> None:
     horizon = rng.uniform(1, 5, 16)
     subgoal = rng.normal(size=(16, 4))
     continuation = 5 * rng.normal(size=16)
-    got, values = agent.value_loss(
+    got, values = run(
+        agent.value_loss,
         params,
         params,
         batch,
@@ -81,7 +83,7 @@ def test_critic_loss_against_numpy(double: Double) -> None:
     agent, params, _, batch = double
     masks = np.arange(16) % 3 > 0
     batch = batch._replace(masks=jnp.asarray(masks, jnp.float64))
-    got, _ = agent.critic_loss(params, params, batch)
+    got, _ = run(agent.critic_loss, params, params, batch)
     p, b = as_numpy(params), as_numpy(batch)
     expected = 0.0
     for n in range(16):
@@ -103,7 +105,7 @@ def segment_reference(p, b, n, start, end, steps):
 
 def test_segment_loss_against_numpy(double: Double) -> None:
     agent, params, _, batch = double
-    got, _ = agent.segment_loss(params, batch)
+    got, _ = run(agent.segment_loss, params, batch)
     p, b = as_numpy(params), as_numpy(batch)
     assert 0 < b.alive_i.sum() < 16
     expected = 0.0
@@ -150,7 +152,7 @@ def test_advantage_and_stitch_loss_against_numpy(double: Double) -> None:
         batch, jnp.asarray(segments), jnp.asarray(values), jnp.asarray(continuation)
     )
     key = jax.random.key(5)
-    got, weights = agent.stitch_loss(params, batch, advantage, key)
+    got, weights = run(agent.stitch_loss, params, batch, advantage, key)
     p, b = as_numpy(params), as_numpy(batch)
     noise_key, time_key = jax.random.split(key)
     noise = np.asarray(jax.random.normal(noise_key, (16, 5), jnp.float64))
@@ -178,7 +180,7 @@ def test_advantage_and_stitch_loss_against_numpy(double: Double) -> None:
 def test_exec_loss_against_numpy(double: Double) -> None:
     agent, params, _, batch = double
     key = jax.random.key(6)
-    got = agent.exec_loss(params, batch, key)
+    got = run(agent.exec_loss, params, batch, key)
     p, b = as_numpy(params), as_numpy(batch)
     noise_key, time_key = jax.random.split(key)
     noise = np.asarray(jax.random.normal(noise_key, (16, 2), jnp.float64))
@@ -192,7 +194,7 @@ def test_exec_loss_against_numpy(double: Double) -> None:
 def test_continuation_against_numpy(double: Double) -> None:
     agent, params, targets, batch = double
     key = jax.random.key(7)
-    got = agent.continuation(params, targets, batch.observations, key)
+    got = run(agent.continuation, params, targets, batch.observations, key)
     p, t = as_numpy(params), as_numpy(targets)
     states = np.asarray(batch.observations)
     stitch_key, exec_key = jax.random.split(key)
@@ -219,6 +221,7 @@ def test_gradients_are_numerically_right(double: Double) -> None:
     agent, params, _, batch = double
     frozen = params
 
+    @jax.jit
     def three(trained):
         params = frozen | trained
         value, _ = agent.value_loss(
@@ -274,22 +277,31 @@ def test_options_change_what_they_say(double: Double) -> None:
     np.testing.assert_array_equal(cloning.weights(advantage), 1.0)
     # Without a gradient through the composed side, G(s, s_i, i) alone is not trained:
     # the loss is the same and the gradient is not.
-    full, half = make_agent(), make_agent(composed_gradient=False)
-    assert full.segment_loss(params, batch)[0] == half.segment_loss(params, batch)[0]
-    gradients = [
-        jax.grad(lambda p, a=agent: a.segment_loss(p, batch)[0])(params)["segment"]
-        for agent in (full, half)
-    ]
+    losses, gradients = zip(
+        *(
+            run(
+                jax.value_and_grad(lambda p, a=agent: a.segment_loss(p, batch)[0]),
+                params,
+            )
+            for agent in (make_agent(), make_agent(composed_gradient=False))
+        ),
+        strict=True,
+    )
+    assert losses[0] == losses[1]
     assert any(
         (one != other).any()
-        for one, other in zip(*map(jax.tree.leaves, gradients), strict=True)
+        for one, other in zip(
+            *(jax.tree.leaves(gradient["segment"]) for gradient in gradients),
+            strict=True,
+        )
     )
     key = jax.random.key(0)
-    low = make_agent(aggregation="min").continuation(
-        params, targets, batch.observations, key
-    )
-    middle = make_agent(aggregation="mean").continuation(
-        params, targets, batch.observations, key
+    low, middle = (
+        run(
+            make_agent(aggregation=aggregation).continuation,
+            *(params, targets, batch.observations, key),
+        )
+        for aggregation in ("min", "mean")
     )
     assert (low < middle).all()
     recorded = make_agent(advantage_return="data").advantage(

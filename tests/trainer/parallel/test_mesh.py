@@ -261,26 +261,26 @@ def test_meshes_that_cannot_be_are_refused() -> None:
 
 
 def test_microbatches_average_gradients_of_their_parts() -> None:
-    state = AGENT.init(jax.random.key(0))
+    state = jax.jit(AGENT.init)(jax.random.key(0))
     batch = jax.tree.map(lambda x: jnp.asarray(x[0, 0]), batches())
     key = jax.random.key(1)
-    whole, metrics = make_update(AGENT, microbatches=2)(state, batch, key)
-    gradients = []
-    for part, part_key in zip((0, 1), jax.random.split(key, 2), strict=True):
-        rows = jax.tree.map(lambda x, part=part: x[part::2], batch)
-        gradients.append(
-            jax.grad(
-                lambda params, rows=rows, part_key=part_key: AGENT.total_loss(
-                    params, state.targets, rows, part_key
-                )[0]
-            )(state.params)
-        )
+    whole, metrics = jax.jit(make_update(AGENT, microbatches=2))(state, batch, key)
+
+    @jax.jit
+    @jax.grad
+    def gradient(params: Any, rows: Any, key: jax.Array) -> jax.Array:
+        return AGENT.total_loss(params, state.targets, rows, key)[0]
+
+    gradients = [
+        gradient(state.params, jax.tree.map(lambda x, n=n: x[n::2], batch), part_key)
+        for n, part_key in enumerate(jax.random.split(key, 2))
+    ]
     mean = jax.tree.map(lambda a, b: (a + b) / 2, *gradients)
     # Clipping and Adam undo a common factor: parameters alone would not show it.
     np.testing.assert_allclose(
         metrics.mean["gradient_norm"], optax.tree.norm(mean), rtol=1e-4
     )
-    steps, _ = AGENT.optimizer.update(mean, state.opt_state, state.params)
+    steps, _ = jax.jit(AGENT.optimizer.update)(mean, state.opt_state, state.params)
     expected = jax.tree.map(jnp.add, state.params, steps)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, **TOLERANCE),
