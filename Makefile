@@ -26,8 +26,21 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: lint
-	$(BIN)/python -m pytest
+# Two workers, as much of the time is one thread that compiles; what one of them has
+# left at the end is shared. Lint and types run beside the tests, in what these leave of
+# the cores, and are printed after them: either may fail, and both are seen.
+PYTEST = $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+define beside_lint
+@said=$$(mktemp); \
+$(MAKE) --no-print-directory lint >$$said 2>&1 & lint=$$!; \
+$(PYTEST) $(1); tests=$$?; \
+wait $$lint; linted=$$?; \
+cat $$said; rm $$said; \
+exit $$((tests ? tests : linted))
+endef
 
-test-all: lint
-	$(BIN)/python -m pytest -m 'slow or not slow'
+test: setup
+	$(call beside_lint,)
+
+test-all: setup
+	$(call beside_lint,-m 'slow or not slow')
