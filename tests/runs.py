@@ -11,7 +11,8 @@ from tests.stores import make_facts, make_table
 from trainer.agents.vast_config import VASTConfig
 from trainer.config import Config, TrainerConfig
 from trainer.data.feed import BatchSource, make_feed
-from trainer.runs.checkpoints import Checkpoints
+from trainer.runs.checkpoints import CheckpointReader, CheckpointWriter
+from trainer.runs.folder import RunFolder
 from trainer.runs.run import Run, read_run, write_run
 from trainer.step.state import TrainState
 
@@ -64,13 +65,13 @@ class FakeTrainer:
         self, folder: Path, *, keep: int | None = None, run: Run | None = None
     ) -> None:
         self._run = run or make_run()
-        write_run(folder, self._run)
+        write_run(RunFolder.open(folder), self._run)
         agent = self._run.agent()
         source = BatchSource(
             TABLE, agent.sampler, seeds=(3, 4), batch_size=8, steps=20, gather=False
         )
         self._feed = make_feed(source, CONFIG.feed, updates_per_call=5)
-        self._checkpoints = Checkpoints(folder, keep=keep, writable=True)
+        self._checkpoints = CheckpointWriter(RunFolder.open(folder), keep=keep)
         self._rng = np.random.default_rng(0)
         self._shapes = TrainState(
             jax.eval_shape(
@@ -97,10 +98,12 @@ class FakeTrainer:
 
 def final_params(out: Path, step: int) -> list[np.ndarray]:
     """Every parameter of a one-seed run's last checkpoint, which is of that step."""
-    checkpoints = Checkpoints(out)
+    checkpoints = CheckpointReader(RunFolder.open(out))
     try:
         assert checkpoints.latest() == step
-        params = checkpoints.restore_params(step, read_run(out).agent(), seeds=1)
+        params = checkpoints.restore_params(
+            step, read_run(RunFolder.open(out)).agent(), seeds=1
+        )
         return [np.asarray(leaf) for leaf in jax.tree.leaves(params)]
     finally:
         checkpoints.close()

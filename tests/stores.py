@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -64,7 +65,12 @@ def make_table(
 
 
 def numbers_of(
-    table: RowTable, sampler: Sampler, size: int, *, seed: int = 0, step: int = 0
+    table: RowTable,
+    sampler: Sampler[Any, Any],
+    size: int,
+    *,
+    seed: int = 0,
+    step: int = 0,
 ) -> np.ndarray:
     """What the batch of one step and seed is chosen by: ``f64[D, B]``."""
     steps = range(step, step + 1)

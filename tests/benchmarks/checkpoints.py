@@ -29,7 +29,8 @@ from trainer.data.feed import BatchSource, make_feed
 from trainer.data.feed_config import FeedConfig
 from trainer.parallel.mesh import make_mesh, replicated
 from trainer.parallel.mesh_shape import MeshConfig
-from trainer.runs.checkpoints import Checkpoints
+from trainer.runs.checkpoints import CheckpointWriter
+from trainer.runs.folder import RunFolder
 from trainer.runs.run import Run
 from trainer.step.state import abstract_state
 
@@ -100,7 +101,7 @@ def main() -> None:
     for _ in range(3):  # The first one compiles.
         state, alone_s = timed_rewrite(state)
     with tempfile.TemporaryDirectory(dir=given.out) as folder:
-        checkpoints = Checkpoints(Path(folder) / "run", keep=1, writable=True)
+        checkpoints = CheckpointWriter(RunFolder.open(Path(folder) / "run"), keep=1)
         started = time.perf_counter()
         checkpoints.prepare(state)
         prepared_s = time.perf_counter() - started

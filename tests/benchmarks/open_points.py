@@ -43,6 +43,7 @@ from trainer.data.sampling import Array
 from trainer.data.table import RowTable, load_table
 from trainer.evaluation.rollouts import AgentActor, RolloutPool
 from trainer.nn.networks import Params
+from trainer.runs.folder import RunFolder
 from trainer.runs.run import describe_run
 from trainer.runs.success_rates import Score
 from trainer.toy import grid, neural
@@ -199,7 +200,11 @@ def grid_cell(seeds: tuple[int, ...]) -> Cell:
             for updates, rate in neural.PHASES
         ]
         trained = train(
-            phased, table, seeds, batch_size=neural.BATCH_SIZE, progress=progress
+            phased,
+            table,
+            RunFolder.open(seeds),
+            batch_size=neural.BATCH_SIZE,
+            progress=progress,
         )
         agent, _ = phased[-1]
         batch = windows(config, table)
@@ -230,7 +235,7 @@ def store_cell(given: argparse.Namespace, base: VASTConfig) -> Cell:
         trained = train(
             [(agent, given.updates)],
             table,
-            seeds,
+            RunFolder.open(seeds),
             batch_size=given.batch_size,
             progress=progress,
         )

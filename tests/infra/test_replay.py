@@ -23,7 +23,7 @@ from pipeline.store import files
 from tests.fake_gcs import serve
 from tests.infra.command_lines import GPU, documents
 from tests.stores import write_store
-from trainer.runs.folder import CHECKPOINTS, METRICS_FILE, read_lines
+from trainer.runs.folder import CHECKPOINTS, METRICS_FILE, RunFolder
 
 INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 HOSTS = 4
@@ -197,7 +197,7 @@ def wait_for_checkpoint(cluster: Cluster, pods: list[subprocess.Popen[str]]) -> 
 
 
 def steps_logged() -> list[int]:
-    return [line["step"] for line in read_lines(f"{RUN}/{METRICS_FILE}")]
+    return [line["step"] for line in RunFolder.open(f"{RUN}").read_lines(METRICS_FILE)]
 
 
 def test_a_set_that_lost_a_process_starts_again_and_resumes(cluster):

@@ -16,7 +16,7 @@ from trainer import cli, config
 from trainer.agents import AGENTS
 from trainer.report.paper import paper_datasets
 from trainer.runs.evaluations import read_evaluations
-from trainer.runs.folder import METRICS_FILE, read_lines
+from trainer.runs.folder import METRICS_FILE, RunFolder
 from trainer.runs.run import read_run
 
 TASK = 2
@@ -71,11 +71,13 @@ def test_trains_and_acts(store: Path, method: str, tmp_path: Path) -> None:
     assert run(*train, "--agent", method, "--out", out, *given) == 0
     assert run("evaluate", out, "--episodes", 1, *ONE_ENVIRONMENT) == 0
 
-    assert read_run(out).config.agent == dataclasses.replace(agent, **small)
-    (line,) = read_lines(out / METRICS_FILE)
+    assert read_run(RunFolder.open(out)).config.agent == dataclasses.replace(
+        agent, **small
+    )
+    (line,) = RunFolder.open(out).read_lines(METRICS_FILE)
     assert line["step"] == STEPS
     assert np.isfinite(line["loss"])
-    (evaluation,) = read_evaluations(out)
+    (evaluation,) = read_evaluations(RunFolder.open(out))
     assert (evaluation.step, evaluation.task) == (STEPS, TASK)
     assert 1 <= evaluation.lengths[0] <= EPISODE_LIMIT
 

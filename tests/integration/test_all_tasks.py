@@ -15,7 +15,7 @@ from tests.domain_stores import write_domain_store
 from trainer import cli, config
 from trainer.report.paper import paper_datasets
 from trainer.runs.evaluations import read_evaluations
-from trainer.runs.folder import METRICS_FILE, read_lines
+from trainer.runs.folder import METRICS_FILE, RunFolder
 from trainer.runs.run import read_run
 
 STEPS = 20
@@ -57,13 +57,16 @@ def test_trains_and_acts(store: Path, task: int, tmp_path: Path) -> None:
     assert run(*train, "--out", out, *given) == 0
     assert run("evaluate", out, "--episodes", 1, *ONE_ENVIRONMENT) == 0
 
-    trained = read_run(out)
+    trained = read_run(RunFolder.open(out))
     agent = configuration(dataset, task).agent
     assert trained.config.agent == dataclasses.replace(agent, **SMALL)
     # Equal facts of all five tasks: one compiled program serves them.
     assert (trained.facts.reward_min, trained.facts.return_max) == (-1, 0)
-    assert [line["step"] for line in read_lines(out / METRICS_FILE)] == [10, STEPS]
-    (evaluation,) = read_evaluations(out)
+    assert [line["step"] for line in RunFolder.open(out).read_lines(METRICS_FILE)] == [
+        10,
+        STEPS,
+    ]
+    (evaluation,) = read_evaluations(RunFolder.open(out))
     assert (evaluation.step, evaluation.task) == (STEPS, task)
     expected = parse_dataset(dataset).task_environment(task)
     assert evaluation.environment_id == expected.environment_id

@@ -4,7 +4,6 @@ Against a real server on loopback, once as it is and once behind one that refuse
 requests and cuts some answers off.
 """
 
-import contextlib
 import dataclasses
 import functools
 import io
@@ -44,13 +43,24 @@ from trainer.data.feed import BatchSource, make_feed, open_rows
 from trainer.data.feed_config import FeedConfig
 from trainer.evaluation.watch import Patience, watch_run
 from trainer.report.report import write_report
-from trainer.runs.checkpoints import Checkpoints
-from trainer.runs.evaluations import Evaluation, append_evaluation, read_evaluations
-from trainer.runs.folder import CHECKPOINTS, METRICS_FILE, open_folder, read_lines
+from trainer.runs.checkpoints import CheckpointReader
+from trainer.runs.evaluations import (
+    Evaluation,
+    EvaluationSettings,
+    append_evaluation,
+    read_evaluations,
+)
+from trainer.runs.folder import (
+    CHECKPOINTS,
+    METRICS_FILE,
+    RunFolder,
+    open_folder,
+)
 from trainer.runs.history import read_history
 from trainer.runs.run import Run, describe_run, read_run
 from trainer.runs.subgoal_files import SUBGOALS
 from trainer.training import loop
+from trainer.training.session import check_folder
 
 pytestmark = [
     # Google's client warns of its own ways.
@@ -161,8 +171,8 @@ def train(store: str, out: str, *, steps: int) -> Run:
     config = dataclasses.replace(CONFIG, trainer=trainer)
     rows = rows_of(store, FeedConfig())
     run = describe_run(config, Store(store), 1, fingerprint=rows.fingerprint)
-    loop.check_folder(out)
-    assert loop.train(run, rows, out, console=QUIET) == steps
+    check_folder(RunFolder.open(out))
+    assert loop.train(run, rows, RunFolder.open(out), console=QUIET) == steps
     return run
 
 
@@ -181,22 +191,23 @@ def rows_of(store: str, feed: FeedConfig) -> Any:
 def assess(runs: Any, report: Any) -> list[str]:
     """What ``evaluate --watch`` and ``report`` do; the report's files."""
     evaluations = watch_run(
-        f"{runs}/one",
-        episodes=1,
-        environments=1,
-        workers=1,
+        RunFolder.open(f"{runs}/one"),
+        EvaluationSettings(episodes=1, environments=1, workers=1),
         patience=Patience(poll_s=0.05, timeout_s=300),
     )
     assert [(each.step, each.seed) for each in evaluations] == [
         *((10, 0), (10, 1), (20, 0), (20, 1))
     ]
-    written = write_report([f"{runs}/*"], report)
+    written = write_report([RunFolder.open(f"{runs}/*")], open_folder(report))
     return [os.path.relpath(path, report) for path in written]
 
 
 def evaluated(out: Any) -> list[Evaluation]:
     """Everything but how long it took."""
-    return [dataclasses.replace(each, duration_s=0.0) for each in read_evaluations(out)]
+    return [
+        dataclasses.replace(each, duration_s=0.0)
+        for each in read_evaluations(RunFolder.open(out))
+    ]
 
 
 def windowed_batches(store: str) -> list[np.ndarray]:
@@ -227,7 +238,7 @@ def assert_equal(one: Any, other: Any) -> None:
 
 
 def learned(out: str, run: Run) -> Any:
-    with contextlib.closing(Checkpoints(out)) as checkpoints:
+    with CheckpointReader(RunFolder.open(out)) as checkpoints:
         assert checkpoints.steps() == [10, 20]
         return checkpoints.restore_params(20, run.agent(), seeds=2)
 
@@ -235,7 +246,7 @@ def learned(out: str, run: Run) -> Any:
 def losses(out: str) -> list[tuple[int, int, float]]:
     return [
         (line["step"], line["seed"], line["loss"])
-        for line in read_lines(f"{out}/{METRICS_FILE}")
+        for line in RunFolder.open(f"{out}").read_lines(METRICS_FILE)
     ]
 
 
@@ -255,11 +266,14 @@ def demo(bucket: Any, local: Local) -> None:
     train(store, out, steps=10)
     run = train(store, out, steps=20)
     assert dataclasses.replace(run, store=local.run.store) == local.run
-    assert read_run(out) == run
+    assert read_run(RunFolder.open(out)) == run
     assert losses(out) == losses(str(local.out))
     assert len(losses(out)) == 8
     assert_equal(learned(out, run), learned(str(local.out), run))
-    assert read_history(local.out).names() == read_history(open_folder(out)).names()
+    assert (
+        read_history(RunFolder.open(local.out)).names()
+        == read_history(RunFolder.open(open_folder(out))).names()
+    )
     events = files.list_names(out, "tensorboard")
     assert len(events) == 2  # One file for each go.
     # Evaluated and reported.
@@ -290,12 +304,12 @@ def test_the_whole_way_behind_a_server_that_fails(gcs: Any, local: Local) -> Non
 
 def test_a_run_that_is_not_there_is_named(gcs: Any) -> None:
     with pytest.raises(DataFormatError, match=r"^gs://vast-cloud/no/run\.json: exp"):
-        read_run(f"gs://{BUCKET}/no")
+        read_run(RunFolder.open(f"gs://{BUCKET}/no"))
     with pytest.raises(DataFormatError, match=r"^gs://vast-cloud/no/checkpoints: exp"):
-        Checkpoints(f"gs://{BUCKET}/no")
+        CheckpointReader(RunFolder.open(f"gs://{BUCKET}/no"))
     gcs.blob("thesis/thesis.tex").upload_from_string("years of work")
     with pytest.raises(DataFormatError, match="not empty and holds no run"):
-        loop.check_folder(f"gs://{BUCKET}/thesis")
+        check_folder(RunFolder.open(f"gs://{BUCKET}/thesis"))
 
 
 def test_a_run_that_is_copied_to_a_bucket_and_a_step_that_is_not_whole(
@@ -306,7 +320,7 @@ def test_a_run_that_is_copied_to_a_bucket_and_a_step_that_is_not_whole(
     for name, data in copied.items():
         if name != last:
             files.write(out, name, data)
-    with contextlib.closing(Checkpoints(out)) as checkpoints:
+    with CheckpointReader(RunFolder.open(out)) as checkpoints:
         assert checkpoints.steps() == [10]
     files.write(out, last, copied[last])
     assert_equal(learned(out, local.run), learned(str(local.out), local.run))
@@ -319,17 +333,17 @@ def test_a_run_on_a_bucket_is_watched_inspected_and_found(
     with training(functools.partial(train_past, folder, shown)):
         evaluations = watched(folder, shown)
     assert steps_of(evaluations) == [(10, 3), (10, 4), (20, 3), (20, 4)]
-    assert read_evaluations(folder) == evaluations
+    assert read_evaluations(RunFolder.open(folder)) == evaluations
     run = ("evaluate", folder, "--watch", "--episodes", "1", "--environments", "1")
     assert trainer_main([*run, "--workers", "1"]) == 0
-    assert len(read_evaluations(folder)) == 4  # Nothing was left to do.
+    assert len(read_evaluations(RunFolder.open(folder))) == 4  # Nothing was left to do.
     # Evaluated by several at once, no line is lost.
     more = [
         dataclasses.replace(evaluations[0], evaluation_seed=seed) for seed in (1, 2, 3)
     ]
     with ThreadPoolExecutor() as pool:
         list(pool.map(functools.partial(append_evaluation, folder), more))
-    assert len(read_evaluations(folder)) == 7
+    assert len(read_evaluations(RunFolder.open(folder))) == 7
     store = ("--store", str(local.folder / "store"))
     drawn = ("--episodes", "1", "--frames", "1")
     assert trainer_main(["subgoals", f"{folder}/", *store, *drawn]) == 0
@@ -343,7 +357,7 @@ def test_a_run_on_a_bucket_is_watched_inspected_and_found(
     assert "watched/subgoal_errors.png" in names
     assert {name.split("/")[0] for name in names if "/" in name} == {"watched"}
     with pytest.raises(DataFormatError, match=r"x\*: matches no folder of a run"):
-        write_report([f"gs://{BUCKET}/runs/x*"], report)
+        write_report([RunFolder.open(f"gs://{BUCKET}/runs/x*")], open_folder(report))
 
 
 def test_of_two_pipelines_racing_for_one_store_one_wins(

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from tests.stores import write_store
-from trainer.runs.checkpoints import Checkpoints
-from trainer.runs.folder import METRICS_FILE, read_lines
+from trainer.runs.checkpoints import CheckpointReader
+from trainer.runs.folder import METRICS_FILE, RunFolder
 from trainer.runs.run import read_run
 
 DEVICES = 8
@@ -110,8 +110,10 @@ def train(store: Path, out: Path, **options) -> str:
 
 def weights(out: Path, step: int) -> np.ndarray:
     """All parameters of a checkpoint, as one vector."""
-    run = read_run(out)
-    params = Checkpoints(out).restore_params(step, run.agent(), seeds=1)
+    run = read_run(RunFolder.open(out))
+    params = CheckpointReader(RunFolder.open(out)).restore_params(
+        step, run.agent(), seeds=1
+    )
     return np.concatenate([np.ravel(leaf) for leaf in _leaves(params)])
 
 
@@ -142,10 +144,10 @@ def test_two_processes_train_what_one_does(
     np.testing.assert_allclose(weights(out, 40), weights(alone, 40), **TOLERANCE)
     assert np.abs(weights(out, 40) - weights(out, 20)).max() > 1e-3
     # Written once, by process 0.
-    lines = read_lines(out / METRICS_FILE)
+    lines = RunFolder.open(out).read_lines(METRICS_FILE)
     assert [line["step"] for line in lines] == [10, 20, 30, 40]
     losses = [
-        [line["loss"] for line in read_lines(each / METRICS_FILE)]
+        [line["loss"] for line in RunFolder.open(each).read_lines(METRICS_FILE)]
         for each in (out, alone)
     ]
     np.testing.assert_allclose(*losses, rtol=2e-3)
@@ -173,14 +175,14 @@ def test_sigterm_to_one_stops_all_after_the_same_update(
     out = tmp_path / "run"
     processes = start(store, out, processes=2, steps=1_000_000)
     deadline = time.monotonic() + 400
-    while not read_lines(out / METRICS_FILE):
+    while not RunFolder.open(out).read_lines(METRICS_FILE):
         assert time.monotonic() < deadline
         time.sleep(0.2)
     processes[1].send_signal(signal.SIGTERM)
     ended = finish(processes)
     assert [code for code, _ in ended] == [75, 75], ended
-    step = Checkpoints(out).latest()
-    assert step == read_lines(out / METRICS_FILE)[-1]["step"]
+    step = CheckpointReader(RunFolder.open(out)).latest()
+    assert step == RunFolder.open(out).read_lines(METRICS_FILE)[-1]["step"]
     assert f"stopped at step {step} of 1000000" in ended[1][1]
 
 
@@ -198,7 +200,10 @@ def test_sigterm_does_not_wait_for_a_log_point(store: Path, tmp_path: Path) -> N
     # The next log point is hours away.
     assert time.monotonic() - since < 200
     assert [code for code, _ in ended] == [75, 75], ended
-    assert f"stopped at step {Checkpoints(out).latest()} of 1000000" in ended[0][1]
+    assert (
+        f"stopped at step {CheckpointReader(RunFolder.open(out)).latest()} of 1000000"
+        in ended[0][1]
+    )
 
 
 @pytest.mark.slow
@@ -255,7 +260,10 @@ def test_a_host_that_lacks_devices_is_named(store: Path, tmp_path: Path) -> None
 
 def wait_for_a_checkpoint(out: Path) -> None:
     deadline = time.monotonic() + 400
-    while not (out / "checkpoints").is_dir() or not Checkpoints(out).steps():
+    while (
+        not (out / "checkpoints").is_dir()
+        or not CheckpointReader(RunFolder.open(out)).steps()
+    ):
         assert time.monotonic() < deadline
         time.sleep(0.5)
 
@@ -279,7 +287,7 @@ def test_a_killed_process_ends_the_others_and_all_go_on(
     code, said = survivor_of(1, store, out)
     assert code == 1, said
     assert f"error: process 1 on {socket.gethostname()} is gone; start all of" in said
-    step = Checkpoints(out).latest()
+    step = CheckpointReader(RunFolder.open(out)).latest()
     said = train(store, out, processes=2, steps=(step // 20 + 2) * 20)
     assert "going on from the checkpoint" in said
 

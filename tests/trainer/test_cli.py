@@ -7,7 +7,7 @@ import pytest
 
 from tests.stores import write_store
 from trainer.cli import main
-from trainer.runs.folder import METRICS_FILE, read_lines
+from trainer.runs.folder import METRICS_FILE, RunFolder
 
 TOML = """
 dataset = "pointmaze-medium-navigate"
@@ -59,7 +59,7 @@ def test_train_with_overrides_then_again(
     described = json.loads((out / "run.json").read_text())
     assert described["config"]["agent"]["width"] == 12
     assert described["task"]["task"] == 2
-    assert len(read_lines(out / METRICS_FILE)) == 4
+    assert len(RunFolder.open(out).read_lines(METRICS_FILE)) == 4
     code, said = run(capsys, *train, *wide)
     assert code == 0
     assert "going on from the checkpoint of step 20" in said

@@ -69,7 +69,7 @@ else:
     AgentConfig = functools.reduce(operator.or_, (kind.config for kind in _KINDS))
 
 
-def make_agent(config: AgentConfig, facts: "DataFacts") -> "Agent":
+def make_agent(config: AgentConfig, facts: "DataFacts") -> "Agent[Any]":
     """Builds the agent that a configuration names.
 
     Args:
@@ -79,5 +79,5 @@ def make_agent(config: AgentConfig, facts: "DataFacts") -> "Agent":
     Returns:
         The agent.
     """
-    agent: Agent = AGENTS[config.name].agent(config, facts)
+    agent: Agent[Any] = AGENTS[config.name].agent(config, facts)
     return agent

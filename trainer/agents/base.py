@@ -6,12 +6,13 @@ and shards it.
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from trainer.data.sampling import Sampler
 from trainer.nn.networks import Params
 
 
@@ -91,12 +92,15 @@ class Metrics(NamedTuple):
         )
 
 
-class Agent(Protocol):
-    """One algorithm. Instances are immutable and hashable."""
+BatchT = TypeVar("BatchT")
+
+
+class Agent(Protocol[BatchT]):
+    """One algorithm, and the batches it learns from. Immutable and hashable."""
 
     @property
-    def sampler(self) -> Any:
-        """What it trains on: a sampler of ``trainer.data.sampling``."""
+    def sampler(self) -> Sampler[Any, BatchT]:
+        """What it trains on."""
 
     @property
     def chunk(self) -> int:
@@ -110,7 +114,7 @@ class Agent(Protocol):
         """Draws a fresh state."""
 
     def total_loss(
-        self, params: Params, targets: Params, batch: Any, key: jax.Array
+        self, params: Params, targets: Params, batch: BatchT, key: jax.Array
     ) -> tuple[jax.Array, Metrics]:
         """Sum of the losses of all networks, and the figures to log."""
 

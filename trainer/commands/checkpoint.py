@@ -32,8 +32,9 @@ class Inspect:
     def execute(self, output: Output) -> int:
         """Prints tables or JSON."""
         from trainer.runs import export
+        from trainer.runs.folder import RunFolder
 
-        inspection = export.inspect(self.run, step=self.step)
+        inspection = export.inspect(RunFolder.open(self.run), step=self.step)
         if self.json:
             output.results.print_json(json.dumps(inspection.to_json()))
         else:
@@ -61,8 +62,11 @@ class Export:
     def execute(self, output: Output) -> int:
         """Writes the file."""
         from trainer.runs import export
+        from trainer.runs.folder import RunFolder
 
-        step, arrays = export.export(self.run, self.out, step=self.step, seed=self.seed)
+        step, arrays = export.export(
+            RunFolder.open(self.run), self.out, step=self.step, seed=self.seed
+        )
         say(output.results, f"{arrays} arrays of step {step} are in {self.out}")
         return 0
 

@@ -55,28 +55,28 @@ class Evaluate:
         """Plays the episodes, then prints a table of what came of them."""
         from trainer.evaluation.evaluate import evaluate_run
         from trainer.evaluation.watch import Patience, watch_run
+        from trainer.runs.evaluations import EvaluationSettings
+        from trainer.runs.folder import RunFolder
 
+        folder = RunFolder.open(self.run)
+        settings = EvaluationSettings(
+            self.episodes, self.seed, self.environments, self.workers
+        )
         if self.watch:
             evaluations = watch_run(
-                self.run,
-                episodes=self.episodes,
+                folder,
+                settings,
                 steps=self.steps or "all",
                 tasks=self.tasks,
-                evaluation_seed=self.seed,
-                environments=self.environments,
-                workers=self.workers,
                 patience=Patience(poll_s=self.poll, timeout_s=60 * self.timeout),
                 console=output.progress,
             )
         else:
             evaluations = evaluate_run(
-                self.run,
-                episodes=self.episodes,
+                folder,
+                settings,
                 steps="all" if self.all_steps else self.steps or "latest",
                 tasks=self.tasks,
-                evaluation_seed=self.seed,
-                environments=self.environments,
-                workers=self.workers,
                 console=output.progress,
             )
         if evaluations:

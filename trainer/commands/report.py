@@ -24,16 +24,15 @@ class Report:
     def execute(self, output: Output) -> int:
         """Writes the report; of runs of VAST, says how far G came."""
         from trainer.report.report import write_report
-        from trainer.runs.folder import METRICS_FILE, RUN_FILE, find_folders, read_lines
+        from trainer.runs.folder import METRICS_FILE, find_runs, open_folder
 
-        written = write_report(list(self.runs), self.out)
+        folders = [folder for runs in self.runs for folder in find_runs(runs)]
+        written = write_report(folders, open_folder(self.out))
         say(output.results, "wrote " + ", ".join(str(path) for path in written))
-        for folder in (
-            each for runs in self.runs for each in find_folders(runs, holding=RUN_FILE)
-        ):
+        for folder in folders:
             errors = [
                 (line["step"], line["segment_error"])
-                for line in read_lines(folder / METRICS_FILE)
+                for line in folder.read_lines(METRICS_FILE)
                 if "segment_error" in line
             ]
             if errors:

@@ -41,13 +41,15 @@ class Subgoals:
     def execute(self, output: Output) -> int:
         """Compares, draws, and says which files were written."""
         from pipeline.store.reader import Store
+        from trainer.runs.folder import RunFolder, open_folder
         from trainer.runs.subgoal_files import SUBGOALS
         from trainer.subgoals.inspect import Inspection, inspect_subgoals
 
+        run = RunFolder.open(self.run)
         written = inspect_subgoals(
-            self.run,
+            run,
             Store(self.store),
-            self.out or f"{self.run}/{SUBGOALS}",
+            open_folder(self.out) if self.out else run.path / SUBGOALS,
             Inspection(
                 episodes=self.episodes,
                 seed=self.episode_seed,

@@ -62,8 +62,10 @@ class Train:
 
         from pipeline.store.reader import Store
         from trainer.data.feed import open_rows
+        from trainer.runs.folder import RunFolder
         from trainer.runs.run import describe_run
-        from trainer.training import loop
+        from trainer.training.loop import train
+        from trainer.training.session import check_folder
 
         store = Store(self.store)
         with Progress(
@@ -85,14 +87,13 @@ class Train:
                 progress=lambda size: bar.advance(reading, size),
             )
         run = describe_run(config, store, self.task, fingerprint=rows.fingerprint)
-        loop.check_folder(self.out)
+        folder = RunFolder.open(self.out)
+        check_folder(folder)
         say(
             output.progress,
             f"{run.dataset} task {self.task} ({run.task.name}): {store.rows():,} rows, "
             f"rewards {run.facts.reward_min:g} to "
             f"{run.facts.reward_max:g}, best return {run.facts.return_max:.2f}",
         )
-        step = loop.train(
-            run, rows, self.out, console=output.progress, profile=self.profile
-        )
+        step = train(run, rows, folder, console=output.progress, profile=self.profile)
         say(output.results, f"trained to step {step}; the run is in {self.out}")

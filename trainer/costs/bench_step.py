@@ -159,7 +159,7 @@ def bench_step(
 
 
 def measure(
-    agent: Agent,
+    agent: Agent[Any],
     facts: DataFacts,
     config: Any,
     *,
@@ -291,7 +291,7 @@ class _Way:
 
 
 def _feed(
-    agent: Agent,
+    agent: Agent[Any],
     table: RowTable,
     *,
     seeds: Sequence[int],
@@ -349,7 +349,7 @@ def _blocked_share(
     return blocked / (time.perf_counter() - began)
 
 
-def make_plain_call(agent: Agent) -> Any:
+def make_plain_call(agent: Agent[Any]) -> Any:
     """The trainer's call without a mesh: what its sharding must not be slower than.
 
     Args:
@@ -367,7 +367,7 @@ def make_plain_call(agent: Agent) -> Any:
     return call
 
 
-def count_operations(agent: Agent, config: Any, *, batch_size: int) -> int | None:
+def count_operations(agent: Agent[Any], config: Any, *, batch_size: int) -> int | None:
     """Operations of the dense layers in one update of one seed.
 
     Args:

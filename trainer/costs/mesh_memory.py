@@ -204,7 +204,11 @@ def memory_of(compiled: jax.stages.Compiled) -> Memory | None:
 
 
 def _compiled(
-    config: "Config", agent: Agent, facts: DataFacts, mesh: Mesh, shapes: TrainState
+    config: "Config",
+    agent: Agent[Any],
+    facts: DataFacts,
+    mesh: Mesh,
+    shapes: TrainState,
 ) -> Memory | None:
     trainer = config.trainer
     call: Any = make_train_call(

@@ -61,7 +61,7 @@ def shape_facts(observation_dim: int, action_dim: int) -> DataFacts:
 
 
 def draw_batches(
-    agent: Agent, table: RowTable, *, updates: int, seeds: Sequence[int], size: int
+    agent: Agent[Any], table: RowTable, *, updates: int, seeds: Sequence[int], size: int
 ) -> Any:
     """Draws what one call of the trainer takes.
 
@@ -84,7 +84,7 @@ def draw_batches(
 
 
 def batch_shapes(
-    agent: Agent, facts: DataFacts, *, updates: int, seeds: int, size: int
+    agent: Agent[Any], facts: DataFacts, *, updates: int, seeds: int, size: int
 ) -> Any:
     """Shapes of what ``draw_batches`` returns, of any size, without drawing it all."""
     table = random_table(facts, discount=agent.sampler.discount)

@@ -86,7 +86,7 @@ class BatchSource:
     def __init__(
         self,
         rows: RowTable | ResidentRows,
-        sampler: Sampler,
+        sampler: Sampler[Any, Any],
         *,
         seeds: Sequence[int],
         batch_size: int,

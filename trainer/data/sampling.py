@@ -11,7 +11,7 @@ Dimensions: B batch, D uniform numbers a window, M steps, Q seeds.
 import hashlib
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,28 +21,40 @@ from trainer.data.table import RowTable
 Array = Any  # NumPy on the host, jax.Array on a device.
 
 
-class Sampler(Protocol):
-    """What an agent trains on. Implementations are frozen and tell all by ``repr``."""
+IndexT = TypeVar("IndexT")
+BatchT_co = TypeVar("BatchT_co", covariant=True)
+
+
+class Sampler(Protocol[IndexT, BatchT_co]):
+    """What an agent trains on: row numbers and scalars, and the batch they stand for.
+
+    Implementations are frozen dataclasses; their ``repr`` holds every setting, because
+    it keys the random stream.
+    """
 
     @property
     def numbers(self) -> int:
         """D: uniform numbers that a window is chosen by."""
 
+    @property
+    def discount(self) -> float:
+        """Discount of rewards, and of the return sums of a table to draw from."""
+
     def check(self, table: RowTable) -> None:
         """Raises if batches cannot be drawn from a table."""
 
-    def draw(self, table: RowTable, uniform: npt.NDArray[np.float64]) -> Any:
+    def draw(self, table: RowTable, uniform: npt.NDArray[np.float64]) -> IndexT:
         """Turns numbers in [0, 1) into row numbers and scalars, element by element.
 
         ``f64[D, ...]`` to a NamedTuple of ``[...]`` each.
         """
 
-    def gather(self, observations: Array, actions: Array, index: Any) -> Any:
+    def gather(self, observations: Array, actions: Array, index: IndexT) -> BatchT_co:
         """Looks up the states and actions of a batch, on the host or on a device."""
 
 
 def step_generator(
-    table: RowTable, sampler: Sampler, *, seed: int, step: int
+    table: RowTable, sampler: Sampler[Any, Any], *, seed: int, step: int
 ) -> np.random.Generator:
     """The generator of one step of one seed: a pure function of its arguments.
 
@@ -64,7 +76,7 @@ def step_generator(
 
 def uniform_numbers(
     table: RowTable,
-    sampler: Sampler,
+    sampler: Sampler[Any, Any],
     *,
     seeds: Sequence[int],
     steps: range,

@@ -3,7 +3,6 @@
 Composition only: which checkpoints, in which tasks.
 """
 
-import contextlib
 from collections.abc import Sequence
 from typing import Literal
 
@@ -11,25 +10,21 @@ from rich.console import Console
 
 from pipeline.store.errors import DataFormatError
 from trainer.evaluation.evaluator import episode_bars, make_evaluators
-from trainer.evaluation.rollouts import DEFAULT_ENVIRONMENTS
 from trainer.evaluation.watch import restore_unless_deleted
-from trainer.runs.checkpoints import Checkpoints
-from trainer.runs.evaluations import Evaluation
-from trainer.runs.folder import FolderLike, open_folder
+from trainer.runs.checkpoints import CheckpointReader
+from trainer.runs.evaluations import Evaluation, EvaluationSettings
+from trainer.runs.folder import RunFolder
 from trainer.runs.run import read_run
 
 Steps = Sequence[int] | Literal["latest", "all"]
 
 
 def evaluate_run(
-    folder: FolderLike,
+    folder: RunFolder,
+    settings: EvaluationSettings,
     *,
-    episodes: int,
     steps: Steps = "latest",
     tasks: Sequence[int] = (),
-    evaluation_seed: int = 0,
-    environments: int = DEFAULT_ENVIRONMENTS,
-    workers: int | None = None,
     console: Console | None = None,
 ) -> list[Evaluation]:
     """Evaluates checkpoints of a run, all of its training seeds.
@@ -38,15 +33,10 @@ def evaluate_run(
 
     Args:
         folder: RUN.
-        episodes: Of each checkpoint and training seed; exactly these are counted.
+        settings: How each is evaluated.
         steps: Checkpoints: ``"latest"``, ``"all"``, or their steps.
         tasks: Task numbers to act in, by default the one trained for. What a result
             in another one means: see ``evaluator.task_environment``.
-        evaluation_seed: Fixes how every episode starts and what acting draws: the same
-            for all checkpoints and training seeds, so they face equal episodes.
-        environments: Acted in at once; the size of the policy's batch.
-        workers: Processes; by default one for each usable core. Results do not depend
-            on it.
         console: Where progress, results and warnings are shown; None shows nothing.
 
     Returns:
@@ -59,21 +49,11 @@ def evaluate_run(
         UsageError: If a number is out of range.
     """
     console = Console(quiet=True) if console is None else console
-    folder = open_folder(folder)
     run = read_run(folder)
     seeds = run.config.trainer.seed_range
-    evaluators = make_evaluators(
-        folder,
-        run,
-        tasks,
-        episodes=episodes,
-        evaluation_seed=evaluation_seed,
-        environments=environments,
-        workers=workers,
-        console=console,
-    )
+    evaluators = make_evaluators(folder, run, tasks, settings=settings, console=console)
     evaluations: list[Evaluation] = []
-    with contextlib.closing(Checkpoints(folder)) as checkpoints:
+    with CheckpointReader(folder) as checkpoints:
         chosen = choose_steps(checkpoints, steps)
     for evaluator in evaluators:
         with evaluator, episode_bars(console) as progress:
@@ -84,7 +64,7 @@ def evaluate_run(
     return evaluations
 
 
-def choose_steps(checkpoints: Checkpoints, steps: Steps) -> list[int]:
+def choose_steps(checkpoints: CheckpointReader, steps: Steps) -> list[int]:
     """Finds the checkpoints asked for.
 
     Args:

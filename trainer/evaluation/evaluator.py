@@ -21,8 +21,8 @@ from pipeline.store.errors import DataFormatError
 from trainer.evaluation.environments import EnvironmentFacts
 from trainer.evaluation.rollouts import AgentActor, RolloutPool, usable_cores
 from trainer.nn.networks import Params
-from trainer.runs.evaluations import Evaluation, append_evaluation, evaluation_key
-from trainer.runs.folder import FolderLike
+from trainer.runs.evaluations import Evaluation, EvaluationSettings, append_evaluation
+from trainer.runs.folder import RunFolder
 from trainer.runs.run import Run
 from trainer.runs.success_rates import Score
 
@@ -74,10 +74,7 @@ class Evaluator:
         run: What it is.
         actor: Of the run's agent.
         task: Task number.
-        episodes: Of each checkpoint and training seed.
-        evaluation_seed: Fixes how every episode starts and what acting draws.
-        environments: Acted in at once.
-        workers: Processes; None for one per usable core.
+        settings: How checkpoints are evaluated.
         console: For warnings.
 
     Raises:
@@ -88,29 +85,25 @@ class Evaluator:
 
     def __init__(
         self,
-        folder: FolderLike,
+        folder: RunFolder,
         run: Run,
         actor: AgentActor,
         *,
         task: int,
-        episodes: int,
-        evaluation_seed: int,
-        environments: int,
-        workers: int | None,
+        settings: EvaluationSettings,
         console: Console,
     ) -> None:
         self._folder = folder
         self._run = run
         self._actor = actor
         self._task = task
-        self._episodes = episodes
-        self._evaluation_seed = evaluation_seed
+        self._settings = settings
         self._console = console
         self._spec = task_environment(run, task)
         self._pool = RolloutPool(
             self._spec,
-            environments=environments,
-            workers=min(workers or usable_cores(), max(episodes, 1)),
+            environments=settings.environments,
+            workers=min(settings.workers or usable_cores(), settings.episodes),
         )
 
     def __enter__(self) -> "Evaluator":
@@ -134,13 +127,7 @@ class Evaluator:
 
     def key(self, step: int, seed: int) -> tuple[int, ...]:
         """The ``Evaluation.key`` of a checkpoint and training seed here."""
-        return evaluation_key(
-            step=step,
-            seed=seed,
-            evaluation_seed=self._evaluation_seed,
-            task=self._task,
-            episodes=self._episodes,
-        )
+        return self._settings.key(step=step, seed=seed, task=self._task)
 
     def evaluate(
         self, step: int, params: Params, seeds: Sequence[int], progress: Progress
@@ -161,7 +148,7 @@ class Evaluator:
             UsageError: If a number is out of range.
         """
         title = f"step {step:,}, seed {{}}{self._label()}"
-        bar = progress.add_task("", total=len(seeds) * self._episodes)
+        bar = progress.add_task("", total=len(seeds) * self._settings.episodes)
         evaluations = []
         for seed in seeds:
             progress.update(bar, description=title.format(seed))
@@ -169,18 +156,18 @@ class Evaluator:
             index = seed - self._run.config.trainer.seed
             one = jax.tree.map(lambda leaf, index=index: leaf[index], params)
             played = self._pool.rollout(
-                self._actor.policy(one, self._evaluation_seed),
-                episodes=self._episodes,
-                seed=self._evaluation_seed,
+                self._actor.policy(one, self._settings.seed),
+                episodes=self._settings.episodes,
+                seed=self._settings.seed,
                 on_episode=lambda _: progress.advance(bar),
             )
             evaluation = Evaluation(
                 step=step,
                 seed=seed,
-                evaluation_seed=self._evaluation_seed,
+                evaluation_seed=self._settings.seed,
                 task=self._task,
                 environment_id=self._spec.environment_id,
-                episodes=self._episodes,
+                episodes=self._settings.episodes,
                 successes=tuple(int(episode.success) for episode in played),
                 returns=tuple(episode.total_reward for episode in played),
                 lengths=tuple(episode.length for episode in played),
@@ -195,7 +182,7 @@ class Evaluator:
             evaluations.append(evaluation)
             progress.console.print(
                 f"{title.format(seed)}: {Score.of(evaluation.successes)} of "
-                f"{self._episodes} episodes"
+                f"{self._settings.episodes} episodes"
             )
         progress.remove_task(bar)
         return evaluations
@@ -207,14 +194,11 @@ class Evaluator:
 
 
 def make_evaluators(
-    folder: FolderLike,
+    folder: RunFolder,
     run: Run,
     tasks: Sequence[int],
     *,
-    episodes: int,
-    evaluation_seed: int,
-    environments: int,
-    workers: int | None,
+    settings: EvaluationSettings,
     console: Console,
 ) -> list[Evaluator]:
     """An evaluator for each task, by default the one trained for; none is entered.
@@ -223,10 +207,7 @@ def make_evaluators(
         folder: RUN.
         run: What it is.
         tasks: Task numbers; one that comes twice counts once.
-        episodes: As of ``Evaluator``, as is all that follows.
-        evaluation_seed: Fixes episodes and what acting draws.
-        environments: Acted in at once.
-        workers: Processes; None for one per usable core.
+        settings: How checkpoints are evaluated.
         console: For warnings.
 
     Returns:
@@ -234,17 +215,7 @@ def make_evaluators(
     """
     actor = AgentActor(run.agent())
     return [
-        Evaluator(
-            folder,
-            run,
-            actor,
-            task=task,
-            episodes=episodes,
-            evaluation_seed=evaluation_seed,
-            environments=environments,
-            workers=workers,
-            console=console,
-        )
+        Evaluator(folder, run, actor, task=task, settings=settings, console=console)
         for task in dict.fromkeys(tasks or (run.task.task,))
     ]
 

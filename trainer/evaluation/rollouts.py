@@ -11,7 +11,7 @@ Dimensions: E environments, C actions a call, S observation, A action.
 import os
 from collections.abc import Callable
 from types import TracebackType
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import jax
 import numpy as np
@@ -70,7 +70,7 @@ class AgentActor:
         agent: Whose ``act`` is called.
     """
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: Agent[Any]) -> None:
         def act(
             params: Params,
             seed: jax.Array,

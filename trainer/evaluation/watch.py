@@ -12,18 +12,15 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Literal
 
-from etils import epath
 from rich.console import Console
 
 from pipeline.store.errors import UsageError
-from pipeline.store.files import is_remote
 from trainer.errors import PreemptedError, StalledError
 from trainer.evaluation.evaluator import Evaluator, episode_bars, make_evaluators
-from trainer.evaluation.rollouts import DEFAULT_ENVIRONMENTS
 from trainer.nn.networks import Params
-from trainer.runs.checkpoints import Checkpoints
-from trainer.runs.evaluations import Evaluation, read_evaluations
-from trainer.runs.folder import CHECKPOINTS, RUN_FILE, FolderLike, open_folder
+from trainer.runs.checkpoints import CheckpointReader
+from trainer.runs.evaluations import Evaluation, EvaluationSettings, read_evaluations
+from trainer.runs.folder import RunFolder
 from trainer.runs.run import Run, read_run
 from trainer.signals import handled
 
@@ -53,14 +50,11 @@ class Patience:
 
 
 def watch_run(
-    folder: FolderLike,
+    folder: RunFolder,
+    settings: EvaluationSettings,
     *,
-    episodes: int,
     steps: Sequence[int] | Literal["all"] = "all",
     tasks: Sequence[int] = (),
-    evaluation_seed: int = 0,
-    environments: int = DEFAULT_ENVIRONMENTS,
-    workers: int | None = None,
     patience: Patience | None = None,
     console: Console | None = None,
 ) -> list[Evaluation]:
@@ -72,14 +66,11 @@ def watch_run(
     stopped goes on where it was.
 
     Args:
-        folder: RUN, a local path or ``gs://bucket/path``; it need not exist yet.
-        episodes: Of each checkpoint and training seed.
+        folder: RUN; it need not exist yet.
+        settings: How each is evaluated; the environments are kept between checkpoints.
         steps: Checkpoints to evaluate, ``"all"`` or their steps. With steps, it is done
             when each was evaluated or training has passed it by.
         tasks: As in ``evaluate_run``.
-        evaluation_seed: As in ``evaluate_run``.
-        environments: As in ``evaluate_run``; they are kept between checkpoints.
-        workers: As in ``evaluate_run``.
         patience: How often to look, and when to give up.
         console: Where results and warnings are shown; None shows nothing.
 
@@ -96,7 +87,6 @@ def watch_run(
     console = Console(quiet=True) if console is None else console
     patience = Patience() if patience is None else patience
     evaluations: list[Evaluation] = []
-    folder = open_folder(folder)
     with _sigterm_raises(folder), contextlib.ExitStack() as stack:
         folder_watch = _FolderWatch(folder, patience, console)
         folder_watch.wait_for_first()
@@ -109,14 +99,7 @@ def watch_run(
                 f"got {sorted(wanted) or 'none'}"
             )
         evaluators = make_evaluators(
-            folder,
-            run,
-            tasks,
-            episodes=episodes,
-            evaluation_seed=evaluation_seed,
-            environments=environments,
-            workers=workers,
-            console=console,
+            folder, run, tasks, settings=settings, console=console
         )
         work = _Work(folder, run, evaluators, stack, console)
         handled: set[int] = set()
@@ -146,7 +129,7 @@ class _Work:
 
     def __init__(
         self,
-        folder: epath.Path,
+        folder: RunFolder,
         run: Run,
         evaluators: list[Evaluator],
         stack: contextlib.ExitStack,
@@ -186,9 +169,7 @@ class _Work:
 class _FolderWatch:
     """Looks for committed checkpoints, and at the clock."""
 
-    def __init__(
-        self, folder: epath.Path, patience: Patience, console: Console
-    ) -> None:
+    def __init__(self, folder: RunFolder, patience: Patience, console: Console) -> None:
         self._folder = folder
         self._patience = patience
         self._console = console
@@ -203,14 +184,14 @@ class _FolderWatch:
 
     def steps(self) -> list[int]:
         """Committed steps, ascending."""
-        folder = self._folder / CHECKPOINTS
+        folder = self._folder.checkpoints
         names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
         # On gs:// a step's folder is there before the step is whole.
-        if names == self._names and not is_remote(str(folder)):
+        if names == self._names and not self._folder.remote:
             return self._steps
         if names:
             # Opened anew each time: a reader remembers which steps there were.
-            with contextlib.closing(Checkpoints(self._folder)) as checkpoints:
+            with CheckpointReader(self._folder) as checkpoints:
                 self._steps = checkpoints.steps()
         self._names = names
         newest = max(self._steps, default=None)
@@ -222,7 +203,7 @@ class _FolderWatch:
     def wait_for_first(self) -> None:
         """Waits for the first checkpoint: what the folder says is then final."""
         if not self.steps():
-            found = (self._folder / RUN_FILE).exists()
+            found = self._folder.exists()
             self._console.print(
                 f"waiting for {'the first checkpoint of ' if found else ''}"
                 f"{self._folder}" + ("" if found else ": there is no run yet")
@@ -250,11 +231,11 @@ class _FolderWatch:
 
 
 def restore_unless_deleted(
-    folder: epath.Path, step: int, run: Run, console: Console
+    folder: RunFolder, step: int, run: Run, console: Console
 ) -> Params | None:
     """Restores a step's parameters; None, and a word, if its trainer has deleted it."""
     for attempt in range(_ATTEMPTS):
-        with contextlib.closing(Checkpoints(folder)) as checkpoints:
+        with CheckpointReader(folder) as checkpoints:
             try:
                 return checkpoints.restore_params(
                     step, run.agent(), seeds=run.config.trainer.seeds
@@ -264,7 +245,7 @@ def restore_unless_deleted(
             except Exception:
                 # Whatever files that vanish make Orbax raise. While they vanish, the
                 # step's folder is still there.
-                there = (folder / CHECKPOINTS / str(step)).exists()
+                there = (folder.checkpoints / str(step)).exists()
                 if there and attempt == _ATTEMPTS - 1:
                     raise
         if not there:
@@ -275,7 +256,7 @@ def restore_unless_deleted(
 
 
 @contextlib.contextmanager
-def _sigterm_raises(folder: epath.Path) -> Iterator[None]:
+def _sigterm_raises(folder: RunFolder) -> Iterator[None]:
     """Turns SIGTERM into an exception, so that the environments are ended too."""
 
     def stop(number: int, frame: FrameType | None) -> None:

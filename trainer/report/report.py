@@ -19,7 +19,7 @@ from trainer.report.page import Picture, Section, Table, render
 from trainer.report.paper import METHODS, PAPER, find_paper_result
 from trainer.runs import subgoal_files
 from trainer.runs.evaluations import Evaluation, read_evaluations
-from trainer.runs.folder import RUN_FILE, FolderLike, find_folders, name_of, open_folder
+from trainer.runs.folder import RunFolder
 from trainer.runs.history import History, read_history
 from trainer.runs.run import Run, read_run
 
@@ -38,7 +38,7 @@ class _Source:
     """Everything one run left behind."""
 
     name: str
-    folder: epath.Path
+    folder: RunFolder
     run: Run
     history: History
     evaluations: list[Evaluation]
@@ -55,7 +55,7 @@ class _Source:
         return result_table.result_rows(self.name, self.run, self.evaluations)
 
 
-def write_report(runs: Sequence[FolderLike], out: FolderLike) -> list[epath.Path]:
+def write_report(runs: Sequence[RunFolder], out: epath.Path) -> list[epath.Path]:
     """Writes a report on runs.
 
     Written are ``report.html``, which holds everything and needs no other file,
@@ -64,14 +64,14 @@ def write_report(runs: Sequence[FolderLike], out: FolderLike) -> list[epath.Path
     yet, are reported with what there is.
 
     Args:
-        runs: Folders of runs, at least one, as ``find_folders`` takes them.
+        runs: Folders of runs, at least one.
         out: Folder to write into, on disk or gs://; made if missing.
 
     Returns:
         Files written, the HTML file first.
 
     Raises:
-        DataFormatError: If a folder is no run's, none is given, or none matches.
+        DataFormatError: If a folder is no run's, or none is given.
         MissingPackageError: If matplotlib is not installed.
     """
     if not runs:
@@ -79,7 +79,6 @@ def write_report(runs: Sequence[FolderLike], out: FolderLike) -> list[epath.Path
             "expected the folders of one or more runs to report on, got none; give the "
             "--out of a `python -m trainer train`"
         )
-    folders = [folder for pattern in runs for folder in _found(pattern)]
     sources = [
         _Source(
             name,
@@ -88,7 +87,7 @@ def write_report(runs: Sequence[FolderLike], out: FolderLike) -> list[epath.Path
             read_history(folder),
             read_evaluations(folder),
         )
-        for name, folder in zip(_names(folders), folders, strict=True)
+        for name, folder in zip(_names(runs), runs, strict=True)
     ]
     pictures = {source.name: _pictures(source) for source in sources}
     rows = [row for source in sources for row in source.rows]
@@ -113,24 +112,16 @@ def write_report(runs: Sequence[FolderLike], out: FolderLike) -> list[epath.Path
         for name, drawn in pictures.items()
         for picture in drawn
     }
-    target = open_folder(out)
     for file, data in content.items():
-        files.write(os.fspath(target), file, data)
-    return [target / file for file in content]
+        files.write(os.fspath(out), file, data)
+    return [out / file for file in content]
 
 
-def _found(pattern: FolderLike) -> list[epath.Path]:
-    found = find_folders(pattern, holding=RUN_FILE)
-    if not found:
-        raise DataFormatError(f"{os.fspath(pattern)}: matches no folder of a run")
-    return found
-
-
-def _names(runs: Sequence[epath.Path]) -> list[str]:
+def _names(runs: Sequence[RunFolder]) -> list[str]:
     """Names of the runs' folders, told apart where they are equal."""
     names: list[str] = []
     for run in runs:
-        base = name_of(run) or "run"
+        base = run.name or "run"
         name, number = base, 2
         while name in names:
             name, number = f"{base}-{number}", number + 1
@@ -184,7 +175,7 @@ def _pictures(source: _Source) -> list[Picture]:
     for name, caption, figure in drawn:
         if figure is not None:
             pictures.append(Picture(name, caption, charts.to_png(figure)))
-    return [*pictures, *_subgoal_pictures(source.folder / subgoal_files.SUBGOALS)]
+    return [*pictures, *_subgoal_pictures(source.folder.path / subgoal_files.SUBGOALS)]
 
 
 def _subgoal_pictures(folder: epath.Path) -> list[Picture]:

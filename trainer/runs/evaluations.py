@@ -7,19 +7,48 @@ readers take the last of its kind.
 import contextlib
 import dataclasses
 import json
-import os
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import pydantic
 
-from pipeline.store import files
 from pipeline.store.decoding import read_first_error
-from pipeline.store.errors import DataFormatError
-from trainer.runs.folder import EVALUATIONS_FILE, FolderLike, open_folder, read_lines
+from pipeline.store.errors import DataFormatError, UsageError
+from trainer.runs.folder import EVALUATIONS_FILE, RunFolder
 
 # Writers of one file at once are few, and each write takes a fraction of a second.
 _ATTEMPTS = 20
+
+
+@dataclass(frozen=True)
+class EvaluationSettings:
+    """How a checkpoint is evaluated.
+
+    Attributes:
+        episodes: Of each training seed; exactly these are counted.
+        seed: Fixes how every episode starts and what acting draws: the same for all
+            checkpoints and training seeds, so they face equal episodes.
+        environments: Acted in at once; the size of the policy's batch.
+        workers: Processes; None for one per usable core. Results do not depend on it.
+    """
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
+
+    episodes: int = 50
+    seed: int = 0
+    environments: int = 8
+    workers: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("episodes", "environments"):
+            if getattr(self, name) < 1:
+                raise UsageError(
+                    f"evaluation.{name}: expected at least 1, got {getattr(self, name)}"
+                )
+
+    def key(self, *, step: int, seed: int, task: int) -> tuple[int, ...]:
+        """``Evaluation.key`` of a checkpoint, before its evaluation is there."""
+        return _key(step, seed, self.seed, task, self.episodes)
 
 
 @dataclass(frozen=True)
@@ -70,24 +99,22 @@ class Evaluation:
 
     @property
     def key(self) -> tuple[int, ...]:
-        """What it is an evaluation of; a later one of equal key replaces it."""
-        return evaluation_key(
-            step=self.step,
-            seed=self.seed,
-            evaluation_seed=self.evaluation_seed,
-            task=self.task,
-            episodes=self.episodes,
+        """What it is an evaluation of: a later one of equal key replaces it.
+
+        Sorts by step, then training seed.
+        """
+        return _key(
+            self.step, self.seed, self.evaluation_seed, self.task, self.episodes
         )
 
 
-def evaluation_key(
-    *, step: int, seed: int, evaluation_seed: int, task: int, episodes: int
+def _key(
+    step: int, seed: int, evaluation_seed: int, task: int, episodes: int
 ) -> tuple[int, ...]:
-    """What an evaluation is of, before it is there; sorts by step, then seed."""
     return (step, seed, evaluation_seed, task, episodes)
 
 
-def append_evaluation(folder: FolderLike, evaluation: Evaluation) -> None:
+def append_evaluation(folder: RunFolder, evaluation: Evaluation) -> None:
     """Adds one line to ``evaluations.jsonl`` of a run's folder.
 
     A last line without its end, a killed writer's, is cut off first. Objects of a
@@ -99,21 +126,20 @@ def append_evaluation(folder: FolderLike, evaluation: Evaluation) -> None:
         evaluation: To add.
     """
     line = json.dumps(dataclasses.asdict(evaluation)) + "\n"
-    root = os.fspath(folder)
     for _ in range(_ATTEMPTS):
-        there = files.read(root, EVALUATIONS_FILE)
+        there = folder.read(EVALUATIONS_FILE)
         complete, end, _ = (there.data or b"").rpartition(b"\n")
         data = complete + end + line.encode()
         with contextlib.suppress(DataFormatError):  # Somebody else was quicker.
-            files.commit(root, EVALUATIONS_FILE, data, replacing=there)
+            folder.commit(EVALUATIONS_FILE, data, replacing=there)
             return
     raise DataFormatError(
-        f"{root}/{EVALUATIONS_FILE}: others keep changing it; run fewer "
+        f"{folder}/{EVALUATIONS_FILE}: others keep changing it; run fewer "
         "evaluations of this run at once"
     )
 
 
-def read_evaluations(folder: FolderLike) -> list[Evaluation]:
+def read_evaluations(folder: RunFolder) -> list[Evaluation]:
     """Reads the evaluations of a run, by step, then seed.
 
     Args:
@@ -125,11 +151,12 @@ def read_evaluations(folder: FolderLike) -> list[Evaluation]:
     Raises:
         DataFormatError: If a line is no evaluation.
     """
-    path = open_folder(folder) / EVALUATIONS_FILE
     adapter = pydantic.TypeAdapter(Evaluation)
     latest: dict[tuple[int, ...], Evaluation] = {}
-    for number, line in enumerate(read_lines(path), start=1):
-        evaluation = _decode(adapter, line, where=f"{path}, line {number}")
+    for number, line in enumerate(folder.read_lines(EVALUATIONS_FILE), start=1):
+        evaluation = _decode(
+            adapter, line, where=f"{folder}/{EVALUATIONS_FILE}, line {number}"
+        )
         latest[evaluation.key] = evaluation
     return sorted(latest.values(), key=lambda evaluation: evaluation.key)
 

@@ -18,8 +18,8 @@ from safetensors.numpy import save_file
 
 from pipeline.store.errors import DataFormatError
 from trainer.nn.networks import Params
-from trainer.runs.checkpoints import ARRAY_ITEMS, Checkpoints
-from trainer.runs.folder import FolderLike
+from trainer.runs.checkpoints import ARRAY_ITEMS, CheckpointReader
+from trainer.runs.folder import RunFolder
 from trainer.runs.run import Run
 
 
@@ -79,11 +79,11 @@ class Inspection:
         }
 
 
-def inspect(folder: FolderLike, *, step: int | None = None) -> Inspection:
+def inspect(folder: RunFolder, *, step: int | None = None) -> Inspection:
     """Reads what a step holds, but none of its arrays.
 
     Args:
-        folder: RUN, a local path or ``gs://bucket/path``.
+        folder: RUN.
         step: A committed step; the last one by default.
 
     Returns:
@@ -92,8 +92,7 @@ def inspect(folder: FolderLike, *, step: int | None = None) -> Inspection:
     Raises:
         DataFormatError: If there is no such step.
     """
-    checkpoints = Checkpoints(folder)
-    try:
+    with CheckpointReader(folder) as checkpoints:
         chosen = _choose(checkpoints, step)
         return Inspection(
             steps=tuple(checkpoints.steps()),
@@ -109,12 +108,10 @@ def inspect(folder: FolderLike, *, step: int | None = None) -> Inspection:
                 for name, leaf in checkpoints.read_shapes(chosen, item).items()
             ),
         )
-    finally:
-        checkpoints.close()
 
 
 def export(
-    folder: FolderLike, file: Path, *, step: int | None = None, seed: int | None = None
+    folder: RunFolder, file: Path, *, step: int | None = None, seed: int | None = None
 ) -> tuple[int, int]:
     """Writes a step's parameters to a safetensors file.
 
@@ -123,7 +120,7 @@ def export(
     (JSON), which say what networks they are of.
 
     Args:
-        folder: RUN, a local path or ``gs://bucket/path``.
+        folder: RUN.
         file: To write, on disk; its folder must exist.
         step: A committed step; the last one by default.
         seed: Number of the one to export. All by default, on a leading axis ``Q``.
@@ -138,8 +135,7 @@ def export(
         raise DataFormatError(f"{file}: exists; give another --out")
     if not file.parent.is_dir():
         raise DataFormatError(f"{file.parent}: no such folder; make it first")
-    checkpoints = Checkpoints(folder)
-    try:
+    with CheckpointReader(folder) as checkpoints:
         chosen = _choose(checkpoints, step)
         run = checkpoints.read_run(chosen)
         seeds = run.config.trainer.seed_range
@@ -149,8 +145,6 @@ def export(
                 f"got {seed}"
             )
         params = checkpoints.restore_params(chosen, run.agent(), seeds=len(seeds))
-    finally:
-        checkpoints.close()
     place = None if seed is None else seeds.index(seed)
     arrays = _flatten(params, place)
     save_file(
@@ -174,7 +168,7 @@ def _flatten(params: Params, place: int | None) -> dict[str, np.ndarray[Any, Any
     }
 
 
-def _choose(checkpoints: Checkpoints, step: int | None) -> int:
+def _choose(checkpoints: CheckpointReader, step: int | None) -> int:
     steps = checkpoints.steps()
     if not steps:
         raise DataFormatError(

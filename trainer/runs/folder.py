@@ -1,4 +1,4 @@
-"""Folders of runs, on disk or gs://, as one kind of path, and what lies in them.
+"""The folder of a run, on disk or gs://, and what lies in it.
 
 ```
 RUN/run.json            configuration, task, facts of the data, fingerprint, versions
@@ -9,22 +9,22 @@ RUN/evaluations.jsonl   one line per evaluated step, seed and task
 RUN/subgoals/           an inspection of predicted sub-goals, see `subgoal_files`
 ```
 
-Small files are read and written through ``pipeline.store.files``; this is for what
-needs a path: Orbax, and asking what a folder holds.
+What is in these files is read and written by the other modules of this room; a
+`RunFolder` is all that they are handed.
 """
 
-import importlib.metadata
 import importlib.util
 import json
 import os
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
 from etils import epath
 
 from pipeline.store import files
-from pipeline.store.errors import MissingPackageError, UsageError
-from pipeline.store.files import follow_emulator, is_remote
+from pipeline.store.errors import DataFormatError, MissingPackageError, UsageError
+from pipeline.store.files import Content, follow_emulator, is_remote
 
 FolderLike = str | os.PathLike[str]
 
@@ -33,6 +33,75 @@ METRICS_FILE = "metrics.jsonl"
 EVALUATIONS_FILE = "evaluations.jsonl"
 CHECKPOINTS = "checkpoints"
 TENSORBOARD = "tensorboard"
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of one run, which need not exist yet.
+
+    Attributes:
+        path: On disk or gs://.
+    """
+
+    path: epath.Path
+
+    @classmethod
+    def open(cls, path: FolderLike) -> "RunFolder":
+        """Makes a run's folder of what a user gave; nothing is looked up.
+
+        Args:
+            path: As ``open_folder`` takes it.
+
+        Returns:
+            The folder.
+        """
+        return cls(open_folder(path))
+
+    def __str__(self) -> str:
+        return os.fspath(self.path)
+
+    @property
+    def name(self) -> str:
+        """Name of the folder; that of the working directory for ``.``."""
+        return (self.path if self.remote else self.path.resolve()).name
+
+    @property
+    def remote(self) -> bool:
+        """Whether it is in a bucket."""
+        return is_remote(str(self))
+
+    @property
+    def checkpoints(self) -> epath.Path:
+        """Where the checkpoints are."""
+        return self.path / CHECKPOINTS
+
+    def exists(self) -> bool:
+        """Whether a run has been started there."""
+        return (self.path / RUN_FILE).exists()
+
+    def read(self, name: str) -> Content:
+        """Reads a small file; its bytes are None if it does not exist."""
+        return files.read(str(self), name)
+
+    def read_lines(self, name: str) -> list[dict[str, Any]]:
+        """Reads a file of JSON lines; one that does not exist is empty.
+
+        A last line without its end is left out: a killed writer's.
+        """
+        complete, _, _ = (self.read(name).data or b"").decode().rpartition("\n")
+        return [json.loads(line) for line in complete.splitlines() if line]
+
+    def write(self, name: str, data: bytes) -> None:
+        """Writes a small file in one atomic step, replacing what was there."""
+        files.write(str(self), name, data)
+
+    def commit(self, name: str, data: bytes, *, replacing: Content) -> None:
+        """Writes a small file unless it has changed since it was read.
+
+        Raises:
+            DataFormatError: If somebody else has written it meanwhile.
+        """
+        files.commit(str(self), name, data, replacing=replacing)
 
 
 def open_folder(path: FolderLike) -> epath.Path:
@@ -58,42 +127,36 @@ def open_folder(path: FolderLike) -> epath.Path:
     return epath.Path(text)
 
 
-def find_folders(pattern: FolderLike, *, holding: str) -> list[epath.Path]:
+def find_runs(pattern: FolderLike) -> list[RunFolder]:
     """Folders that a path stands for; no shell knows those on gs://.
 
     Args:
         pattern: A folder, or one whose last part is a pattern, as a shell's:
             ``gs://bucket/runs/*``.
-        holding: File that makes a matching folder one of those meant.
 
     Returns:
         The folder as given, whatever it holds; of a pattern, those that match and hold
-        the file, by name.
+        a run, by name.
+
+    Raises:
+        DataFormatError: If nothing matches.
     """
-    given = open_folder(pattern)
-    parent, name = given.parent, given.name
+    given = RunFolder.open(pattern)
+    parent, name = given.path.parent, given.path.name
     # A folder may be called as a pattern is written.
-    if not set(name) & set("*?[") or (given / holding).exists():
+    if not set(name) & set("*?[") or given.exists():
         return [given]
     there = sorted(path.name for path in parent.iterdir()) if parent.is_dir() else []
-    return [
-        parent / each
+    matching = (
+        RunFolder(parent / each)
         for each in there
         # As in a shell, names with a dot are asked for by it.
-        if fnmatchcase(each, name)
-        and each.startswith(".") <= name.startswith(".")
-        and (parent / each / holding).exists()
-    ]
-
-
-def name_of(folder: epath.Path) -> str:
-    """Name of a folder; that of the working directory for ``.``."""
-    return (folder if is_remote(os.fspath(folder)) else folder.resolve()).name
-
-
-def absolute(folder: epath.Path) -> epath.Path:
-    """A path that holds in any working directory, which gs:// always does."""
-    return folder if is_remote(os.fspath(folder)) else folder.absolute()
+        if fnmatchcase(each, name) and each.startswith(".") <= name.startswith(".")
+    )
+    found = [folder for folder in matching if folder.exists()]
+    if not found:
+        raise DataFormatError(f"{os.fspath(pattern)}: matches no folder of a run")
+    return found
 
 
 def _configure_gcsfs() -> None:
@@ -119,14 +182,3 @@ def _configure_gcsfs() -> None:
                 protocol, "gcsfs.core.GCSFileSystem", clobber=True
             )
     fsspec.config.conf["gs"] = {**fsspec.config.conf.get("gs", {}), **options}
-
-
-def read_lines(path: FolderLike) -> list[dict[str, Any]]:
-    """Reads a JSON-lines file, on disk or gs://; one that does not exist is empty.
-
-    A last line without its end is left out: a killed writer's.
-    """
-    folder, name = os.path.split(os.fspath(path))
-    data = files.read(folder, name).data or b""
-    complete, _, _ = data.decode().rpartition("\n")
-    return [json.loads(line) for line in complete.splitlines() if line]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trainer.runs.folder import METRICS_FILE, FolderLike, open_folder, read_lines
+from trainer.runs.folder import METRICS_FILE, RunFolder
 
 Float64 = npt.NDArray[np.float64]
 
@@ -68,7 +68,7 @@ class History:
         return np.sum(values, axis=0, dtype=np.float64) if values else None
 
 
-def read_history(folder: FolderLike) -> History:
+def read_history(folder: RunFolder) -> History:
     """Reads the metrics of a run; one that logged nothing yet is empty.
 
     Args:
@@ -79,7 +79,7 @@ def read_history(folder: FolderLike) -> History:
     """
     records = {
         (int(record["step"]), int(record["seed"])): record
-        for record in read_lines(open_folder(folder) / METRICS_FILE)
+        for record in folder.read_lines(METRICS_FILE)
     }
     return History(
         steps=np.array(sorted({step for step, _ in records}), np.int64),

@@ -4,13 +4,11 @@ import dataclasses
 import importlib.metadata
 import json
 import math
-import os
 from dataclasses import dataclass
 from typing import Any
 
 import pydantic
 
-from pipeline.store import files
 from pipeline.store.decoding import read_first_error
 from pipeline.store.errors import DataFormatError
 from pipeline.store.manifest import Task
@@ -19,7 +17,7 @@ from trainer.agents import make_agent
 from trainer.agents.base import Agent, DataFacts
 from trainer.config import Config
 from trainer.data.table import acting_range
-from trainer.runs.folder import RUN_FILE, FolderLike, open_folder
+from trainer.runs.folder import RUN_FILE, RunFolder
 
 # Of runs written before there was a choice, by agent: what they were trained with.
 _BEFORE_OPTIONS: dict[str, dict[str, Any]] = {"vast": {"success": "mixed"}}
@@ -52,7 +50,7 @@ class Run:
     store: str
     versions: dict[str, str]
 
-    def agent(self) -> Agent:
+    def agent(self) -> Agent[Any]:
         """Builds the run's agent."""
         return make_agent(self.config.agent, self.facts)
 
@@ -142,17 +140,17 @@ def describe_run(config: Config, store: Store, task: int, *, fingerprint: str) -
     )
 
 
-def write_run(folder: FolderLike, run: Run) -> None:
+def write_run(folder: RunFolder, run: Run) -> None:
     """Writes ``run.json`` into a run's folder."""
     data = json.dumps(run.to_json(), indent=1) + "\n"
-    files.write(os.fspath(folder), RUN_FILE, data.encode())
+    folder.write(RUN_FILE, data.encode())
 
 
-def read_run(folder: FolderLike) -> Run:
+def read_run(folder: RunFolder) -> Run:
     """Reads ``run.json`` of a run's folder.
 
     Args:
-        folder: RUN, a local path or ``gs://bucket/path``.
+        folder: RUN.
 
     Returns:
         The run.
@@ -160,15 +158,15 @@ def read_run(folder: FolderLike) -> Run:
     Raises:
         DataFormatError: If the folder is no run's.
     """
-    path = open_folder(folder) / RUN_FILE
-    content = files.read(os.fspath(folder), RUN_FILE)
-    if content.data is None:
+    path = folder.path / RUN_FILE
+    data = folder.read(RUN_FILE).data
+    if data is None:
         raise DataFormatError(
             f"{path}: expected the folder of a run, found no {RUN_FILE} there; give "
             "the --out of a `python -m trainer train`"
         )
     try:
-        value = json.loads(content.data)
+        value = json.loads(data)
     except ValueError as error:
         raise DataFormatError(f"{path}: not JSON ({error})") from error
     return Run.from_json(value, where=str(path))

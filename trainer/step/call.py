@@ -33,7 +33,7 @@ TrainCall = Callable[[TrainState, Any, Any], tuple[TrainState, Metrics]]
 
 
 def make_train_call(
-    agent: Agent, mesh: Mesh, *, seeds: int, microbatches: int = 1
+    agent: Agent[Any], mesh: Mesh, *, seeds: int, microbatches: int = 1
 ) -> TrainCall:
     """Compiles the call that does M updates of all seeds.
 
@@ -60,7 +60,8 @@ def make_train_call(
 
     def update(rows: Any, state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
         if rows is not None:
-            batch = agent.sampler.gather(*rows, batch)
+            observations, actions = rows
+            batch = agent.sampler.gather(observations, actions, batch)
         state, metrics = update_seeds(one_update, state, batch, axis=SEED)
         # Left alone, the compiler may lay out what one update hands to the next as it
         # likes: whole, at worst.

@@ -7,7 +7,7 @@ Dimensions: M updates per call, Q seeds, B batch.
 
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +30,7 @@ class TrainState(NamedTuple):
     keys: jax.Array
 
 
-def init_state(agent: Agent, mesh: Mesh, seeds: Sequence[int]) -> TrainState:
+def init_state(agent: Agent[Any], mesh: Mesh, seeds: Sequence[int]) -> TrainState:
     """Draws the state of every seed before its first update.
 
     Args:
@@ -50,20 +50,20 @@ def init_state(agent: Agent, mesh: Mesh, seeds: Sequence[int]) -> TrainState:
     return drawn
 
 
-def abstract_state(agent: Agent, *, seeds: int) -> TrainState:
+def abstract_state(agent: Agent[Any], *, seeds: int) -> TrainState:
     """Shapes of the state of Q seeds, drawn by nobody."""
     roots = jax.ShapeDtypeStruct((seeds, 2), jnp.uint32)
     shapes: TrainState = jax.eval_shape(partial(_draw, agent), roots)
     return shapes
 
 
-def layout(agent: Agent, mesh: Mesh, *, seeds: int) -> TrainState:
+def layout(agent: Agent[Any], mesh: Mesh, *, seeds: int) -> TrainState:
     """Shardings of the state of Q seeds."""
     placed: TrainState = state_shardings(abstract_state(agent, seeds=seeds), mesh)
     return placed
 
 
-def _draw(agent: Agent, roots: jax.Array) -> TrainState:
+def _draw(agent: Agent[Any], roots: jax.Array) -> TrainState:
     def one(root: jax.Array) -> TrainState:
         init_key, update_key = jax.random.split(jax.random.wrap_key_data(root))
         return TrainState(agent.init(init_key), jax.random.key_data(update_key))

@@ -20,7 +20,7 @@ Layout = Callable[[Params], Params]
 
 
 def make_update(
-    agent: Agent,
+    agent: Agent[Any],
     *,
     microbatches: int = 1,
     gather: Layout = lambda params: params,

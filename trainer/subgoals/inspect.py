@@ -4,7 +4,6 @@ Composition only. What is written lies in one folder, by default ``RUN/subgoals`
 the report looks for it.
 """
 
-import contextlib
 import io
 import json
 import os
@@ -24,8 +23,8 @@ from trainer.evaluation.evaluate import choose_steps
 from trainer.evaluation.evaluator import task_environment
 from trainer.evaluation.rollouts import RolloutPool, usable_cores
 from trainer.report import charts
-from trainer.runs.checkpoints import Checkpoints
-from trainer.runs.folder import FolderLike, name_of, open_folder
+from trainer.runs.checkpoints import CheckpointReader
+from trainer.runs.folder import RunFolder
 from trainer.runs.run import Run, read_run
 from trainer.runs.subgoal_files import (
     ARRAYS_FILE,
@@ -79,9 +78,9 @@ class Inspection:
 
 
 def inspect_subgoals(
-    folder: FolderLike,
+    folder: RunFolder,
     store: Store,
-    out: FolderLike,
+    out: epath.Path,
     inspection: Inspection | None = None,
     *,
     console: Console | None = None,
@@ -122,12 +121,11 @@ def inspect_subgoals(
     comparison = compare(traces, run.facts.observation_std)
     drawn = np.concatenate([trace.steps_ahead for trace in traces])
     K = int(max(getattr(run.config.agent, "max_horizon", 0), drawn.max()))
-    target = open_folder(out)
-    root = os.fspath(target)
+    root = os.fspath(out)
     for name in (SCENE_FILE, VIDEO_FILE):  # Of an earlier inspection.
         files.delete(root, name)
     report = {
-        "run": name_of(open_folder(folder)),
+        "run": folder.name,
         "dataset": run.dataset,
         "task": run.task.task,
         "step": step,
@@ -168,18 +166,18 @@ def inspect_subgoals(
     # Last: what it tells of is there then.
     for name, data in {**written, JSON_FILE: text.encode()}.items():
         files.write(root, name, data)
-    return [target / name for name in (JSON_FILE, *written)]
+    return [out / name for name in (JSON_FILE, *written)]
 
 
 def _roll_out(
-    folder: FolderLike, run: Run, seed: int, inspection: Inspection, console: Console
+    folder: RunFolder, run: Run, seed: int, inspection: Inspection, console: Console
 ) -> tuple[int, list[Trace]]:
     seeds = run.config.trainer.seed_range
     if seed not in seeds:
         raise UsageError(f"training seed: expected one of {list(seeds)}, got {seed}")
     agent = run.agent()
     wanted = inspection.step
-    with contextlib.closing(Checkpoints(folder)) as checkpoints:
+    with CheckpointReader(folder) as checkpoints:
         step = choose_steps(checkpoints, "latest" if wanted is None else [wanted])[0]
         params = checkpoints.restore_params(step, agent, seeds=len(seeds))
     one = jax.tree.map(lambda leaf: leaf[seed - seeds[0]], params)

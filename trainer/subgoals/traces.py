@@ -6,7 +6,7 @@ A action, K maximum horizon, N compared steps.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import jax
 import numpy as np
@@ -108,7 +108,7 @@ def vary(std: Sequence[float]) -> npt.NDArray[np.bool_]:
 
 
 def play_traces(
-    pool: RolloutPool, agent: Agent, params: Params, *, episodes: int, seed: int
+    pool: RolloutPool, agent: Agent[Any], params: Params, *, episodes: int, seed: int
 ) -> list[Trace]:
     """Plays episodes as an evaluation does, and notes every step.
 

@@ -16,15 +16,13 @@ from pathlib import Path
 from typing import Literal
 
 import pydantic
-from etils import epath
 
 from pipeline.store.decoding import read_first_error
-from pipeline.store.files import is_remote
 from trainer import config as configuration
 from trainer.config import TASKS, Config, Json, differences, merge_tables, read_toml
 from trainer.errors import ConfigError
-from trainer.runs.evaluations import evaluation_key, read_evaluations
-from trainer.runs.folder import CHECKPOINTS, METRICS_FILE, RUN_FILE, open_folder
+from trainer.runs.evaluations import EvaluationSettings, read_evaluations
+from trainer.runs.folder import METRICS_FILE, RunFolder, open_folder
 from trainer.runs.run import read_run
 
 # Enough for the last record of metrics.jsonl.
@@ -50,31 +48,21 @@ class Method:
 
 
 @dataclass(frozen=True)
-class EvaluationConfig:
-    """How every cell is evaluated.
+class CellEvaluation(EvaluationSettings):
+    """How every cell of a sweep is evaluated.
 
     Attributes:
-        episodes: Of each checkpoint and training seed.
-        checkpoints: Last checkpoints evaluated, the last step's among them.
-        seed: Of the evaluation.
-        environments: Acted in at once.
-        workers: Environment processes; one for each core if None.
+        checkpoints: Evaluated of each cell, the last ones.
     """
 
-    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
-
-    episodes: int = 50
     checkpoints: int = 1
-    seed: int = 0
-    environments: int = 8
-    workers: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("episodes", "checkpoints", "environments"):
-            if getattr(self, name) < 1:
-                raise ConfigError(
-                    f"evaluation.{name}: expected at least 1, got {getattr(self, name)}"
-                )
+        super().__post_init__()
+        if self.checkpoints < 1:
+            raise ConfigError(
+                f"evaluation.checkpoints: expected at least 1, got {self.checkpoints}"
+            )
 
 
 @dataclass(frozen=True)
@@ -107,7 +95,7 @@ class Sweep:
     seeds: int = 1
     seeds_per_run: int | None = None
     overrides: dict[str, Json] = field(default_factory=dict)
-    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    evaluation: CellEvaluation = field(default_factory=CellEvaluation)
 
     def __post_init__(self) -> None:
         for name in ("datasets", "methods", "tasks"):
@@ -137,12 +125,12 @@ class Cell:
     """
 
     name: str
-    folder: epath.Path
+    folder: RunFolder
     method: str
     task: int
     config: Config
     train: tuple[str, ...]
-    evaluation: EvaluationConfig
+    evaluation: CellEvaluation
 
     @property
     def seeds(self) -> range:
@@ -261,7 +249,7 @@ def look(cell: Cell) -> State:
     Raises:
         DataFormatError: If its folder holds files that no run left.
     """
-    if not (cell.folder / RUN_FILE).exists():
+    if not cell.folder.exists():
         return State("new")
     difference = "; ".join(
         f"{name}: {there} there, {asked} asked for"
@@ -271,27 +259,19 @@ def look(cell: Cell) -> State:
         return State("differs", difference=difference)
     # Listed, not opened by Orbax, which would take the devices. Half-written steps have
     # longer names on disk, and lack their last object on gs://.
-    folder = cell.folder / CHECKPOINTS
+    folder = cell.folder.checkpoints
     there = list(folder.iterdir()) if folder.is_dir() else []
     steps = {int(path.name) for path in there if path.name.isdigit()}
-    if is_remote(str(folder)):
+    if cell.folder.remote:
         steps = {step for step in steps if (folder / str(step) / _COMMITTED).exists()}
     if cell.config.trainer.steps not in steps:
         return State("begun", step=max(steps, default=0))
-    how = cell.evaluation
     evaluated = {evaluation.key for evaluation in read_evaluations(cell.folder)}
     missing = tuple(
         step
         for step in cell.evaluated_steps
         if not all(
-            evaluation_key(
-                step=step,
-                seed=seed,
-                evaluation_seed=how.seed,
-                task=cell.task,
-                episodes=how.episodes,
-            )
-            in evaluated
+            cell.evaluation.key(step=step, seed=seed, task=cell.task) in evaluated
             for seed in cell.seeds
         )
     )
@@ -301,7 +281,7 @@ def look(cell: Cell) -> State:
 def logged_step(cell: Cell) -> int:
     """Step of the last record of a cell's training; 0 if there is none."""
     try:
-        with (cell.folder / METRICS_FILE).open("rb") as file:
+        with (cell.folder.path / METRICS_FILE).open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
             lines = file.read().split(b"\n")[:-1]  # What follows is half a line.
         return int(json.loads(lines[-1])["step"]) if lines else 0
@@ -336,7 +316,7 @@ def _make(sweep: Sweep, dataset: str, task: int, method: str) -> Iterator[Cell]:
         raw = configuration.encode(base)
         config = configuration.decode(merge_tables(raw, overrides), where=name)
         kept = config.trainer.keep_checkpoints
-        folder = open_folder(sweep.out) / name
+        folder = RunFolder(open_folder(sweep.out) / name)
         cell = Cell(
             name=name,
             folder=folder,

@@ -20,7 +20,6 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from pipeline.store import files
-from pipeline.store.files import is_remote
 from pipeline.store.units import format_duration
 from trainer.errors import EXIT_FAILED, EXIT_PREEMPTED
 from trainer.signals import handled
@@ -254,8 +253,8 @@ def _log_of(cell: Cell) -> Iterator[_Log]:
     Objects of a bucket cannot be appended to: on gs:// it is put there when the cell's
     programs have ended.
     """
-    folder, name = str(cell.folder.parent / LOGS), f"{cell.name}.log"
-    if not is_remote(folder):
+    folder, name = str(cell.folder.path.parent / LOGS), f"{cell.name}.log"
+    if not cell.folder.remote:
         yield _Log(Path(folder) / name, f"{folder}/{name}")
         return
     with tempfile.TemporaryDirectory(prefix="vast-rl-sweep-") as scratch:

@@ -17,6 +17,7 @@ What the grid needs of their options, and why:
 import dataclasses
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -100,7 +101,7 @@ def train_baseline(name: str, seeds: tuple[int, ...]) -> list[BaselineResult]:
     return [_follow(agent, params) for params in trained]
 
 
-def _follow(agent: Agent, params: Params) -> BaselineResult:
+def _follow(agent: Agent[Any], params: Params) -> BaselineResult:
     """The rollout of the moves, or chunks of moves, that most of 64 draws agree on."""
     cells = [(x, y) for x in range(grid.SIZE) for y in range(grid.SIZE)]
     keys = jax.random.split(jax.random.key(0), _VOTES)

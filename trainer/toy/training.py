@@ -4,6 +4,7 @@ Dimensions: Q seeds.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 
@@ -21,7 +22,7 @@ _UPDATES_PER_CALL = 250
 
 
 def train(
-    phases: Sequence[tuple[Agent, int]],
+    phases: Sequence[tuple[Agent[Any], int]],
     table: RowTable,
     seeds: tuple[int, ...],
     *,

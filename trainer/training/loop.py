@@ -3,12 +3,11 @@
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from types import FrameType
 from typing import Any
 
 import jax
-from etils import epath
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -18,32 +17,25 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from pipeline.store.errors import DataFormatError
-from trainer.agents.base import Metrics
 from trainer.data.block_window import ResidentRows
-from trainer.data.feed import BatchSource, gather_on_device, make_feed
 from trainer.data.table import RowTable
-from trainer.errors import PreemptedError, StorageError, TrainingDivergedError
+from trainer.errors import PreemptedError, TrainingDivergedError
 from trainer.parallel import agreement
-from trainer.parallel.mesh import batch_sharding, local_part, make_mesh, replicated
-from trainer.runs.checkpoints import Checkpoints
-from trainer.runs.folder import CHECKPOINTS, RUN_FILE, FolderLike, open_folder
-from trainer.runs.run import Run, write_run
+from trainer.runs.folder import RunFolder
+from trainer.runs.run import Run
 from trainer.signals import handled
-from trainer.step.call import CALLS_AHEAD, TrainCall, make_train_call
-from trainer.step.state import init_state, step_of
-from trainer.training.metrics import combine, nonfinite, over_estimated, records
-from trainer.training.metrics_writer import MetricsWriter
+from trainer.step.call import CALLS_AHEAD, TrainCall
+from trainer.step.state import step_of
+from trainer.training.meter import Meter, find_divergence
+from trainer.training.metrics import records
 from trainer.training.profiling import trace_calls
-
-# Untrained networks' values are of size 1, however small the rewards are.
-_LEAST_RANGE = 10.0
+from trainer.training.session import Session, open_session
 
 
 def train(
     run: Run,
     rows: RowTable | ResidentRows,
-    out: FolderLike,
+    folder: RunFolder,
     *,
     console: Console,
     profile: str | None = None,
@@ -53,7 +45,7 @@ def train(
     Args:
         run: What to train.
         rows: Of its task.
-        out: RUN, on disk or gs://; made if it does not exist.
+        folder: RUN; made if it does not exist.
         console: For progress.
         profile: Folder for a trace of a few calls; None for none.
 
@@ -68,169 +60,43 @@ def train(
         PreemptedError: If SIGTERM came; the last step is saved.
     """
     config = run.config.trainer
-    seeds = tuple(config.seed_range)
-    low, high = run.facts.return_range(run.config.agent.discount)
-    limit = high + config.max_over_estimation * max(high - low, _LEAST_RANGE)
-
-    # -- Where we are: refused before anything is built ------------------------
-    agreement.check_alike(run.to_json())
-    agent = run.agent()
-    mesh = make_mesh(
-        run.config.mesh,
-        seeds=config.seeds,
-        batch_size=config.batch_size,
-        microbatches=config.microbatches,
-    )
-    folder = open_folder(out)
-    agreement.check_one_folder(folder / RUN_FILE)
-    checkpoints = Checkpoints(
-        folder,
-        keep=config.keep_checkpoints,
-        keep_every=config.keep_every,
-        writable=True,
-    )
-    latest = checkpoints.latest()
-    agreement.check_alike({"the latest checkpoint": latest})
-    if latest is not None:
-        checkpoints.check_run(latest, run)
-
-    # -- State ------------------------------------------------------------------
-    state = init_state(agent, mesh, seeds)
-    call = make_train_call(
-        agent, mesh, seeds=config.seeds, microbatches=config.microbatches
-    )
-
-    # -- Data ------------------------------------------------------------------
-    part = local_part(mesh, seeds=config.seeds, batch_size=config.batch_size)
-    on_device = gather_on_device(run.config.feed, rows)
-    source = BatchSource(
-        rows,
-        agent.sampler,
-        seeds=seeds,
-        batch_size=config.batch_size,
-        steps=config.steps,
-        gather=not on_device,
-        part=part,
-    )
-    feed = make_feed(source, run.config.feed, updates_per_call=config.updates_per_call)
-    # The source has refused a device for what is not all in memory.
-    on_mesh = (
-        _to_mesh((rows.observations, rows.actions), replicated(mesh))
-        if on_device and isinstance(rows, RowTable)
-        else None
-    )
-    console.print(
-        f"{len(jax.devices())} {jax.devices()[0].platform} device(s) of "
-        f"{jax.process_count()} process(es), mesh {dict(mesh.shape)}; rows are "
-        f"gathered on the {'device' if on_device else 'host'}, {_describe_rows(rows)}"
-    )
-
-    held, rows_held = part
-    for line in agreement.introduce(
-        f"seeds {seeds[held][0]} to {seeds[held][-1]}, rows {rows_held.start} to "
-        f"{rows_held.stop - 1} of each batch"
-    ):
-        console.print(line)
-
-    # -- Going on --------------------------------------------------------------
-    if latest is not None:
-        state = checkpoints.restore(
-            latest, state, feed, updates_per_call=config.updates_per_call
-        )
-        console.print(f"going on from the checkpoint of step {latest}")
-    elif (folder / RUN_FILE).exists():
-        console.print("an earlier start here reached no checkpoint: starting anew")
-    checkpoints.prepare(state)
+    session, state = open_session(run, rows, folder, console=console)
     step = step_of(state)
-    writer: MetricsWriter | None = None
-    if agreement.is_primary():
-        with _writing(folder):
-            write_run(folder, run)
-            writer = MetricsWriter(folder, resume_step=step)
-
-    # -- Loop ------------------------------------------------------------------
+    meter = Meter(step)
     compiled: TrainCall | None = None
-    pending: list[Metrics] = []
-    window_start, blocked_s = time.perf_counter(), 0.0
-    started, logged = window_start, step
-
-    def log() -> None:
-        nonlocal window_start, blocked_s, logged
-        if not pending:
-            return
-        metrics = combine(pending)
-        now = time.perf_counter()
-        elapsed = now - window_start
-        facts = {
-            "step": step,
-            "time_s": now - started,
-            "updates_per_s": (step - logged) / elapsed,
-            "input_blocked_share": blocked_s / elapsed,
-        }
-        if writer is not None:
-            with _writing(folder):
-                writer.write(records(metrics, seeds=seeds, facts=facts))
-        wrong, hint = _diverged(metrics, high=high, limit=limit)
-        if wrong:
-            good = checkpoints.latest()
-            raise TrainingDivergedError(
-                f"{wrong}, between steps {logged} and {step}; the last good checkpoint "
-                f"is {'none' if good is None else f'step {good}'} in "
-                f"{checkpoints.folder}. Lower agent.learning_rate or "
-                "agent.temperature, or look at over_estimation in the metrics" + hint
-            )
-        bar.update(task, loss=float(metrics.mean["loss"].mean()))
-        pending.clear()
-        window_start, blocked_s, logged = now, 0.0, step
-
-    def save() -> None:
-        log()  # Nothing of a run that diverged is ever saved.
-        if writer is not None:
-            with _writing(folder):
-                writer.sync()  # No step is there without the records up to it.
-        if step not in checkpoints.steps():
-            checkpoints.save(step, state, feed, run)
-
     # A call waits for all processes, so that none is further ahead than this.
     stopping = agreement.Stop(ahead=(CALLS_AHEAD + 1) * config.updates_per_call)
-
-    try:
-        with (
-            _progress(console) as bar,
-            _stop_requested() as stop,
-            trace_calls(profile) as after_call,
-        ):
-            task = bar.add_task("train", total=config.steps, completed=step, loss=0.0)
-            while step < config.steps and not stopping.reached(step, told=bool(stop)):
-                # The call below returns at once: while the devices work on it, the
-                # next batches are drawn and on their way.
-                waited = time.perf_counter()
-                batches = _to_mesh(next(feed), batch_sharding(mesh))
-                blocked_s += time.perf_counter() - waited
-                if compiled is None:
-                    compiled = _compile(call, (state, on_mesh, batches), console)
-                    window_start, blocked_s = time.perf_counter(), 0.0
-                with _only_sent_on_purpose():
-                    state, metrics = compiled(state, on_mesh, batches)
-                step += config.updates_per_call
-                pending.append(metrics)
-                after_call(metrics.mean["loss"])
-                if len(pending) > CALLS_AHEAD:
-                    jax.block_until_ready(pending[-1 - CALLS_AHEAD].mean["loss"])
-                bar.update(task, completed=step)
-                if step % config.log_every == 0:
-                    log()
-                if step % config.checkpoint_every == 0:
-                    save()
-            save()
-            checkpoints.wait()
-    finally:
-        try:
-            if writer is not None:
-                with _writing(folder):
-                    writer.close()
-        finally:
-            checkpoints.close()
+    with (
+        closing(session),
+        _progress(console) as bar,
+        _stop_requested() as stop,
+        trace_calls(profile) as after_call,
+    ):
+        task = bar.add_task("train", total=config.steps, completed=step, loss=0.0)
+        while step < config.steps and not stopping.reached(step, told=bool(stop)):
+            # The call below returns at once: while the devices work on it, the next
+            # batches are drawn and on their way.
+            with meter.waiting_for_input():
+                batches = session.next_batches()
+            if compiled is None:
+                compiled = _compile(
+                    session.call, (state, session.rows, batches), console
+                )
+                meter.restart()
+            with _only_sent_on_purpose():
+                state, metrics = compiled(state, session.rows, batches)
+            step += config.updates_per_call
+            meter.add(step, metrics)
+            after_call(metrics.mean["loss"])
+            bar.update(task, completed=step)
+            saves = step % config.checkpoint_every == 0
+            if saves or step % config.log_every == 0:
+                bar.update(task, loss=_log(session, meter))
+            if saves:
+                session.save(step, state)
+        _log(session, meter)  # Nothing of a run that diverged is ever saved.
+        session.save(step, state)
+        session.checkpoints.wait()
     if step < config.steps:
         raise PreemptedError(
             f"stopped at step {step} of {config.steps} and saved it; run the same "
@@ -239,50 +105,37 @@ def train(
     return step
 
 
-def check_folder(out: FolderLike) -> None:
-    """Refuses a folder that holds something else than this run.
+def _log(session: Session, meter: Meter) -> float | None:
+    """Records what came since the last log point, and ends a run that diverged.
 
-    Args:
-        out: RUN, as given.
+    Returns:
+        Loss averaged over updates and seeds; None if nothing came.
 
     Raises:
-        DataFormatError: If it is a file, or a folder of something else.
+        TrainingDivergedError: If a loss is not finite, or values are beyond reach.
     """
-    folder = open_folder(out)
-    if folder.is_file():
-        raise DataFormatError(
-            f"{folder}: expected a folder for the run, found a file; give another --out"
-        )
-    if (
-        folder.is_dir()
-        and not (folder / RUN_FILE).exists()
-        and not all(_left_by_a_start(path) for path in folder.iterdir())
-    ):
-        raise DataFormatError(
-            f"{folder}: is not empty and holds no run; give another --out"
-        )
-
-
-def _diverged(metrics: Metrics, *, high: float, limit: float) -> tuple[str, str]:
-    """What of these figures ends a run, and what else to look at; empty if nothing."""
-    bad = nonfinite(metrics)
-    if bad:
-        return f"{', '.join(bad)} became NaN or infinite", ""
-    too_high = over_estimated(metrics, limit=limit)
-    if not too_high:
-        return "", ""
-    values = " and ".join(f"{name} {value:.4g}" for name, value in too_high.items())
-    return (
-        f"{values} is far above any return, {high:.4g} at most",
-        "; trainer.max_over_estimation is how far is too far",
+    run, logged = session.run, meter.logged
+    taken = meter.take()
+    if taken is None:
+        return None
+    metrics, facts = taken
+    seeds = tuple(run.config.trainer.seed_range)
+    session.record(records(metrics, seeds=seeds, facts=facts))
+    diverged = find_divergence(
+        metrics,
+        run.facts.return_range(run.config.agent.discount),
+        max_over_estimation=run.config.trainer.max_over_estimation,
     )
-
-
-def _left_by_a_start(path: epath.Path) -> bool:
-    """Whether it is there before run.json is: a start may be killed in between."""
-    if path.name == CHECKPOINTS:
-        return path.is_dir() and not any(path.iterdir())
-    return path.name.startswith(RUN_FILE)  # It is written beside its place first.
+    if diverged is not None:
+        wrong, hint = diverged
+        good = session.checkpoints.latest()
+        raise TrainingDivergedError(
+            f"{wrong}, between steps {logged} and {facts['step']}; the last good "
+            f"checkpoint is {'none' if good is None else f'step {good}'} in "
+            f"{session.checkpoints.folder}. Lower agent.learning_rate or "
+            f"agent.temperature, or look at over_estimation in the metrics{hint}"
+        )
+    return float(metrics.mean["loss"].mean())
 
 
 def _compile(call: Any, arguments: tuple[Any, ...], console: Console) -> TrainCall:
@@ -294,26 +147,6 @@ def _compile(call: Any, arguments: tuple[Any, ...], console: Console) -> TrainCa
     return compiled
 
 
-def _describe_rows(rows: RowTable | ResidentRows) -> str:
-    if isinstance(rows, RowTable):
-        return "all of them in memory"
-    schedule = rows.schedule
-    return (
-        f"{schedule.resident} of {schedule.blocks} blocks in memory "
-        f"({rows.nbytes / 2**20:,.0f} MiB), one changed every {schedule.swap_every} "
-        "steps"
-    )
-
-
-def _to_mesh(values: Any, placed: jax.sharding.NamedSharding) -> Any:
-    """Sends what this process holds of each array to its devices."""
-    if jax.process_count() == 1:
-        return jax.device_put(values, placed)
-    return jax.tree.map(
-        lambda value: jax.make_array_from_process_local_data(placed, value), values
-    )
-
-
 def _only_sent_on_purpose() -> AbstractContextManager[None]:
     """Refuses values that would move to or from a device without being sent to it.
 
@@ -321,18 +154,6 @@ def _only_sent_on_purpose() -> AbstractContextManager[None]:
     shares the host's memory: there, nothing that is fetched can be refused.
     """
     return jax.transfer_guard("disallow")
-
-
-@contextmanager
-def _writing(folder: FolderLike) -> Iterator[None]:
-    """Says what it was that could not be written."""
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(
-            f"{folder}: the run's metrics could not be written ({error}). Make room "
-            "there, then run the same command to go on from the latest checkpoint"
-        ) from error
 
 
 def _progress(console: Console) -> Progress:

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import tempfile
 import time
 from pathlib import Path
@@ -13,8 +12,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 
 from pipeline.store import files
-from pipeline.store.files import is_remote
-from trainer.runs.folder import METRICS_FILE, TENSORBOARD, FolderLike
+from trainer.runs.folder import METRICS_FILE, TENSORBOARD, RunFolder
 from trainer.training.metrics import Json
 
 # An object can be replaced about once a second; whole copies cost more than that.
@@ -28,14 +26,14 @@ class MetricsWriter:
     machine's disk and copied there whole, in the background, every few seconds.
 
     Args:
-        folder: RUN, a local path or ``gs://bucket/path``.
+        folder: RUN.
         resume_step: Step training goes on from: later records, of updates that are
             done again, are dropped.
     """
 
-    def __init__(self, folder: FolderLike, *, resume_step: int) -> None:
-        self._copies = _Copies(folder) if is_remote(os.fspath(folder)) else None
-        local = Path(folder) if self._copies is None else self._copies.local
+    def __init__(self, folder: RunFolder, *, resume_step: int) -> None:
+        self._copies = _Copies(folder) if folder.remote else None
+        local = Path(str(folder)) if self._copies is None else self._copies.local
         path = local / METRICS_FILE
         _truncate(path, resume_step)
         self._lines = path.open("a")
@@ -103,17 +101,17 @@ class _Copies:
     """Files on this machine that are copied to a folder on gs:// as they grow.
 
     Args:
-        folder: ``gs://bucket/path``; its metrics are the first content.
+        folder: RUN in a bucket; its metrics are the first content.
     """
 
-    def __init__(self, folder: FolderLike) -> None:
+    def __init__(self, folder: RunFolder) -> None:
         self._scratch = tempfile.TemporaryDirectory(prefix="vast-rl-metrics-")
         self.local = Path(self._scratch.name)
-        self._target = files.open_folder(os.fspath(folder))
+        self._target = files.open_folder(str(folder))
         self._copied: dict[str, int] = {}
         self._started: list[Any] = []
         self._last = -math.inf
-        there = files.read(os.fspath(folder), METRICS_FILE)
+        there = folder.read(METRICS_FILE)
         if there.data is not None:
             (self.local / METRICS_FILE).write_bytes(there.data)
 

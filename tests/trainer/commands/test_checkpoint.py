@@ -1,4 +1,4 @@
-"""Checkpoints looked into and exported: against what was saved."""
+"""CheckpointReader looked into and exported: against what was saved."""
 
 import json
 import subprocess
@@ -17,7 +17,8 @@ from tests.runs import FakeTrainer, make_run
 from trainer.commands.checkpoint import Export, Inspect
 from trainer.nn.networks import Params
 from trainer.runs import export
-from trainer.runs.checkpoints import Checkpoints
+from trainer.runs.checkpoints import CheckpointReader
+from trainer.runs.folder import RunFolder
 from trainer.runs.run import Run
 
 
@@ -34,7 +35,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def saved(folder: Path) -> Params:
-    return Checkpoints(folder).restore_params(20, make_run().agent(), seeds=2)
+    return CheckpointReader(RunFolder.open(folder)).restore_params(
+        20, make_run().agent(), seeds=2
+    )
 
 
 def by_name(params: Params) -> dict[str, np.ndarray]:
@@ -86,9 +89,9 @@ def test_inspect_reads_no_array(folder: Path, monkeypatch: pytest.MonkeyPatch) -
     def refuse(*arguments: object, **options: object) -> None:
         raise AssertionError("an array was asked for")
 
-    monkeypatch.setattr(Checkpoints, "restore_params", refuse)
-    monkeypatch.setattr(Checkpoints, "restore", refuse)
-    assert export.inspect(folder).step == 20
+    monkeypatch.setattr(CheckpointReader, "restore_params", refuse)
+    monkeypatch.setattr(CheckpointReader, "restore", refuse)
+    assert export.inspect(RunFolder.open(folder)).step == 20
 
 
 def test_exported_parameters_are_those_saved(
@@ -110,7 +113,7 @@ def test_exported_parameters_are_those_saved(
 
 def test_one_seed_is_exported(folder: Path, saved: Params, tmp_path: Path) -> None:
     file = tmp_path / "one.safetensors"
-    step, count = export.export(folder, file, seed=4)
+    step, count = export.export(RunFolder.open(folder), file, seed=4)
     expected = by_name(jax.tree.map(lambda leaf: leaf[1], saved))
     assert (step, count) == (20, len(expected))
     other = by_name(jax.tree.map(lambda leaf: leaf[0], saved))
@@ -121,7 +124,7 @@ def test_one_seed_is_exported(folder: Path, saved: Params, tmp_path: Path) -> No
 
 def test_an_exported_file_needs_no_jax(folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "policy.safetensors"
-    export.export(folder, file, seed=3)
+    export.export(RunFolder.open(folder), file, seed=3)
     script = (
         "import sys; from safetensors.numpy import load_file; "
         f"print(len(load_file({str(file)!r})), 'jax' in sys.modules)"
@@ -137,15 +140,15 @@ def test_an_exported_file_needs_no_jax(folder: Path, tmp_path: Path) -> None:
 def test_mistakes_are_refused(folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "x.safetensors"
     with pytest.raises(DataFormatError, match="--step to be one of 10, 20, got 15"):
-        export.export(folder, file, step=15)
+        export.export(RunFolder.open(folder), file, step=15)
     with pytest.raises(DataFormatError, match="--seed to be one of 3, 4, got 0"):
-        export.export(folder, file, seed=0)
+        export.export(RunFolder.open(folder), file, seed=0)
     with pytest.raises(DataFormatError, match="no such folder"):
-        export.export(folder, tmp_path / "nowhere" / "x.safetensors")
+        export.export(RunFolder.open(folder), tmp_path / "nowhere" / "x.safetensors")
     with pytest.raises(DataFormatError, match="expected checkpoints of a run"):
-        export.inspect(tmp_path)
+        export.inspect(RunFolder.open(tmp_path))
     assert not file.exists()
     file.write_text("precious")
     with pytest.raises(DataFormatError, match="exists; give another --out"):
-        export.export(folder, file)
+        export.export(RunFolder.open(folder), file)
     assert file.read_text() == "precious"

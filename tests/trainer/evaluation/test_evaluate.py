@@ -14,8 +14,13 @@ from pipeline.store.errors import DataFormatError
 from tests.runs import LIMIT, FakeTrainer, make_run
 from trainer.evaluation.evaluate import evaluate_run
 from trainer.evaluation.evaluator import task_environment
-from trainer.runs.evaluations import Evaluation, append_evaluation, read_evaluations
-from trainer.runs.folder import EVALUATIONS_FILE
+from trainer.runs.evaluations import (
+    Evaluation,
+    EvaluationSettings,
+    append_evaluation,
+    read_evaluations,
+)
+from trainer.runs.folder import EVALUATIONS_FILE, RunFolder
 from trainer.runs.run import Run, read_run, write_run
 
 
@@ -39,13 +44,20 @@ def run(trained: Path, tmp_path: Path) -> Path:
 def evaluate(run: Path, **options: object) -> tuple[list[Evaluation], str]:
     """Evaluates two episodes in one process; also what was shown."""
     shown = io.StringIO()
-    merged = {"episodes": 2, "workers": 1, "environments": 2} | options
-    evaluations = evaluate_run(run, console=Console(file=shown, width=200), **merged)  # type: ignore[arg-type]
+    settings = EvaluationSettings(episodes=2, workers=1, environments=2)
+    names = {field.name for field in dataclasses.fields(settings)}
+    changed = {name: options.pop(name) for name in names & options.keys()}
+    evaluations = evaluate_run(
+        RunFolder.open(run),
+        dataclasses.replace(settings, **changed),
+        console=Console(file=shown, width=200),
+        **options,  # type: ignore[arg-type]
+    )
     return evaluations, shown.getvalue()
 
 
 def test_the_latest_checkpoint_of_every_seed(run: Path) -> None:
-    evaluations, shown = evaluate(run, evaluation_seed=7)
+    evaluations, shown = evaluate(run, seed=7)
     assert [(each.step, each.seed) for each in evaluations] == [(20, 3), (20, 4)]
     for each in evaluations:
         assert each.evaluation_seed == 7
@@ -67,7 +79,7 @@ def test_the_latest_checkpoint_of_every_seed(run: Path) -> None:
         *("successes", "returns", "lengths", "success_timing", "ogbench", "mujoco"),
         "duration_s",
     }
-    assert read_evaluations(run) == evaluations
+    assert read_evaluations(RunFolder.open(run)) == evaluations
 
 
 def test_all_checkpoints_and_repeating_them(run: Path) -> None:
@@ -75,7 +87,7 @@ def test_all_checkpoints_and_repeating_them(run: Path) -> None:
     assert [each.step for each in first] == [10, 10, 20, 20]
     again, _ = evaluate(run, steps=[10])
     assert len((run / EVALUATIONS_FILE).read_text().splitlines()) == 6
-    read = read_evaluations(run)
+    read = read_evaluations(RunFolder.open(run))
     assert read == [*again, *first[2:]]  # The last line of its kind counts.
     for before, after in zip(first[:2], again, strict=True):
         assert dataclasses.replace(before, duration_s=0.0) == dataclasses.replace(
@@ -134,10 +146,10 @@ def test_a_run_without_checkpoints_is_refused(run: Path) -> None:
 
 
 def test_another_success_timing_is_said_and_recorded(run: Path) -> None:
-    meta = read_run(run)
+    meta = read_run(RunFolder.open(run))
     kwargs = {**meta.task.environment_kwargs, "success_timing": "post"}
     task = dataclasses.replace(meta.task, environment_kwargs=kwargs)
-    write_run(run, dataclasses.replace(meta, task=task))
+    write_run(RunFolder.open(run), dataclasses.replace(meta, task=task))
     evaluations, shown = evaluate(run)
     assert len([line for line in shown.splitlines() if "warning" in line]) == 1
     assert "('post'), and the rewards trained on are labelled" in shown
@@ -146,9 +158,9 @@ def test_another_success_timing_is_said_and_recorded(run: Path) -> None:
 
 
 def test_an_environment_of_another_shape_is_refused(run: Path) -> None:
-    meta = read_run(run)
+    meta = read_run(RunFolder.open(run))
     facts = dataclasses.replace(meta.facts, observation_dim=5)
-    write_run(run, dataclasses.replace(meta, facts=facts))
+    write_run(RunFolder.open(run), dataclasses.replace(meta, facts=facts))
     with pytest.raises(DataFormatError, match=r"expected observation_dim 5, .* got 2"):
         evaluate(run)
 
@@ -157,16 +169,16 @@ def test_a_half_written_line_is_replaced(run: Path) -> None:
     evaluation = Evaluation(
         1, 0, 0, 1, "x", 1, (1,), (0.0,), (3,), "pre", "pre", 1, "1", "2", 0.5
     )
-    append_evaluation(run, evaluation)
+    append_evaluation(RunFolder.open(run), evaluation)
     with (run / EVALUATIONS_FILE).open("a") as file:
         file.write('{"step": 2, "se')
-    assert read_evaluations(run) == [evaluation]
+    assert read_evaluations(RunFolder.open(run)) == [evaluation]
     later = dataclasses.replace(evaluation, step=2)
-    append_evaluation(run, later)
-    assert read_evaluations(run) == [evaluation, later]
+    append_evaluation(RunFolder.open(run), later)
+    assert read_evaluations(RunFolder.open(run)) == [evaluation, later]
 
 
 def test_a_line_that_is_no_evaluation_is_named(run: Path) -> None:
     (run / EVALUATIONS_FILE).write_text('{"step": 1}\n')
     with pytest.raises(DataFormatError, match=r"evaluations.jsonl, line 1: "):
-        read_evaluations(run)
+        read_evaluations(RunFolder.open(run))

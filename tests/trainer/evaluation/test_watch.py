@@ -1,6 +1,5 @@
 """Evaluating while a run is trained: every checkpoint once, and an end to waiting."""
 
-import contextlib
 import errno
 import io
 import os
@@ -24,9 +23,9 @@ from trainer.evaluation import rollouts, watch
 from trainer.evaluation.evaluate import evaluate_run
 from trainer.evaluation.evaluator import Evaluator
 from trainer.evaluation.watch import Patience, watch_run
-from trainer.runs.checkpoints import Checkpoints
-from trainer.runs.evaluations import Evaluation, read_evaluations
-from trainer.runs.folder import CHECKPOINTS
+from trainer.runs.checkpoints import CheckpointReader
+from trainer.runs.evaluations import Evaluation, EvaluationSettings, read_evaluations
+from trainer.runs.folder import CHECKPOINTS, RunFolder
 
 
 @pytest.fixture(scope="module")
@@ -46,16 +45,12 @@ def run(finished: Path, tmp_path: Path) -> Path:
 
 
 def watched(
-    folder: Path, shown: io.StringIO | None = None, **options: Any
+    folder: Path, shown: io.StringIO | None = None, *, seed: int = 0, **options: Any
 ) -> list[Evaluation]:
-    merged = {
-        "episodes": 1,
-        "environments": 1,
-        "workers": 1,
-        "patience": Patience(poll_s=0.05, timeout_s=300),
-    } | options
+    merged = {"patience": Patience(poll_s=0.05, timeout_s=300)} | options
     console = Console(file=shown or io.StringIO(), width=200)
-    return watch_run(folder, console=console, **merged)
+    settings = EvaluationSettings(episodes=1, seed=seed, environments=1, workers=1)
+    return watch_run(RunFolder.open(folder), settings, console=console, **merged)
 
 
 def steps_of(evaluations: list[Evaluation]) -> list[tuple[int, int]]:
@@ -108,7 +103,7 @@ def test_checkpoints_of_a_run_that_does_not_exist_yet(
     with training(train):
         evaluations = watched(folder, shown)
     assert steps_of(evaluations) == [(10, 3), (10, 4), (20, 3), (20, 4)]
-    assert read_evaluations(folder) == evaluations
+    assert read_evaluations(RunFolder.open(folder)) == evaluations
     assert len(entered) == 1  # The same environments for all.
     lines = shown.getvalue().splitlines()
     assert lines[0] == f"waiting for {folder}: there is no run yet"
@@ -125,21 +120,23 @@ def test_nothing_is_evaluated_twice(run: Path) -> None:
     assert steps_of(watched(run)) == [(10, 4), (20, 3), (20, 4)]
     assert watched(run) == []
     # Other episodes are another evaluation.
-    assert steps_of(watched(run, steps=[20], evaluation_seed=1)) == [(20, 3), (20, 4)]
+    assert steps_of(watched(run, steps=[20], seed=1)) == [(20, 3), (20, 4)]
 
 
 def test_checkpoints_deleted_while_it_was_busy(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = io.StringIO()
-    restore = Checkpoints.restore_params
+    restore = CheckpointReader.restore_params
 
-    def too_late(checkpoints: Checkpoints, step: int, *args: Any, **kwargs: Any) -> Any:
+    def too_late(
+        checkpoints: CheckpointReader, step: int, *args: Any, **kwargs: Any
+    ) -> Any:
         if step == 10:
             shutil.rmtree(run / CHECKPOINTS / "10")
         return restore(checkpoints, step, *args, **kwargs)
 
-    monkeypatch.setattr(Checkpoints, "restore_params", too_late)
+    monkeypatch.setattr(CheckpointReader, "restore_params", too_late)
     assert steps_of(watched(run, shown)) == [(20, 3), (20, 4)]
     assert "step 10: was deleted before it could be evaluated" in shown.getvalue()
     # And one that was gone before it was looked for.
@@ -163,7 +160,7 @@ def test_a_step_deleted_between_being_listed_and_looked_at(
     monkeypatch.setattr(
         step_lib.Metadata, "commit_timestamp", property(delete_and_look)
     )
-    with contextlib.closing(Checkpoints(run)) as checkpoints:
+    with CheckpointReader(RunFolder.open(run)) as checkpoints:
         assert checkpoints.steps() == [20]
     assert looks.count(10) == 1
     # Its first look may have been called off.
@@ -186,11 +183,11 @@ def test_sigterm_while_a_checkpoint_is_restored(
         os.kill(os.getpid(), signal.SIGTERM)
         return restore(*args, **kwargs)
 
-    restore = Checkpoints.restore_params
-    monkeypatch.setattr(Checkpoints, "restore_params", stopped)
+    restore = CheckpointReader.restore_params
+    monkeypatch.setattr(CheckpointReader, "restore_params", stopped)
     with pytest.raises(PreemptedError, match="run the same command to go on"):
         watched(run)
-    assert read_evaluations(run) == []
+    assert read_evaluations(RunFolder.open(run)) == []
 
 
 def test_evaluating_all_passes_over_what_is_deleted_meanwhile(
@@ -206,11 +203,9 @@ def test_evaluating_all_passes_over_what_is_deleted_meanwhile(
     monkeypatch.setattr(Evaluator, "evaluate", play_and_delete)
     shown = io.StringIO()
     evaluations = evaluate_run(
-        run,
-        episodes=1,
+        RunFolder.open(run),
+        EvaluationSettings(episodes=1, environments=1, workers=1),
         steps="all",
-        environments=1,
-        workers=1,
         console=Console(file=shown, width=200),
     )
     assert steps_of(evaluations) == [(10, 3), (10, 4)]
@@ -220,7 +215,7 @@ def test_evaluating_all_passes_over_what_is_deleted_meanwhile(
 def test_what_a_killed_save_left_is_cleared_away(run: Path) -> None:
     rest = run / CHECKPOINTS / "15.orbax-checkpoint-tmp"
     shutil.copytree(run / CHECKPOINTS / "10", rest)
-    with contextlib.closing(Checkpoints(run)) as checkpoints:
+    with CheckpointReader(RunFolder.open(run)) as checkpoints:
         assert checkpoints.steps() == [10, 20]
     assert rest.exists()  # A reader leaves it: it may be a save going on.
     trainer = FakeTrainer(run)
@@ -239,7 +234,7 @@ def test_a_step_that_is_being_deleted_is_none(
         trainer.commit(10)
         trainer.commit(20)
         trainer.close()
-    with contextlib.closing(Checkpoints(tmp_path)) as checkpoints:
+    with CheckpointReader(RunFolder.open(tmp_path)) as checkpoints:
         assert checkpoints.steps() == [20]
     rests = tmp_path / CHECKPOINTS / "deleted"
     assert [each.name for each in rests.iterdir()] == ["10"]
@@ -263,7 +258,7 @@ def test_the_last_good_step_outlives_the_save_that_would_replace_it(
         with pytest.raises(StorageError, match="the last good one is step 10"):
             trainer.commit(20)
     trainer.close()
-    with contextlib.closing(Checkpoints(tmp_path)) as checkpoints:
+    with CheckpointReader(RunFolder.open(tmp_path)) as checkpoints:
         assert checkpoints.steps() == [10]
 
 
@@ -274,7 +269,7 @@ def test_waiting_ends(run: Path, tmp_path: Path) -> None:
     shutil.rmtree(run / CHECKPOINTS / "20")
     with pytest.raises(StalledError, match=r"no checkpoint after step 10 within"):
         watched(run, patience=soon)
-    assert steps_of(read_evaluations(run)) == [(10, 3), (10, 4)]
+    assert steps_of(read_evaluations(RunFolder.open(run))) == [(10, 3), (10, 4)]
 
 
 def test_sigterm_ends_it_and_its_environments(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def test_a_wrong_method_or_task_is() -> None:
 
 
 def test_the_file_says_where_its_numbers_are_from() -> None:
-    folder = importlib.resources.files("trainer.evaluation")
+    folder = importlib.resources.files("trainer.report")
     text = folder.joinpath("paper_results.csv").read_text("utf-8")
     assert text.startswith("#")
     assert paper.PAPER in text

@@ -20,7 +20,7 @@ from trainer.config import Config, TrainerConfig
 from trainer.report.report import write_report
 from trainer.report.result_table import HEADINGS, cells, result_rows
 from trainer.runs.evaluations import Evaluation, append_evaluation
-from trainer.runs.folder import METRICS_FILE
+from trainer.runs.folder import METRICS_FILE, RunFolder, open_folder
 from trainer.runs.history import read_history
 from trainer.runs.run import Run, write_run
 from trainer.runs.success_rates import summarize, wilson_interval
@@ -87,12 +87,12 @@ def evaluation(step: int, seed: int, solved: int, **changes: Any) -> Evaluation:
 def run(tmp_path: Path) -> Path:
     """A run that logged four points and was evaluated at them, in two seeds."""
     folder = tmp_path / "some run"
-    write_run(folder, RUN)
+    write_run(RunFolder.open(folder), RUN)
     lines = [record(step, seed) for step in range(1000, 5000, 1000) for seed in (0, 1)]
     (folder / METRICS_FILE).write_text("".join(json.dumps(x) + "\n" for x in lines))
     for step, solved in ((1000, 1), (2000, 6), (3000, 2), (4000, 3)):
-        append_evaluation(folder, evaluation(step, 0, solved))
-        append_evaluation(folder, evaluation(step, 1, solved + 1))
+        append_evaluation(RunFolder.open(folder), evaluation(step, 0, solved))
+        append_evaluation(RunFolder.open(folder), evaluation(step, 1, solved + 1))
     return folder
 
 
@@ -161,7 +161,7 @@ def test_fewer_than_three_checkpoints_are_not_called_three() -> None:
 
 def test_a_report_has_everything(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "report"
-    written = write_report([run], out)
+    written = write_report([RunFolder.open(run)], open_folder(out))
     assert [path.name for path in written[:3]] == [
         *("report.html", "report.md", "results.csv")
     ]
@@ -197,7 +197,12 @@ def test_a_report_has_everything(run: Path, tmp_path: Path) -> None:
 
 def test_equal_runs_give_equal_files(run: Path, tmp_path: Path) -> None:
     first, second = (
-        [path.read_bytes() for path in write_report([run], tmp_path / name)]
+        [
+            path.read_bytes()
+            for path in write_report(
+                [RunFolder.open(run)], open_folder(tmp_path / name)
+            )
+        ]
         for name in ("a", "b")
     )
     assert first == second
@@ -205,7 +210,7 @@ def test_equal_runs_give_equal_files(run: Path, tmp_path: Path) -> None:
 
 def test_a_run_that_was_not_evaluated(run: Path, tmp_path: Path) -> None:
     (run / "evaluations.jsonl").unlink()
-    written = write_report([run], tmp_path / "report")
+    written = write_report([RunFolder.open(run)], open_folder(tmp_path / "report"))
     assert [path.stem for path in written[3:]] == PICTURES[1:]
     assert "was not evaluated yet" in written[0].read_text()
     assert "not evaluated yet | — |" in written[1].read_text()
@@ -213,7 +218,7 @@ def test_a_run_that_was_not_evaluated(run: Path, tmp_path: Path) -> None:
 
 def test_a_run_that_logged_nothing(run: Path, tmp_path: Path) -> None:
     (run / METRICS_FILE).unlink()
-    written = write_report([run], tmp_path / "report")
+    written = write_report([RunFolder.open(run)], open_folder(tmp_path / "report"))
     assert [path.stem for path in written[3:]] == ["success"]
     assert "logged nothing yet" in written[0].read_text()
 
@@ -221,25 +226,29 @@ def test_a_run_that_logged_nothing(run: Path, tmp_path: Path) -> None:
 def test_one_log_point_and_metrics_of_another_agent(run: Path, tmp_path: Path) -> None:
     line = {"step": 1000, "seed": 0, "updates_per_s": 9.0, "actor_loss": 0.0}
     (run / METRICS_FILE).write_text(json.dumps(line) + "\n")
-    written = write_report([run], tmp_path / "report")
+    written = write_report([RunFolder.open(run)], open_folder(tmp_path / "report"))
     assert [path.stem for path in written[3:]] == ["success", "losses"]
 
 
 def test_several_runs_of_one_name(run: Path, tmp_path: Path) -> None:
-    written = write_report([run, run], tmp_path / "report")
+    written = write_report(
+        [RunFolder.open(run), RunFolder.open(run)], open_folder(tmp_path / "report")
+    )
     assert {path.parent.name for path in written[3:]} == {"some run", "some run-2"}
 
 
 def test_timing_that_differs_is_remarked(run: Path, tmp_path: Path) -> None:
-    append_evaluation(run, evaluation(4000, 0, 3, success_timing="post"))
-    written = write_report([run], tmp_path / "report")
+    append_evaluation(
+        RunFolder.open(run), evaluation(4000, 0, 3, success_timing="post")
+    )
+    written = write_report([RunFolder.open(run)], open_folder(tmp_path / "report"))
     assert "Success was judged with timing post and pre" in written[0].read_text()
 
 
 def test_another_task_has_rows_of_its_own(run: Path, tmp_path: Path) -> None:
-    before = write_report([run], tmp_path / "before")
-    append_evaluation(run, evaluation(4000, 0, 9, task=3))
-    written = write_report([run], tmp_path / "after")
+    before = write_report([RunFolder.open(run)], open_folder(tmp_path / "before"))
+    append_evaluation(RunFolder.open(run), evaluation(4000, 0, 9, task=3))
+    written = write_report([RunFolder.open(run)], open_folder(tmp_path / "after"))
     rows, old = (
         list(csv.DictReader(io.StringIO(files[2].read_text())))
         for files in (written, before)
@@ -256,9 +265,11 @@ def test_subgoals_that_were_inspected_are_shown(run: Path, tmp_path: Path) -> No
     folder.mkdir()
     (folder / "subgoals.png").write_bytes(b"scene")
     (folder / "rollout.gif").write_bytes(b"video")
-    assert len(write_report([run], tmp_path / "without")) == 3 + len(PICTURES)
+    assert len(
+        write_report([RunFolder.open(run)], open_folder(tmp_path / "without"))
+    ) == 3 + len(PICTURES)
     (folder / "subgoals.json").write_text(json.dumps({"step": 3000, "seed": 1}))
-    written = write_report([run], tmp_path / "report")
+    written = write_report([RunFolder.open(run)], open_folder(tmp_path / "report"))
     assert [path.name for path in written[-2:]] == ["subgoals.png", "rollout.gif"]
     assert written[-1].read_bytes() == b"video"
     page = written[0].read_text()
@@ -268,14 +279,14 @@ def test_subgoals_that_were_inspected_are_shown(run: Path, tmp_path: Path) -> No
 
 def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(DataFormatError, match="expected the folder of a run"):
-        write_report([tmp_path], tmp_path / "report")
+        write_report([RunFolder.open(tmp_path)], open_folder(tmp_path / "report"))
     with pytest.raises(DataFormatError, match="got none"):
-        write_report([], tmp_path / "report")
+        write_report([], open_folder(tmp_path / "report"))
     assert not (tmp_path / "report").exists()
 
 
 def test_history_by_seed_and_step(run: Path) -> None:
-    history = read_history(run)
+    history = read_history(RunFolder.open(run))
     assert history.steps.tolist() == [1000, 2000, 3000, 4000]
     assert history.scalar("value_loss").shape == (2, 4)
     assert np.isnan(history.scalar("no such")).all()

@@ -15,7 +15,8 @@ from tests.runs import CONFIG, TABLE, make_run
 from trainer.data.feed import BatchSource, make_feed
 from trainer.parallel.mesh import make_mesh
 from trainer.parallel.mesh_shape import AXES, MeshConfig
-from trainer.runs.checkpoints import Checkpoints
+from trainer.runs.checkpoints import CheckpointReader, CheckpointWriter
+from trainer.runs.folder import RunFolder
 from trainer.runs.run import Run
 from trainer.step.state import TrainState, abstract_state, layout
 
@@ -56,7 +57,7 @@ def make_feed_of(run: Run) -> Any:
 
 
 def restore(folder: Path, like: TrainState, run: Run = RUN) -> TrainState:
-    checkpoints = Checkpoints(folder)
+    checkpoints = CheckpointReader(RunFolder.open(folder))
     try:
         return checkpoints.restore(STEP, like, make_feed_of(run), updates_per_call=5)
     finally:
@@ -68,7 +69,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[np.ndarr
     """A step saved from eight devices, and what is in it."""
     folder = tmp_path_factory.mktemp("saved")
     state = made_up(mesh_of(MeshConfig(data=1, fsdp=4, tensor=2), 8))
-    checkpoints = Checkpoints(folder, writable=True)
+    checkpoints = CheckpointWriter(RunFolder.open(folder))
     checkpoints.save(STEP, state, make_feed_of(RUN), RUN)
     checkpoints.close()
     return folder, [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
@@ -142,17 +143,17 @@ def test_another_architecture_is_refused_with_what_differs(
 
 def test_the_last_steps_are_kept_and_some_for_good(tmp_path: Path) -> None:
     state = made_up(mesh_of(MeshConfig(data=1), 1))
-    checkpoints = Checkpoints(tmp_path, keep=2, keep_every=20, writable=True)
+    checkpoints = CheckpointWriter(RunFolder.open(tmp_path), keep=2, keep_every=20)
     for step in range(5, 50, 5):
         checkpoints.save(step, state, make_feed_of(RUN), RUN)
     checkpoints.close()
-    assert Checkpoints(tmp_path).steps() == [20, 40, 45]
+    assert CheckpointReader(RunFolder.open(tmp_path)).steps() == [20, 40, 45]
 
 
 def test_all_are_kept_if_nothing_is_said(tmp_path: Path) -> None:
     state = made_up(mesh_of(MeshConfig(data=1), 1))
-    checkpoints = Checkpoints(tmp_path, writable=True)
+    checkpoints = CheckpointWriter(RunFolder.open(tmp_path))
     for step in range(5, 30, 5):
         checkpoints.save(step, state, make_feed_of(RUN), RUN)
     checkpoints.close()
-    assert Checkpoints(tmp_path).steps() == [5, 10, 15, 20, 25]
+    assert CheckpointReader(RunFolder.open(tmp_path)).steps() == [5, 10, 15, 20, 25]

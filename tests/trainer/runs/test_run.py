@@ -10,8 +10,8 @@ import pytest
 from pipeline.store.errors import DataFormatError
 from tests.runs import FakeTrainer, make_run
 from trainer.agents.iql_config import IQLConfig
-from trainer.runs.checkpoints import Checkpoints
-from trainer.runs.folder import RUN_FILE
+from trainer.runs.checkpoints import CheckpointReader, check_same_run
+from trainer.runs.folder import RUN_FILE, RunFolder
 from trainer.runs.run import Run, read_run
 
 
@@ -43,15 +43,15 @@ def test_runs_of_before_went_past_success_and_go_on_so(tmp_path: Path) -> None:
     trainer.close()
     forget_success(tmp_path / RUN_FILE)
     forget_success(tmp_path / "checkpoints" / "10" / "run" / "metadata")
-    assert read_run(tmp_path) == mixed
-    checkpoints = Checkpoints(tmp_path)
-    assert checkpoints.read_run(10) == mixed
-    checkpoints.check_run(10, mixed)
+    assert read_run(RunFolder.open(tmp_path)) == mixed
+    with CheckpointReader(RunFolder.open(tmp_path)) as checkpoints:
+        saved = checkpoints.read_run(10)
+    assert saved == mixed
+    check_same_run(saved, mixed, where="10")
     with pytest.raises(
         DataFormatError, match=r"agent\.success: 'mixed' before, 'ends' now"
     ):
-        checkpoints.check_run(10, make_run())
-    checkpoints.close()
+        check_same_run(saved, make_run(), where="10")
 
 
 def test_other_agents_have_no_such_choice() -> None:

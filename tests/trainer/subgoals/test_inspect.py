@@ -16,6 +16,7 @@ from pipeline.store.reader import Store
 from tests.runs import LIMIT, FakeTrainer
 from tests.stores import write_store
 from trainer.evaluation.environments import Episode
+from trainer.runs.folder import RunFolder, open_folder
 from trainer.subgoals import inspect
 from trainer.subgoals.configurations import StoredRow, configurations, find_nearest
 from trainer.subgoals.inspect import Inspection, inspect_subgoals
@@ -222,9 +223,9 @@ def test_an_inspection_from_run_to_files(
     monkeypatch.setattr(inspect, "Painter", Sketcher)
     shown = io.StringIO()
     written = inspect_subgoals(
-        run,
+        RunFolder.open(run),
         store,
-        tmp_path / "out",
+        open_folder(tmp_path / "out"),
         Inspection(episodes=2, frames=4, training_seed=4, video=True),
         console=Console(file=shown, width=200),
     )
@@ -269,7 +270,11 @@ def test_without_a_backend_the_figures_are_still_there(
     out.mkdir()
     (out / "subgoals.png").write_bytes(b"of an earlier one")
     written = inspect_subgoals(
-        run, store, out, Inspection(episodes=1), console=Console(file=shown, width=200)
+        RunFolder.open(run),
+        store,
+        open_folder(out),
+        Inspection(episodes=1),
+        console=Console(file=shown, width=200),
     )
     assert sorted(path.name for path in written) == sorted(
         path.name for path in out.iterdir()
@@ -279,12 +284,19 @@ def test_without_a_backend_the_figures_are_still_there(
 
 def test_wrong_inspections(run: Path, store: Store, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"training seed: expected one of \[3, 4\]"):
-        inspect_subgoals(run, store, tmp_path, Inspection(training_seed=0))
+        inspect_subgoals(
+            RunFolder.open(run),
+            store,
+            open_folder(tmp_path),
+            Inspection(training_seed=0),
+        )
     with pytest.raises(DataFormatError, match=r"expected steps of \[10\], got \[30\]"):
-        inspect_subgoals(run, store, tmp_path, Inspection(step=30))
+        inspect_subgoals(
+            RunFolder.open(run), store, open_folder(tmp_path), Inspection(step=30)
+        )
     with pytest.raises(ValueError, match="frames: expected at least 1, got 0"):
         Inspection(frames=0)
     other = Store(str(write_store(tmp_path / "other", dataset="scene-play")))
     with pytest.raises(DataFormatError, match="got one of scene-play"):
-        inspect_subgoals(run, other, tmp_path)
+        inspect_subgoals(RunFolder.open(run), other, open_folder(tmp_path))
     assert dataclasses.asdict(Inspection())["episodes"] == 5

@@ -24,7 +24,11 @@ from trainer.agents import AGENTS
 from trainer.commands.sweep import Sweep as SweepCommand
 from trainer.report.paper import paper_datasets
 from trainer.runs.evaluations import Evaluation, append_evaluation, read_evaluations
-from trainer.runs.folder import CHECKPOINTS, METRICS_FILE, RUN_FILE, find_folders
+from trainer.runs.folder import (
+    CHECKPOINTS,
+    METRICS_FILE,
+    find_runs,
+)
 from trainer.runs.run import Run, read_run, write_run
 from trainer.sweep.cells import Cell, logged_step, look, make_cells, read_sweep
 from trainer.sweep.run import LOGS, Clock, Processes, run_sweep
@@ -195,10 +199,10 @@ def test_a_cell_is_finished_when_trained_and_evaluated_to_the_end(sweep: Path) -
     assert str(look(cell)) == "new"
     commit(cell)
     assert str(look(cell)) == "at step 0"
-    (cell.folder / CHECKPOINTS / "10").mkdir(parents=True)
-    (cell.folder / CHECKPOINTS / "20.orbax-checkpoint-tmp").mkdir()
+    (cell.folder.checkpoints / "10").mkdir(parents=True)
+    (cell.folder.checkpoints / "20.orbax-checkpoint-tmp").mkdir()
     assert str(look(cell)) == "at step 10"
-    (cell.folder / CHECKPOINTS / "20").mkdir()
+    (cell.folder.checkpoints / "20").mkdir()
     assert str(look(cell)) == "trained; to evaluate: 10, 20"
     evaluate(cell, [10])
     evaluate(cell, [20], episodes=1)  # Fewer than are asked for.
@@ -221,7 +225,7 @@ def test_a_sweep_does_what_is_missing_and_nothing_twice(sweep: Path) -> None:
     assert run(cells, runner)[0] == 0
     assert runner.ran == []
 
-    (cells[1].folder / "evaluations.jsonl").unlink()
+    (cells[1].folder.path / "evaluations.jsonl").unlink()
     assert run(cells, runner)[0] == 0
     assert runner.ran == [f"evaluate {cells[1].name}"]
 
@@ -320,15 +324,15 @@ def test_a_sweep_on_a_bucket(sweep: Path, bucket: str) -> None:
     assert f"error: out of luck (see {bucket}/out/{LOGS}/{log})" in said
     assert b"out of luck" in (files.read(f"{bucket}/out/{LOGS}", log).data or b"")
     # What the sweep says to report finds its cells and nothing else.
-    found = find_folders(f"{bucket}/out/*", holding=RUN_FILE)
-    assert found == sorted(each.folder for each in cells)
+    found = find_runs(f"{bucket}/out/*")
+    assert found == sorted((each.folder for each in cells), key=str)
 
 
 def test_progress_is_read_from_the_last_whole_record(sweep: Path) -> None:
     cell = cells_of(sweep)[0]
     assert logged_step(cell) == 0
-    cell.folder.mkdir(parents=True)
-    file = cell.folder / METRICS_FILE
+    cell.folder.path.mkdir(parents=True)
+    file = cell.folder.path / METRICS_FILE
     file.write_text('{"step": 5, "loss": 1}\n' * 9000 + '{"step": 10}\n{"step": 15')
     assert logged_step(cell) == 10
 
@@ -447,8 +451,11 @@ def test_a_real_cell(sweep: Path) -> None:
     assert look(cell).stage == "finished"
     # What was trained is what was foreseen.
     assert read_run(cell.folder).config == cell.config
-    assert [each.step for each in read_evaluations(cell.folder)] == [10, 20]
-    log = cell.folder.parent / LOGS / f"{cell.name}.log"
+    assert [each.step for each in read_evaluations(cell.folder)] == [
+        10,
+        20,
+    ]
+    log = cell.folder.path.parent / LOGS / f"{cell.name}.log"
     said = log.read_text()
     assert "trained to step 20" in said
     assert command.execute(output) == 0

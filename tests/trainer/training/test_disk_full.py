@@ -16,7 +16,7 @@ import pytest
 
 from tests.runs import final_params
 from tests.stores import write_store
-from trainer.runs.folder import METRICS_FILE, RUN_FILE, read_lines
+from trainer.runs.folder import METRICS_FILE, RUN_FILE, RunFolder
 
 TOML = """
 dataset = "pointmaze-medium-navigate"
@@ -75,7 +75,7 @@ def train(data: Path, out: Path, *, steps: int, room: int = -1) -> tuple[int, st
 
 
 def steps_logged(out: Path) -> list[int]:
-    return [line["step"] for line in read_lines(out / METRICS_FILE)]
+    return [line["step"] for line in RunFolder.open(out).read_lines(METRICS_FILE)]
 
 
 def test_the_last_good_checkpoint_outlives_a_full_disk(

@@ -16,8 +16,8 @@ import pytest
 
 from tests.runs import final_params
 from tests.stores import write_store
-from trainer.runs.checkpoints import Checkpoints
-from trainer.runs.folder import CHECKPOINTS, METRICS_FILE, read_lines
+from trainer.runs.checkpoints import CheckpointReader
+from trainer.runs.folder import CHECKPOINTS, METRICS_FILE, RunFolder
 
 # Saves are many and updates few, so that most kills fall into a save.
 TOML = """
@@ -48,7 +48,7 @@ def latest(out: Path) -> int:
     """The last step that is committed, by what a reader sees; 0 for none."""
     if not (out / CHECKPOINTS).is_dir():
         return 0
-    checkpoints = Checkpoints(out)
+    checkpoints = CheckpointReader(RunFolder.open(out))
     try:
         for step in checkpoints.steps():
             # Whole: it can be read what run it is of, and all that acting needs.
@@ -61,7 +61,7 @@ def latest(out: Path) -> int:
 
 
 def steps_logged(out: Path) -> list[int]:
-    return [line["step"] for line in read_lines(out / METRICS_FILE)]
+    return [line["step"] for line in RunFolder.open(out).read_lines(METRICS_FILE)]
 
 
 def train_and_kill(command: list[str], out: Path, *, after_s: float) -> bool:
@@ -120,7 +120,10 @@ def check(store: Path, folder: Path, *, steps: int, kills: int) -> None:
     for ours, theirs in zip(one, other, strict=True):
         np.testing.assert_array_equal(ours, theirs)
     losses = [
-        [(line["step"], line["loss"]) for line in read_lines(out / METRICS_FILE)]
+        [
+            (line["step"], line["loss"])
+            for line in RunFolder.open(out).read_lines(METRICS_FILE)
+        ]
         for out in (killed, straight)
     ]
     assert losses[0] == losses[1]

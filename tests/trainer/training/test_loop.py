@@ -21,13 +21,17 @@ from tests.stores import write_store
 from trainer import errors
 from trainer.agents.vast_config import VASTConfig
 from trainer.config import Config, TrainerConfig
+from trainer.data.feed import BatchSource, make_feed
 from trainer.data.table import RowTable, load_table
 from trainer.errors import StorageError
+from trainer.parallel.mesh import make_mesh
 from trainer.parallel.mesh_shape import MeshConfig
-from trainer.runs.checkpoints import Checkpoints
-from trainer.runs.folder import METRICS_FILE, read_lines
+from trainer.runs.checkpoints import CheckpointReader, CheckpointWriter
+from trainer.runs.folder import METRICS_FILE, RunFolder
 from trainer.runs.run import Run, describe_run
-from trainer.training import loop
+from trainer.step.state import init_state
+from trainer.training import loop, session
+from trainer.training.session import check_folder
 
 QUIET = Console(quiet=True)
 CONFIG = Config(
@@ -68,18 +72,19 @@ def whole(
     folder = tmp_path_factory.mktemp("whole")
     profile = str(folder.parent / f"{folder.name}-profile")
     run = make_run(store, table)
-    assert loop.train(run, table, folder, console=QUIET, profile=profile) == 40
+    assert (
+        loop.train(run, table, RunFolder.open(folder), console=QUIET, profile=profile)
+        == 40
+    )
     return folder
 
 
 def fresh(run: Run, table: RowTable) -> tuple[Any, Any]:
     """State and feed of a run before its first update."""
-    state = loop.init_state(
-        run.agent(),
-        loop.sharding.make_mesh(run.config.mesh, seeds=2, batch_size=8),
-        (0, 1),
+    state = init_state(
+        run.agent(), make_mesh(run.config.mesh, seeds=2, batch_size=8), (0, 1)
     )
-    source = loop.BatchSource(
+    source = BatchSource(
         table,
         run.agent().sampler,
         seeds=(0, 1),
@@ -87,19 +92,21 @@ def fresh(run: Run, table: RowTable) -> tuple[Any, Any]:
         steps=40,
         gather=False,
     )
-    return state, loop.make_feed(source, run.config.feed, updates_per_call=5)
+    return state, make_feed(source, run.config.feed, updates_per_call=5)
 
 
 def everything(folder: Path, run: Run, table: RowTable, step: int) -> list[np.ndarray]:
     """Every array a checkpoint holds."""
     like, feed = fresh(run, table)
-    state = Checkpoints(folder).restore(step, like, feed, updates_per_call=5)
+    state = CheckpointReader(RunFolder.open(folder)).restore(
+        step, like, feed, updates_per_call=5
+    )
     assert feed.get_state() == {"next_index": step // 5}
     return [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
 
 
 def test_metrics_are_logged_per_seed(whole: Path) -> None:
-    lines = read_lines(whole / METRICS_FILE)
+    lines = RunFolder.open(whole).read_lines(METRICS_FILE)
     assert [(line["step"], line["seed"]) for line in lines] == [
         (step, seed) for step in (10, 20, 30, 40) for seed in (0, 1)
     ]
@@ -120,16 +127,16 @@ def test_resume_is_bit_exact(
     whole: Path, store: Store, table: RowTable, tmp_path: Path
 ) -> None:
     half = make_run(store, table, steps=20)
-    loop.train(half, table, tmp_path, console=QUIET)
-    assert Checkpoints(tmp_path).steps() == [20]
+    loop.train(half, table, RunFolder.open(tmp_path), console=QUIET)
+    assert CheckpointReader(RunFolder.open(tmp_path)).steps() == [20]
     run = make_run(store, table)
-    loop.train(run, table, tmp_path, console=QUIET)
+    loop.train(run, table, RunFolder.open(tmp_path), console=QUIET)
     one, other = (everything(folder, run, table, 40) for folder in (whole, tmp_path))
     assert len(one) > 50
     for a, b in zip(one, other, strict=True):
         np.testing.assert_array_equal(a, b)
     losses = [
-        [line["loss"] for line in read_lines(folder / METRICS_FILE)]
+        [line["loss"] for line in RunFolder.open(folder).read_lines(METRICS_FILE)]
         for folder in (whole, tmp_path)
     ]
     assert losses[0] == losses[1]
@@ -144,14 +151,16 @@ def test_what_is_saved_is_the_state_of_that_step(
     later = jax.jit(
         lambda state: jax.tree.map(lambda leaf: leaf + 1, state), donate_argnums=0
     )
-    checkpoints = Checkpoints(tmp_path, writable=True)
+    checkpoints = CheckpointWriter(RunFolder.open(tmp_path))
     for step in (10, 20):  # The second save uses the memory of the first.
         checkpoints.save(step, state, feed, run)
         for _ in range(3):
             state = later(state)
     checkpoints.close()
     for step in (10, 20):
-        saved = Checkpoints(tmp_path).restore(step, state, feed, updates_per_call=5)
+        saved = CheckpointReader(RunFolder.open(tmp_path)).restore(
+            step, state, feed, updates_per_call=5
+        )
         for leaf, before in zip(jax.tree.leaves(saved), first, strict=True):
             calls = 3 * (step // 10 - 1)
             np.testing.assert_allclose(
@@ -163,17 +172,17 @@ def test_calls_of_another_size_go_on_with_the_same_batches(
     store: Store, table: RowTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[Any] = []
-    to_mesh = loop._to_mesh
+    to_mesh = session._to_mesh
 
     def note(values: Any, placed: Any) -> Any:
         sent.append(values)
         return to_mesh(values, placed)
 
-    monkeypatch.setattr(loop, "_to_mesh", note)
+    monkeypatch.setattr(session, "_to_mesh", note)
 
     def train(folder: str, **changes: int) -> None:
         run = make_run(store, table, **changes)
-        loop.train(run, table, tmp_path / folder, console=QUIET)
+        loop.train(run, table, RunFolder.open(tmp_path / folder), console=QUIET)
 
     def batches() -> list[np.ndarray]:
         """Every batch since the last time: ``[updates, Q, B, ...]`` each."""
@@ -194,7 +203,7 @@ def test_calls_of_another_size_go_on_with_the_same_batches(
         np.testing.assert_array_equal(ours, theirs)
     params = []
     for folder in ("unbroken", "changed"):
-        checkpoints = Checkpoints(tmp_path / folder)
+        checkpoints = CheckpointReader(RunFolder.open(tmp_path / folder))
         agent = make_run(store, table).agent()
         params.append(checkpoints.restore_params(40, agent, seeds=2))
         checkpoints.close()
@@ -208,11 +217,13 @@ def test_what_is_not_sent_on_purpose_is_refused(
 ) -> None:
     # Nor can a later call be traced anew: the loop calls what it has compiled, which
     # refuses other shapes and types. All other tests here pass under the guard.
-    monkeypatch.setattr(loop, "_to_mesh", lambda values, placed: values)
+    monkeypatch.setattr(session, "_to_mesh", lambda values, placed: values)
     with pytest.raises(
         jax.errors.JaxRuntimeError, match="Disallowed host-to-device transfer"
     ):
-        loop.train(make_run(store, table), table, tmp_path, console=QUIET)
+        loop.train(
+            make_run(store, table), table, RunFolder.open(tmp_path), console=QUIET
+        )
     with (
         loop._only_sent_on_purpose(),
         pytest.raises(jax.errors.JaxRuntimeError, match="Disallowed"),
@@ -228,16 +239,16 @@ def test_the_call_and_what_is_kept_are_as_configured(
     class EnoughError(Exception):
         pass
 
-    def keep(folder: Any, **given: Any) -> Checkpoints:
+    def keep(folder: RunFolder, **given: Any) -> CheckpointWriter:
         asked.update(given)
-        return Checkpoints(folder, **given)
+        return CheckpointWriter(folder, **given)
 
     def make(agent: Any, mesh: Any, **given: Any) -> Any:
         asked.update(given)
         raise EnoughError
 
-    monkeypatch.setattr(loop, "Checkpoints", keep)
-    monkeypatch.setattr(loop, "make_train_call", make)
+    monkeypatch.setattr(session, "CheckpointWriter", keep)
+    monkeypatch.setattr(session, "make_train_call", make)
     run = make_run(
         store,
         table,
@@ -247,11 +258,10 @@ def test_the_call_and_what_is_kept_are_as_configured(
         keep_every=40,
     )
     with pytest.raises(EnoughError):
-        loop.train(run, table, tmp_path, console=QUIET)
+        loop.train(run, table, RunFolder.open(tmp_path), console=QUIET)
     assert asked == {
         "keep": 2,
         "keep_every": 40,
-        "writable": True,
         "seeds": 2,
         "microbatches": 4,
     }
@@ -261,7 +271,10 @@ def test_a_finished_run_started_again_changes_nothing(
     whole: Path, store: Store, table: RowTable
 ) -> None:
     before = (whole / METRICS_FILE).read_text()
-    assert loop.train(make_run(store, table), table, whole, console=QUIET) == 40
+    assert (
+        loop.train(make_run(store, table), table, RunFolder.open(whole), console=QUIET)
+        == 40
+    )
     assert (whole / METRICS_FILE).read_text() == before
 
 
@@ -272,7 +285,7 @@ def test_a_step_within_a_call_of_another_size_is_refused(
     shutil.rmtree(tmp_path / "checkpoints" / "40")
     run = make_run(store, table, updates_per_call=8, log_every=8, checkpoint_every=40)
     with pytest.raises(DataFormatError, match=r"step 20 lies within such a call; exp"):
-        loop.train(run, table, tmp_path, console=QUIET)
+        loop.train(run, table, RunFolder.open(tmp_path), console=QUIET)
 
 
 def test_sigterm_saves_and_says_so(
@@ -281,19 +294,19 @@ def test_sigterm_saves_and_says_so(
     run = make_run(store, table, steps=1_000_000)
 
     def stop() -> None:
-        while not read_lines(tmp_path / METRICS_FILE):
+        while not RunFolder.open(tmp_path).read_lines(METRICS_FILE):
             time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGTERM)
 
     thread = threading.Thread(target=stop)
     thread.start()
     with pytest.raises(errors.PreemptedError, match="run the same command to go on"):
-        loop.train(run, table, tmp_path, console=QUIET)
+        loop.train(run, table, RunFolder.open(tmp_path), console=QUIET)
     thread.join()
-    step = Checkpoints(tmp_path).latest()
+    step = CheckpointReader(RunFolder.open(tmp_path)).latest()
     assert step is not None
     assert 10 <= step < 1_000_000
-    assert read_lines(tmp_path / METRICS_FILE)[-1]["step"] == step
+    assert RunFolder.open(tmp_path).read_lines(METRICS_FILE)[-1]["step"] == step
 
 
 def test_another_run_is_refused_and_nothing_is_lost(
@@ -301,7 +314,7 @@ def test_another_run_is_refused_and_nothing_is_lost(
 ) -> None:
     other = make_run(store, table, batch_size=16)
     with pytest.raises(DataFormatError, match=r"trainer\.batch_size: 8 before, 16 now"):
-        loop.train(other, table, whole, console=QUIET)
+        loop.train(other, table, RunFolder.open(whole), console=QUIET)
     run = make_run(store, table)
     deeper = dataclasses.replace(
         run,
@@ -310,32 +323,36 @@ def test_another_run_is_refused_and_nothing_is_lost(
         ),
     )
     with pytest.raises(DataFormatError, match=r"agent\.depth: 1 before, 3 now"):
-        loop.train(deeper, table, whole, console=QUIET)
+        loop.train(deeper, table, RunFolder.open(whole), console=QUIET)
     moved = dataclasses.replace(run, fingerprint="other")
     with pytest.raises(DataFormatError, match="was trained on data"):
-        loop.train(moved, table, whole, console=QUIET)
+        loop.train(moved, table, RunFolder.open(whole), console=QUIET)
     assert json.loads((whole / "run.json").read_text())["fingerprint"] != "other"
-    assert Checkpoints(whole).steps() == [20, 40]
+    assert CheckpointReader(RunFolder.open(whole)).steps() == [20, 40]
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(
     store: Store, table: RowTable, tmp_path: Path
 ) -> None:
     run = make_run(store, table)
-    loop.train(make_run(store, table, steps=20), table, tmp_path, console=QUIET)
+    loop.train(
+        make_run(store, table, steps=20), table, RunFolder.open(tmp_path), console=QUIET
+    )
     poisoned = dataclasses.replace(table, rewards=table.rewards * np.nan)
     with pytest.raises(
         errors.TrainingDivergedError,
         match=r"critic_loss.*between steps 20 and 30.*good checkpoint is step 20",
     ):
-        loop.train(run, poisoned, tmp_path, console=QUIET)
-    assert Checkpoints(tmp_path).steps() == [20]
+        loop.train(run, poisoned, RunFolder.open(tmp_path), console=QUIET)
+    assert CheckpointReader(RunFolder.open(tmp_path)).steps() == [20]
 
 
 def test_values_above_all_returns_stop_the_run(
     store: Store, table: RowTable, tmp_path: Path
 ) -> None:
-    loop.train(make_run(store, table, steps=20), table, tmp_path, console=QUIET)
+    loop.train(
+        make_run(store, table, steps=20), table, RunFolder.open(tmp_path), console=QUIET
+    )
     run = make_run(store, table, steps=200, max_over_estimation=0.0)
     assert run.facts.return_range(0.99) == pytest.approx((-100, 0))
     # Rewards that the facts know nothing of drive values up, to no end.
@@ -345,8 +362,8 @@ def test_values_above_all_returns_stop_the_run(
         match=r"critic .* far above any return, 0 at most, between steps \d+ and \d+; "
         r"the last good checkpoint is step 20 .*trainer\.max_over_estimation",
     ):
-        loop.train(run, risen, tmp_path, console=QUIET)
-    assert Checkpoints(tmp_path).steps() == [20]
+        loop.train(run, risen, RunFolder.open(tmp_path), console=QUIET)
+    assert CheckpointReader(RunFolder.open(tmp_path)).steps() == [20]
 
 
 def test_store_of_another_data_set_is_refused(store: Store, table: RowTable) -> None:
@@ -364,23 +381,23 @@ def test_a_mesh_that_is_refused_makes_no_folder(
     )
     out = tmp_path / "run"
     with pytest.raises(ValueError, match="8 devices there are, got seed=1, data=3"):
-        loop.train(wrong, table, out, console=QUIET)
+        loop.train(wrong, table, RunFolder.open(out), console=QUIET)
     assert not out.exists()
 
 
 def test_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(DataFormatError, match="not empty and holds no run"):
-        loop.check_folder(tmp_path)
+        check_folder(RunFolder.open(tmp_path))
 
 
 def test_folder_of_a_start_that_was_cut_short_is_taken(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "run.json.__lock").touch()
-    loop.check_folder(tmp_path)
+    check_folder(RunFolder.open(tmp_path))
     (tmp_path / "checkpoints" / "mine").touch()
     with pytest.raises(DataFormatError, match="not empty and holds no run"):
-        loop.check_folder(tmp_path)
+        check_folder(RunFolder.open(tmp_path))
 
 
 def test_a_checkpoint_that_cannot_be_read_is_named(
@@ -393,6 +410,6 @@ def test_a_checkpoint_that_cannot_be_read_is_named(
         file = tmp_path / "checkpoints" / "40" / item / "metadata"
         file.write_text("")
         with pytest.raises(StorageError, match=said):
-            loop.train(run, table, tmp_path, console=QUIET)
+            loop.train(run, table, RunFolder.open(tmp_path), console=QUIET)
     shutil.rmtree(tmp_path / "checkpoints" / "40")
-    assert loop.train(run, table, tmp_path, console=QUIET) == 60
+    assert loop.train(run, table, RunFolder.open(tmp_path), console=QUIET) == 60

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
-from trainer.runs.folder import METRICS_FILE, TENSORBOARD, read_lines
+from trainer.runs.folder import METRICS_FILE, TENSORBOARD, RunFolder
 from trainer.training.metrics_writer import MetricsWriter
 
 ROOM = 4096
@@ -35,7 +35,7 @@ def events(folder: Path) -> Iterator[Event]:
 
 
 def test_tensorboard_is_given_what_is_finite(tmp_path: Path) -> None:
-    writer = MetricsWriter(tmp_path, resume_step=4)
+    writer = MetricsWriter(RunFolder.open(tmp_path), resume_step=4)
     writer.write([record(6, time_s=2, bad=math.nan)])
     # There at once, should the process be killed.
     _, start, scalars = events(tmp_path)
@@ -51,7 +51,7 @@ def test_tensorboard_is_given_what_is_finite(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_an_error_whatever_it_hits_first(tmp_path: Path) -> None:
-    writer = MetricsWriter(tmp_path, resume_step=0)
+    writer = MetricsWriter(RunFolder.open(tmp_path), resume_step=0)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (ROOM, before[1]))
     try:
@@ -67,17 +67,17 @@ def test_a_full_disk_is_an_error_whatever_it_hits_first(tmp_path: Path) -> None:
 def test_records_of_updates_done_again_go_at_once_or_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / METRICS_FILE
+    folder, path = RunFolder.open(tmp_path), tmp_path / METRICS_FILE
     path.write_text("".join(json.dumps(record(step)) + "\n" for step in (2, 4, 6)))
     replace = Path.replace
 
     def seen_before(shortened: Path, target: Path) -> Path:
-        assert [line["step"] for line in read_lines(path)] == [2, 4, 6]
+        assert [line["step"] for line in folder.read_lines(METRICS_FILE)] == [2, 4, 6]
         return replace(shortened, target)
 
     monkeypatch.setattr(Path, "replace", seen_before)
-    MetricsWriter(tmp_path, resume_step=4).close()
-    assert [line["step"] for line in read_lines(path)] == [2, 4]
+    MetricsWriter(folder, resume_step=4).close()
+    assert [line["step"] for line in folder.read_lines(METRICS_FILE)] == [2, 4]
     assert sorted(each.name for each in tmp_path.iterdir()) == [
         METRICS_FILE,
         TENSORBOARD,

@@ -1,0 +1,268 @@
+"""What a run is trained with, put together and taken apart again.
+
+Everything that can be refused is refused here, before the first update: another run in
+the folder, a mesh that cannot be, processes that differ.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import grain
+import jax
+from etils import epath
+from jax.sharding import Mesh
+from rich.console import Console
+
+from pipeline.store.errors import DataFormatError
+from trainer.agents.base import Agent
+from trainer.data.block_window import ResidentRows
+from trainer.data.feed import BatchSource, gather_on_device, make_feed
+from trainer.data.table import RowTable
+from trainer.errors import StorageError
+from trainer.parallel import agreement
+from trainer.parallel.mesh import (
+    batch_sharding,
+    local_part,
+    make_mesh,
+    replicated,
+)
+from trainer.runs.checkpoints import CheckpointWriter, check_same_run
+from trainer.runs.folder import CHECKPOINTS, RUN_FILE, RunFolder
+from trainer.runs.run import Run, write_run
+from trainer.step.call import TrainCall, make_train_call
+from trainer.step.state import TrainState, init_state, step_of
+from trainer.training.metrics import Json
+from trainer.training.metrics_writer import MetricsWriter
+
+
+@dataclass(frozen=True)
+class Session:
+    """A run, its folder and its devices, from the first update to the last.
+
+    Attributes:
+        run: What is trained.
+        mesh: Devices.
+        call: Training call, not compiled.
+        rows: Rows to gather from on the devices; None where the host gathers.
+        feed: Batches of one call after another, from the next step on.
+        checkpoints: Of the run's folder.
+        records: Where figures go; None in all processes but the first.
+        folder: RUN.
+    """
+
+    run: Run
+    mesh: Mesh
+    call: TrainCall
+    rows: Any
+    feed: grain.DatasetIterator
+    checkpoints: CheckpointWriter
+    records: MetricsWriter | None
+    folder: RunFolder
+
+    def next_batches(self) -> Any:
+        """Draws the batches of the next call and sends them to the devices."""
+        return _to_mesh(next(self.feed), batch_sharding(self.mesh))
+
+    def record(self, records: list[Json]) -> None:
+        """Writes records of a log point, if this process is the one that does."""
+        if self.records is not None:
+            with _writing(self.folder):
+                self.records.write(records)
+
+    def save(self, step: int, state: TrainState) -> None:
+        """Starts saving a step, unless it is there. Waits for nothing but records.
+
+        Raises:
+            StorageError: If this step, or the one before, cannot be written.
+        """
+        if self.records is not None:
+            with _writing(self.folder):
+                self.records.sync()  # No step is there without the records up to it.
+        if step not in self.checkpoints.steps():
+            self.checkpoints.save(step, state, self.feed, self.run)
+
+    def close(self) -> None:
+        """Closes records and checkpoints, which waits for saves.
+
+        Raises:
+            StorageError: If something cannot be written, and none has said so before.
+        """
+        try:
+            if self.records is not None:
+                with _writing(self.folder):
+                    self.records.close()
+        finally:
+            self.checkpoints.close()
+
+
+def open_session(
+    run: Run, rows: RowTable | ResidentRows, folder: RunFolder, *, console: Console
+) -> tuple[Session, TrainState]:
+    """Puts together what a run is trained with, from its latest checkpoint if any.
+
+    All processes of a run must call this.
+
+    Args:
+        run: What to train.
+        rows: Of its task.
+        folder: RUN; made if it does not exist.
+        console: For who is there, and where training goes on.
+
+    Returns:
+        The session, to be closed, and the state of the step it starts from.
+
+    Raises:
+        DataFormatError: If the folder holds another run.
+        HostsError: If processes differ.
+        StorageError: If what is there cannot be read, or the run cannot be written.
+    """
+    config = run.config.trainer
+    seeds = tuple(config.seed_range)
+
+    # What is refused is refused before anything is built.
+    agreement.check_alike(run.to_json())
+    agent = run.agent()
+    mesh = make_mesh(
+        run.config.mesh,
+        seeds=config.seeds,
+        batch_size=config.batch_size,
+        microbatches=config.microbatches,
+    )
+    agreement.check_one_folder(folder.path / RUN_FILE)
+    checkpoints = CheckpointWriter(
+        folder, keep=config.keep_checkpoints, keep_every=config.keep_every
+    )
+    latest = checkpoints.latest()
+    agreement.check_alike({"the latest checkpoint": latest})
+    if latest is not None:
+        where = f"{checkpoints.folder}/{latest}"
+        check_same_run(checkpoints.read_run(latest), run, where=where)
+
+    state = init_state(agent, mesh, seeds)
+    call = make_train_call(
+        agent, mesh, seeds=config.seeds, microbatches=config.microbatches
+    )
+    feed, rows_on_mesh = _open_feed(run, agent, rows, mesh, console)
+
+    if latest is not None:
+        state = checkpoints.restore(
+            latest, state, feed, updates_per_call=config.updates_per_call
+        )
+        console.print(f"going on from the checkpoint of step {latest}")
+    elif folder.exists():
+        console.print("an earlier start here reached no checkpoint: starting anew")
+    checkpoints.prepare(state)
+    records: MetricsWriter | None = None
+    if agreement.is_primary():
+        with _writing(folder):
+            write_run(folder, run)
+            records = MetricsWriter(folder, resume_step=step_of(state))
+    session = Session(run, mesh, call, rows_on_mesh, feed, checkpoints, records, folder)
+    return session, state
+
+
+def check_folder(folder: RunFolder) -> None:
+    """Refuses a folder that holds something else than this run.
+
+    Args:
+        folder: RUN, as given.
+
+    Raises:
+        DataFormatError: If it is a file, or a folder of something else.
+    """
+    path = folder.path
+    if path.is_file():
+        raise DataFormatError(
+            f"{path}: expected a folder for the run, found a file; give another --out"
+        )
+    if (
+        path.is_dir()
+        and not folder.exists()
+        and not all(_left_by_a_start(file) for file in path.iterdir())
+    ):
+        raise DataFormatError(
+            f"{path}: is not empty and holds no run; give another --out"
+        )
+
+
+def _left_by_a_start(path: epath.Path) -> bool:
+    """Whether it is there before run.json is: a start may be killed in between."""
+    if path.name == CHECKPOINTS:
+        return path.is_dir() and not any(path.iterdir())
+    return path.name.startswith(RUN_FILE)  # It is written beside its place first.
+
+
+def _open_feed(
+    run: Run,
+    agent: Agent[Any],
+    rows: RowTable | ResidentRows,
+    mesh: Mesh,
+    console: Console,
+) -> tuple[grain.DatasetIterator, Any]:
+    """This process's part of all batches, and rows on the devices to gather from."""
+    config = run.config.trainer
+    seeds = tuple(config.seed_range)
+    part = local_part(mesh, seeds=config.seeds, batch_size=config.batch_size)
+    on_device = gather_on_device(run.config.feed, rows)
+    source = BatchSource(
+        rows,
+        agent.sampler,
+        seeds=seeds,
+        batch_size=config.batch_size,
+        steps=config.steps,
+        gather=not on_device,
+        part=part,
+    )
+    feed = make_feed(source, run.config.feed, updates_per_call=config.updates_per_call)
+    # The source has refused a device for what is not all in memory.
+    rows_on_mesh = (
+        _to_mesh((rows.observations, rows.actions), replicated(mesh))
+        if on_device and isinstance(rows, RowTable)
+        else None
+    )
+    console.print(
+        f"{len(jax.devices())} {jax.devices()[0].platform} device(s) of "
+        f"{jax.process_count()} process(es), mesh {dict(mesh.shape)}; rows are "
+        f"gathered on the {'device' if on_device else 'host'}, {_describe_rows(rows)}"
+    )
+    held, rows_held = part
+    for line in agreement.introduce(
+        f"seeds {seeds[held][0]} to {seeds[held][-1]}, rows {rows_held.start} to "
+        f"{rows_held.stop - 1} of each batch"
+    ):
+        console.print(line)
+    return feed, rows_on_mesh
+
+
+def _describe_rows(rows: RowTable | ResidentRows) -> str:
+    if isinstance(rows, RowTable):
+        return "all of them in memory"
+    schedule = rows.schedule
+    return (
+        f"{schedule.resident} of {schedule.blocks} blocks in memory "
+        f"({rows.nbytes / 2**20:,.0f} MiB), one changed every {schedule.swap_every} "
+        "steps"
+    )
+
+
+def _to_mesh(values: Any, placed: jax.sharding.NamedSharding) -> Any:
+    """Sends what this process holds of each array to its devices."""
+    if jax.process_count() == 1:
+        return jax.device_put(values, placed)
+    return jax.tree.map(
+        lambda value: jax.make_array_from_process_local_data(placed, value), values
+    )
+
+
+@contextmanager
+def _writing(folder: RunFolder) -> Iterator[None]:
+    """Says what it was that could not be written."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"{folder}: the run's metrics could not be written ({error}). Make room "
+            "there, then run the same command to go on from the latest checkpoint"
+        ) from error
