@@ -15,6 +15,7 @@ import numpy as np
 from etils import epath
 from rich.console import Console
 
+from pipeline.output import say
 from pipeline.store import files
 from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.reader import Store
@@ -151,17 +152,18 @@ def inspect_subgoals(
         ERRORS_FILE: charts.to_png(error_chart(comparison, drawn, K)),
     }
     summary: Any = report["summary"]
-    console.print(
+    say(
+        console,
         f"step {step:,}, seed {seed}: {summary['compared']:,} of {summary['steps']:,} "
         f"sub-goals compared, {summary['mean_horizon']:.1f} steps ahead on average; "
         f"off by {summary['mean_relative_error']:.2f} standard deviations, and by "
-        f"{summary['mean_relative_change']:.2f} if nothing moved"
+        f"{summary['mean_relative_change']:.2f} if nothing moved",
     )
     try:
         report["frames"], pictures = _draw(run, store, traces[0], step, inspection)
         written |= pictures
     except (NoBackendError, EvaluationError, DataFormatError) as error:
-        console.print(f"no picture of the scene: {error}", soft_wrap=True)
+        say(console, f"no picture of the scene: {error}")
     text = json.dumps(report, indent=1, allow_nan=False) + "\n"
     # Last: what it tells of is there then.
     for name, data in {**written, JSON_FILE: text.encode()}.items():

@@ -19,6 +19,7 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from pipeline.output import say
 from pipeline.store import files
 from pipeline.store.units import format_duration
 from trainer.errors import EXIT_FAILED, EXIT_PREEMPTED
@@ -160,15 +161,13 @@ def run_sweep(
         for cell, state in zip(cells, states, strict=True)
         if state.stage != "finished"
     ]
-    console.print(f"{len(cells)} cells, {len(cells) - len(waiting)} of them finished")
+    say(console, f"{len(cells)} cells, {len(cells) - len(waiting)} of them finished")
     failures: list[tuple[Cell, str]] = []
     with _progress(console) as bar:
         task = bar.add_task("", total=sum(_updates_left(*each) for each in waiting))
         for index, (cell, state) in enumerate(waiting):
             bar.update(task, description=f"{index + 1}/{len(waiting)} {cell.name}")
-            console.print(
-                f"[{index + 1}/{len(waiting)}] {cell.name}: {state}", markup=False
-            )
+            say(console, f"[{index + 1}/{len(waiting)}] {cell.name}: {state}")
             started, updates = clock.now(), _updates_left(cell, state)
             before = bar.tasks[0].completed
 
@@ -180,26 +179,27 @@ def run_sweep(
 
             problem = _finish(cell, state, runner, tick)
             if problem == _STOPPED:
-                console.print("stopped; run the same command to go on")
+                say(console, "stopped; run the same command to go on")
                 return EXIT_PREEMPTED
             bar.update(task, completed=before + updates)
             seconds = clock.now() - started
             if problem is not None:
                 failures.append((cell, problem))
-                console.print(f"  failed: {problem}", markup=False)
+                say(console, f"  failed: {problem}")
                 continue
             clock.add(cell, updates, seconds)
             left = clock.left_s(
                 [(c, _updates_left(c, s)) for c, s in waiting[index + 1 :]]
             )
-            console.print(
+            say(
+                console,
                 f"  done in {format_duration(seconds)}"
-                + (f"; about {format_duration(left)} left" if left else "")
+                + (f"; about {format_duration(left)} left" if left else ""),
             )
     if failures:
-        console.print(f"{len(failures)} of {len(cells)} cells failed:")
+        say(console, f"{len(failures)} of {len(cells)} cells failed:")
         for cell, problem in failures:
-            console.print(f"  {cell.name}: {problem}", markup=False)
+            say(console, f"  {cell.name}: {problem}")
         return EXIT_FAILED
     return 0
 
