@@ -369,13 +369,13 @@ def read_toml(path: Path, *, missing: str) -> Json:
         Its tables.
 
     Raises:
-        ConfigError: If it is missing or no TOML.
+        ConfigError: If it is missing, a folder or no TOML.
     """
     try:
         return tomllib.loads(path.read_text())
-    except FileNotFoundError as error:
+    except (FileNotFoundError, IsADirectoryError) as error:
         raise ConfigError(f"{path}: {missing}") from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not TOML: {error}") from error
 
 

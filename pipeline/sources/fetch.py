@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from pipeline.sources import npz
+from pipeline.sources.options import MIRROR
 from pipeline.store.errors import DataFormatError, UsageError
 
 PARTIAL = ".partial"
@@ -47,10 +48,12 @@ def look_up(url: str) -> Remote:
         What the server says of it.
 
     Raises:
-        UsageError: If the server has no such file.
+        UsageError: If that is no address, or the server has no such file.
         ConnectionError: If the server cannot be reached.
         DataFormatError: If it does not announce the size.
     """
+    if "://" not in url:
+        raise UsageError(f"--mirror: expected an address such as {MIRROR}, got {url}")
     request = urllib.request.Request(url, method="HEAD")
     with _reached(url), urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
         length = answer.headers.get("Content-Length")

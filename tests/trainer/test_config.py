@@ -82,6 +82,11 @@ def test_task_and_file_must_exist(tmp_path: Path) -> None:
     with pytest.raises(errors.ConfigError, match="from 1 to 5, got 6"):
         config.load(write(tmp_path, TOML), task=6)
     with pytest.raises(errors.ConfigError, match="no such configuration file"):
+        config.load(tmp_path, task=1)
+    (tmp_path / "binary.toml").write_bytes(b"\xff")
+    with pytest.raises(errors.ConfigError, match=r"binary\.toml: not TOML"):
+        config.load(tmp_path / "binary.toml", task=1)
+    with pytest.raises(errors.ConfigError, match="no such configuration file"):
         config.load(tmp_path / "none.toml", task=1)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from pipeline.output import Output
+from trainer.commands.arguments import check_counts
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -40,6 +41,7 @@ class BenchFeed:
         from pipeline.store.reader import Store
         from trainer.costs.bench_feed import bench_feed
 
+        check_counts(self, "batch_size", "updates_per_call")
         with output.progress.status("measuring") as status:
             report = bench_feed(
                 Store(self.store),

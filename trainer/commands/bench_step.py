@@ -9,6 +9,7 @@ import tyro
 
 from pipeline.output import Output
 from pipeline.store.errors import UsageError
+from trainer.commands.arguments import check_counts
 
 # Columns of a table of figures: wrapped, they would not be read.
 _LEAST_WIDTH = 140
@@ -55,12 +56,9 @@ class BenchStep:
 
         from trainer.costs.bench_step import bench_step, table_of
 
-        for name in ("updates", "updates_per_call"):
-            if getattr(self, name) < 1:
-                raise UsageError(
-                    f"--{name.replace('_', '-')}: expected at least 1, got "
-                    f"{getattr(self, name)}"
-                )
+        check_counts(
+            self, "updates", "updates_per_call", "observation_dim", "action_dim"
+        )
         with output.progress.status("measuring") as status:
             rows = bench_step(
                 self.agent,

@@ -9,6 +9,7 @@ import tyro
 
 from pipeline.output import Output, say
 from pipeline.store.errors import UsageError
+from trainer.commands.arguments import check_counts
 from trainer.costs import published
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Describe:
         from trainer import config as configuration
         from trainer.costs.describe import describe
 
+        check_counts(self, "observation_dim", "action_dim")
         config = configuration.load(self.config, task=self.task)
         observation_dim, action_dim = self._dims(config.dataset)
         out = output.results

@@ -173,6 +173,12 @@ def test_no_network_is_one_line(tmp_path, capsys):
     assert error.count("\n") == 1
 
 
+def test_a_mirror_that_is_no_address_is_one_line(tmp_path, capsys):
+    command = ["fetch", "cube-single-play", "--mirror", "rail", "--out", str(tmp_path)]
+    assert main(command) == 2
+    assert "--mirror: expected an address such as http" in capsys.readouterr().err
+
+
 def test_an_unknown_data_set_is_one_line(capsys):
     assert main(["fetch", "cube-sngle-play"]) == 2
     assert "nearest known: cube-single-play" in capsys.readouterr().err

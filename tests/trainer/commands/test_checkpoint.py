@@ -11,10 +11,12 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
+from pipeline import front_door
 from pipeline.output import Output
 from pipeline.store.errors import DataFormatError
 from tests.runs import FakeTrainer, make_run
-from trainer.commands.checkpoint import Export, Inspect
+from trainer.cli import PROGRAM
+from trainer.commands.checkpoint import Checkpoint, Export, Inspect
 from trainer.nn.networks import Params
 from trainer.runs import export
 from trainer.runs.checkpoints import CheckpointReader
@@ -135,6 +137,20 @@ def test_an_exported_file_needs_no_jax(folder: Path, tmp_path: Path) -> None:
     count, jax_loaded = done.stdout.split()
     assert int(count) > 20
     assert jax_loaded == "False"
+
+
+def test_both_commands_are_parsed() -> None:
+    parsed, _ = front_door.parse(PROGRAM, ["checkpoint", "inspect", "RUN", "--json"])
+    assert parsed == Checkpoint(Inspect("RUN", json=True))
+    line = "checkpoint export gs://b/run --step 20 --out x.safetensors --seed 4"
+    parsed, _ = front_door.parse(PROGRAM, line.split())
+    export_ = Export("gs://b/run", Path("x.safetensors"), step=20, seed=4)
+    assert parsed == Checkpoint(export_)
+    # Without a file to write, and with a seed where all are listed.
+    for wrong in ("checkpoint export RUN", "checkpoint inspect RUN --seed 3"):
+        with pytest.raises(SystemExit) as ended:
+            front_door.parse(PROGRAM, wrong.split())
+        assert ended.value.code == 2
 
 
 def test_mistakes_are_refused(folder: Path, tmp_path: Path) -> None:

@@ -17,11 +17,9 @@ import numpy as np
 import optax
 import pytest
 
-from pipeline.output import Output
 from trainer.agents.base import AgentState, Metrics
 from trainer.agents.vast import VAST
 from trainer.agents.vast_config import VASTConfig
-from trainer.commands.bench_step import BenchStep
 from trainer.costs import bench_step
 from trainer.costs.accelerators import ACCELERATORS
 from trainer.costs.flops import forward_flops
@@ -228,15 +226,6 @@ def test_waiting_for_batches_counts_and_computing_does_not() -> None:
 
     assert share(draw_s=0.03, update_s=0.01) == pytest.approx(0.75, abs=0.1)
     assert share(draw_s=0, update_s=0.01) < 0.1
-
-
-def test_numbers_are_read() -> None:
-    for wrong in ("64;128", "", "0"):
-        with pytest.raises(ValueError, match="--widths: expected"):
-            BenchStep(widths=wrong).execute(Output.silent())
-    for name in ("updates", "updates_per_call"):
-        with pytest.raises(ValueError, match=r"--updates.*: expected at least 1"):
-            BenchStep(**{name: 0}).execute(Output.silent())
 
 
 BLOCKED = """

@@ -104,6 +104,11 @@ def test_the_command_prints_tables(
     assert "NVIDIA H100 data sheet" in printed
 
 
+def test_a_dimension_below_1_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["describe", "configs/demo.toml", "--observation-dim", "0"]) == 2
+    assert "--observation-dim: expected at least 1, got 0" in capsys.readouterr().err
+
+
 def test_data_of_your_own(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "own.toml"
     path.write_text('dataset = "my-robot"\n[agent]\nwidth = 8\nname = "vast"\n')
