@@ -46,7 +46,7 @@ from trainer.nn.networks import Params
 from trainer.runs.folder import RunFolder
 from trainer.runs.run import describe_run
 from trainer.runs.success_rates import Score
-from trainer.toy import grid, neural
+from trainer.toy import grid, neural, recording
 from trainer.toy.tabular import fixed_point, one_step
 from trainer.toy.training import train
 
@@ -162,7 +162,7 @@ def grid_cell(seeds: tuple[int, ...]) -> Cell:
     table = grid.table(
         neural.DISCOUNT, recordings=neural.RECORDINGS, noise=neural.NOISE
     )
-    facts = grid.facts(table)
+    facts = recording.facts(table)
     data = grid.recorded(neural.DISCOUNT)
     optimum = fixed_point(one_step(data), data.state_count)
     cells = [(x, y) for x in range(grid.SIZE) for y in range(grid.SIZE)]

@@ -20,6 +20,8 @@ from trainer.data.horizon_windows import (
 )
 from trainer.nn.choices import Aggregation, Precision
 
+Success = Literal["ends", "mixed"]
+
 
 @dataclass(frozen=True)
 class VASTConfig(AgentSettings):
@@ -104,7 +106,7 @@ class VASTConfig(AgentSettings):
     weight_form: Literal["exp_beta", "beta_exp"] = "exp_beta"
     advantage_return: Literal["model", "data"] = "model"
     composed_gradient: bool = True
-    success: Literal["ends", "mixed"] = "ends"
+    success: Success = "ends"
     state_scaling: Literal["none", "common", "standard"] = "none"
     precision: Precision = "float32"
     rematerialise: bool = False

@@ -1,4 +1,4 @@
-"""``toy``: the 4x4 grid."""
+"""``toy``: the 4x4 grid, and a chain through its goal."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,10 +8,10 @@ from pipeline.output import Output, say
 
 @dataclass(frozen=True)
 class Toy:
-    """Solve the 4x4 grid of the paper's section 3, by table and by network.
+    """Solve the 4x4 grid of the paper's section 3, and a chain, by table and network.
 
     Attributes:
-        out: Folder for toy.png and toy.json.
+        out: Folder for toy.png, chain.png and toy.json.
         seed: Of the networks.
     """
 

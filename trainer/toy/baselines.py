@@ -29,7 +29,7 @@ from trainer.agents.fql_config import FQLConfig
 from trainer.agents.iql_config import IQLConfig
 from trainer.agents.qc_config import QCConfig
 from trainer.nn.networks import Params
-from trainer.toy import grid
+from trainer.toy import grid, recording
 from trainer.toy.neural import DISCOUNT, NOISE, RECORDINGS
 from trainer.toy.training import train
 
@@ -96,7 +96,7 @@ def train_baseline(name: str, seeds: tuple[int, ...]) -> list[BaselineResult]:
         What each seed ended with.
     """
     table = grid.table(DISCOUNT, recordings=RECORDINGS, noise=NOISE)
-    agent = make_agent(CONFIGS[name], grid.facts(table))
+    agent = make_agent(CONFIGS[name], recording.facts(table))
     trained = train([(agent, UPDATES)], table, seeds, batch_size=BATCH_SIZE)
     return [_follow(agent, params) for params in trained]
 

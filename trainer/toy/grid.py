@@ -25,9 +25,8 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.store.returns import next_solved, suffix_sums
-from trainer.agents.base import DataFacts
 from trainer.data.table import RowTable
+from trainer.toy import recording
 from trainer.toy.tabular import FiniteData
 
 Cell = tuple[int, int]
@@ -150,43 +149,13 @@ def table(discount: float, *, recordings: int = 1, noise: float = 0.0) -> RowTab
     """
     data = recorded(discount)
     cells = [(int(s) % SIZE, int(s) // SIZE) for s in data.states]
-    exact = np.tile(observe(cells), (recordings, 1))
-    blur = np.random.default_rng(0).normal(scale=noise, size=exact.shape)
-    rewards, masks = (np.tile(x, recordings) for x in (data.rewards, data.masks))
-    lengths = np.tile(data.lengths, recordings)
-    returns = suffix_sums(rewards[:, None], masks[:, None], lengths, discount=discount)
-    return RowTable(
-        observations=(exact + blur).astype(np.float32),
-        actions=np.tile(encode_moves(data.moves), (recordings, 1)),
-        rewards=rewards.astype(np.float32),
-        masks=masks.astype(np.float32),
-        returns=returns[:, 0],
-        next_solved=next_solved(masks),
-        episode_starts=np.cumsum(lengths) - lengths,
-        episode_lengths=lengths,
-        discount=discount,
+    return recording.table(
+        data,
+        observe(cells),
+        encode_moves(data.moves),
+        recordings=recordings,
+        noise=noise,
         fingerprint=f"grid-{SIZE}x{SIZE}/{discount}/{recordings}/{noise}",
-    )
-
-
-def facts(rows: RowTable) -> DataFacts:
-    """Constants of the recorded data, for agents.
-
-    Args:
-        rows: Of ``table``.
-
-    Returns:
-        The constants.
-    """
-    mean, std = rows.observations.mean(axis=0), rows.observations.std(axis=0)
-    return DataFacts(
-        observation_dim=2,
-        action_dim=2,
-        observation_mean=tuple(float(x) for x in mean),
-        observation_std=tuple(float(x) for x in std),
-        reward_min=float(rows.rewards.min()),
-        reward_max=float(rows.rewards.max()),
-        return_max=rows.best_return(),
     )
 
 

@@ -29,7 +29,7 @@ import numpy.typing as npt
 from trainer.agents.vast import VAST
 from trainer.agents.vast_config import VASTConfig
 from trainer.nn.networks import Params
-from trainer.toy import grid
+from trainer.toy import grid, recording
 from trainer.toy.training import train
 
 DISCOUNT = 0.99
@@ -88,7 +88,7 @@ def train_networks(
         What each seed ended with.
     """
     table = grid.table(DISCOUNT, recordings=RECORDINGS, noise=NOISE)
-    facts = grid.facts(table)
+    facts = recording.facts(table)
     phased = [
         (VAST(dataclasses.replace(CONFIG, learning_rate=learning_rate), facts), updates)
         for updates, learning_rate in phases

@@ -1,4 +1,4 @@
-"""The grid and its value maps, side by side, as one picture."""
+"""The grid and its value maps, side by side, and the chain's values, as pictures."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from trainer.toy import grid
+from trainer.toy.chain_values import CHAIN, ChainResult
 
 # Blue above zero, orange below: told apart by every kind of colour vision.
 _COLOURS = "PuOr"
@@ -57,6 +58,40 @@ def draw(maps: Sequence[ValueMap], out: FilePath) -> None:
         fontweight="bold",
         color=_INK,
     )
+    figure.savefig(out, dpi=150)
+
+
+def draw_chain(found: ChainResult, out: FilePath) -> None:
+    """Draws values along the chain that passes through its goal, and writes a PNG.
+
+    Args:
+        found: Values of each state.
+        out: File to write.
+    """
+    figure = Figure(figsize=(7.5, 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    panel = figure.subplots()
+    steps = range(-CHAIN.before, CHAIN.state_count - CHAIN.before)
+    mixed, networks = _PATH_COLOURS["penalised"], _PATH_COLOURS["greedy"]
+    panel.axvspan(-0.5, CHAIN.solved - 0.5, color="#e8f1e6", zorder=0)
+    panel.plot(steps, found.truth, color=_INK, linewidth=1.2, label="truth")
+    panel.plot(steps, found.exact["ends"], "o", markerfacecolor="none", color=_INK)
+    panel.lines[-1].set_label('fixed point, success = "ends"')
+    panel.plot(steps, found.exact["mixed"], "s--", linewidth=1, color=mixed)
+    panel.lines[-1].set_label('fixed point, success = "mixed"')
+    panel.plot(steps, found.networks, "x", markersize=7, color=networks)
+    panel.lines[-1].set_label("V of the networks")
+    panel.set_xlabel("steps past the goal (shaded: solved)", color=_INK)
+    panel.set_ylabel("value", color=_INK)
+    for side in ("top", "right"):
+        panel.spines[side].set_visible(False)
+    panel.set_title(
+        "A walk through its goal and on to a wall: the goal must be an end",
+        fontsize=11,
+        fontweight="bold",
+        color=_INK,
+    )
+    panel.legend(loc="lower left", frameon=False, fontsize=9)
     figure.savefig(out, dpi=150)
 
 

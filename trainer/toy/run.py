@@ -1,14 +1,17 @@
-"""The 4x4 grid from end to end: solved by table and by network, drawn, written down."""
+"""The toys from end to end: solved by table and by network, drawn, written down."""
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import Progress
 
-from trainer.toy import grid, neural, picture
+from trainer.toy import chain_values, grid, neural, picture
+from trainer.toy.chain_values import CHAIN, COMPARED, ChainResult
 from trainer.toy.picture import ValueMap
 from trainer.toy.tabular import (
     FiniteData,
@@ -21,22 +24,27 @@ from trainer.toy.tabular import (
 )
 
 HORIZON = 3
+_Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True)
 class ToyResult:
-    """What became of the grid.
+    """What became of the grid and the chain.
 
     Attributes:
         maps: Value maps in the order of the picture.
         error: Largest distance of the networks' V from the optimum, along the
             spliced path.
-        seconds: Training time of the networks.
+        seconds: Training time of the networks on the grid.
+        chain: Values on the chain.
+        chain_seconds: Training time of the networks on the chain.
     """
 
     maps: tuple[ValueMap, ...]
     error: float
     seconds: float
+    chain: ChainResult
+    chain_seconds: float
 
     def lines(self) -> list[str]:
         """Says what each way of solving does at the fork, and how far networks came."""
@@ -53,11 +61,16 @@ class ToyResult:
             f"networks: V within {self.error:.2f} of the optimum along the path, after "
             f"{self.seconds:.0f} s"
         )
+        steps = ", ".join(map(str, COMPARED))
+        lines.append(
+            f"chain: V within {self.chain.value_error:.2f} of the truth at {steps} "
+            f"steps before the goal, after {self.chain_seconds:.0f} s"
+        )
         return lines
 
 
 def run_toy(out: Path, *, seed: int = 0, console: Console) -> ToyResult:
-    """Solves the grid every way, and writes ``toy.png`` and ``toy.json``.
+    """Solves grid and chain every way; writes ``toy.png``, ``chain.png``, ``toy.json``.
 
     Args:
         out: Folder; made if it does not exist.
@@ -65,18 +78,22 @@ def run_toy(out: Path, *, seed: int = 0, console: Console) -> ToyResult:
         console: For progress.
 
     Returns:
-        Value maps, error and time.
+        Value maps, errors and times.
     """
     data = grid.recorded(neural.DISCOUNT)
     optimum = fixed_point(one_step(data), data.state_count)
-    started = time.perf_counter()
-    total = sum(updates for updates, _ in neural.PHASES)
-    with Progress(console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task("train on the grid", total=total)
-        (found,) = neural.train_networks(
-            (seed,), progress=lambda updates: bar.advance(task, updates)
-        )
-    seconds = time.perf_counter() - started
+    (found,), seconds = _timed(
+        "train on the grid",
+        neural.PHASES,
+        lambda progress: neural.train_networks((seed,), progress=progress),
+        console,
+    )
+    (chain,), chain_seconds = _timed(
+        "train on the chain",
+        chain_values.PHASES,
+        lambda progress: chain_values.solve_chain((seed,), progress=progress),
+        console,
+    )
     error = max(
         abs(found.values[cell] - optimum[grid.state_index(cell)])
         for cell in grid.SPLICED_PATH
@@ -100,9 +117,24 @@ def run_toy(out: Path, *, seed: int = 0, console: Console) -> ToyResult:
     )
     out.mkdir(parents=True, exist_ok=True)
     picture.draw(maps, out / "toy.png")
-    result = ToyResult(maps, error, seconds)
+    picture.draw_chain(chain, out / "chain.png")
+    result = ToyResult(maps, error, seconds, chain, chain_seconds)
     (out / "toy.json").write_text(json.dumps(_plain(result, seed), indent=1) + "\n")
     return result
+
+
+def _timed(
+    title: str,
+    phases: tuple[tuple[int, float], ...],
+    work: Callable[[Callable[[int], None]], _Found],
+    console: Console,
+) -> tuple[_Found, float]:
+    """Trains under a bar of progress; what became of it, and the seconds it took."""
+    started = time.perf_counter()
+    with Progress(console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task(title, total=sum(updates for updates, _ in phases))
+        found = work(lambda updates: bar.advance(task, updates))
+    return found, time.perf_counter() - started
 
 
 def _tabular_map(data: FiniteData, title: str, *, chunked: bool) -> ValueMap:
@@ -140,4 +172,14 @@ def _plain(result: ToyResult, seed: int) -> dict[str, object]:
             }
             for one in result.maps
         ],
+        "chain": {
+            "seconds": round(result.chain_seconds, 1),
+            "value_error": result.chain.value_error,
+            "compared": COMPARED,
+            "before": CHAIN.before,
+            "solved": CHAIN.solved,
+            "truth": result.chain.truth.tolist(),
+            "exact": {name: one.tolist() for name, one in result.chain.exact.items()},
+            "networks": result.chain.networks.tolist(),
+        },
     }

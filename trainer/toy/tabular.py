@@ -9,7 +9,7 @@ Dimensions: N rows, E episodes, Z states, n steps of a window, W windows.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -108,12 +108,7 @@ def windows(data: FiniteData, steps: int) -> Windows:
     Returns:
         The windows, in order of their first row.
     """
-    sums = suffix_sums(
-        data.rewards[:, None],
-        data.masks[:, None],
-        data.lengths,
-        discount=data.discount,
-    )[:, 0]
+    sums = _suffix_sums(data)
     last = np.repeat(np.cumsum(data.lengths) - 1, data.lengths)
     starts = np.flatnonzero(np.arange(len(last)) + steps <= last)
     gained, alive = window_returns(
@@ -160,6 +155,77 @@ def stitching(data: FiniteData, *, max_horizon: int, min_horizon: int = 1) -> Op
         return _max_by_state(all_windows.states, targets, data.state_count)
 
     return operator
+
+
+def expectile_stitching(
+    data: FiniteData,
+    *,
+    max_horizon: int,
+    min_horizon: int,
+    expectile: float,
+    success: Literal["ends", "mixed"],
+) -> Operator:
+    """The backup of VAST's value loss, with every network exact.
+
+    ``V(s)`` becomes the expectile of ``G(s, s_k, k) + m * discount ** k * C(s_k)`` over
+    the windows that its sampler draws from rows at ``s``, each as likely as drawn, with
+    ``C(z)`` the best one-step backup of V at ``z`` and ``m`` the mask of ``s``, or 1
+    where ``success`` is mixed. Where episodes pass through solved states, that is
+    neither the value of a task that ends there nor of one that goes on: C ends there, V
+    does not.
+
+    Args:
+        data: Recorded episodes.
+        max_horizon: K.
+        min_horizon: Shortest window, where success does not end one sooner.
+        expectile: τ, in (0, 1).
+        success: Of the agent.
+
+    Returns:
+        ``f64[Z]`` to ``f64[Z]``; a state that no window starts at gets 0.
+
+    References:
+        Horizon Adaptive Offline Policy Learning via Value Stitching, eq. 17 and 26.
+    """
+    ends = success == "ends"
+    starts, horizons, weights = _drawn_windows(
+        data, max_horizon=max_horizon, min_horizon=min_horizon, ends=ends
+    )
+    gained, _ = window_returns(
+        _suffix_sums(data),
+        next_solved(data.masks),
+        starts,
+        horizons,
+        discount=data.discount,
+    )
+    going_on = data.discount**horizons * (data.masks[starts] if ends else 1.0)
+    states, reached = data.states[starts], data.states[starts + horizons]
+    continuation = one_step(data)
+
+    def operator(values: Float64) -> Float64:
+        targets = gained + going_on * continuation(values)[reached]
+        return _expectile_by_state(
+            states, targets, weights, data.state_count, expectile=expectile
+        )
+
+    return operator
+
+
+def _drawn_windows(
+    data: FiniteData, *, max_horizon: int, min_horizon: int, ends: bool
+) -> tuple[Int64, Int64, Float64]:
+    """Starts and horizons of all windows, and how likely each is among its start's."""
+    last = np.repeat(np.cumsum(data.lengths) - 1, data.lengths)
+    rows = np.arange(len(last))
+    rows = rows[rows + min_horizon <= last]
+    longest = np.minimum(max_horizon, last[rows] - rows)
+    if ends:
+        longest = np.minimum(longest, next_solved(data.masks)[rows + 1] - rows)
+    shortest = np.minimum(min_horizon, longest)
+    counts = longest - shortest + 1
+    nth = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    starts, horizons = np.repeat(rows, counts), np.repeat(shortest, counts) + nth
+    return starts, horizons, np.repeat(1 / counts, counts)
 
 
 def one_step(data: FiniteData) -> Operator:
@@ -287,6 +353,38 @@ def random_data(
         state_count=states,
         discount=discount,
     )
+
+
+def _suffix_sums(data: FiniteData) -> Float64:
+    """Discounted return from each row on: ``f64[N]``."""
+    sums = suffix_sums(
+        data.rewards[:, None],
+        data.masks[:, None],
+        data.lengths,
+        discount=data.discount,
+    )
+    return sums[:, 0]
+
+
+def _expectile_by_state(
+    states: Int64,
+    targets: Float64,
+    weights: Float64,
+    state_count: int,
+    *,
+    expectile: float,
+) -> Float64:
+    """Expectile of the targets of each state, 0 where there is none."""
+    found = np.zeros(state_count)
+    # A mean weighted by which side each target lies on; sides soon change no more.
+    while True:
+        sided = weights * np.where(targets < found[states], 1 - expectile, expectile)
+        totals = np.bincount(states, sided, state_count)
+        sums = np.bincount(states, sided * targets, state_count)
+        following = np.divide(sums, totals, out=np.zeros(state_count), where=totals > 0)
+        if np.abs(following - found).max(initial=0.0) <= 1e-13 * np.abs(sums).max():
+            return following
+        found = following
 
 
 def _max_by_state(states: Int64, targets: Float64, state_count: int) -> Float64:

@@ -3,15 +3,19 @@
 import json
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from tests.optimised import call_optimised
-from trainer.toy import grid
+from trainer.toy import chain_values, grid
 from trainer.toy.run import ToyResult, run_toy
 
 
 def run_quietly(out: Path) -> ToyResult:
-    return run_toy(out, seed=0, console=Console(quiet=True))
+    # The chain's values are another test's.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chain_values, "PHASES", ((250, 1e-3),))
+        return run_toy(out, seed=0, console=Console(quiet=True))
 
 
 def test_the_networks_find_the_spliced_path_and_its_values(tmp_path: Path) -> None:
@@ -27,3 +31,10 @@ def test_the_networks_find_the_spliced_path_and_its_values(tmp_path: Path) -> No
     assert [one["title"] for one in written["maps"]] == [
         one.title for one in result.maps
     ]
+    assert (tmp_path / "chain.png").read_bytes().startswith(b"\x89PNG")
+    chain = written["chain"]
+    assert chain["value_error"] == result.chain.value_error > 0
+    assert chain["compared"] == [0, 1, 2, 5, 10]
+    states = chain_values.CHAIN.state_count
+    for values in (chain["truth"], chain["networks"], *chain["exact"].values()):
+        assert len(values) == states
