@@ -38,6 +38,7 @@ def summarise(
     drawn = jnp.round(horizon).astype(jnp.int32)
     error = jnp.abs(segments - batch.returns_k)
     ones = jnp.ones_like(error)
+    solved = batch.masks == 0
     return Metrics(
         mean={
             "value": values.mean(),
@@ -46,6 +47,7 @@ def summarise(
             "segment_error": error.mean(),
             "over_estimation": (values > return_max).mean(),
             "horizon": horizon.mean(),
+            "solved": solved.mean(),
         },
         max={
             "value_max": values.max(),
@@ -53,6 +55,10 @@ def summarise(
             "segment_max": segments.max(),
         },
         total={
+            # Divide by the solved rows for the mean V there, which is to be that row's
+            # reward; a batch may hold none.
+            "solved_rows": jnp.where(solved, ones, 0).sum(),
+            "solved_value": jnp.where(solved, values, 0).sum(),
             "windows_by_horizon": losses.per_bin(ones, recorded, size=size),
             # Divide by the windows for the mean error.
             "segment_error_by_horizon": losses.per_bin(error, recorded, size=size),

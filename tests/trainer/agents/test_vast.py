@@ -82,6 +82,21 @@ def test_update_trains_everything_and_moves_targets_towards_the_new_critics() ->
     assert set(np.flatnonzero(metrics.total["windows_by_horizon"])) <= {1, 2, 3, 4, 5}
 
 
+def test_values_of_solved_rows_are_logged() -> None:
+    agent = make_agent()
+    state = jax.jit(agent.init)(jax.random.key(0))
+    solved = np.arange(16) % 4 == 1
+    batch = make_batch(agent)._replace(masks=np.where(solved, 0, 1).astype(np.float32))
+    _, metrics = jax.jit(agent.total_loss)(
+        state.params, state.targets, batch, jax.random.key(1)
+    )
+    values = np.asarray(agent.value(state.params, batch.observations))[solved]
+    assert np.abs(values).min() > 0
+    assert metrics.mean["solved"] == 0.25
+    assert metrics.total["solved_rows"] == 4
+    np.testing.assert_allclose(metrics.total["solved_value"], values.sum(), rtol=1e-5)
+
+
 def test_act_takes_the_best_candidate_by_q() -> None:
     agent = make_agent(candidates=6)
     params = run(agent.init, jax.random.key(0)).params
