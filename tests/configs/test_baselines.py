@@ -73,7 +73,7 @@ FACTS: dict[str, dict[str, Any]] = {
     },
     "qc": {
         "n_step": 5,
-        "discount": 0.99,
+        "discount": _GIANT,
         "candidates": 32,
         "aggregation": "mean",
         "window_rule": "published",
