@@ -17,7 +17,8 @@ Follows the published code. Where the paper differs or the code has a switch:
   plain critic.
 
 The noise's interval and the bins that z is encoded by come from the smallest and
-largest reward of the task's data.
+largest reward of the task's data. As in the code, whose buffer is padded with zeros,
+the largest is never below 0; the paper's interval takes it as it is.
 
 Source: *floq: Training Critics via Flow-Matching for Scaling Compute in Value-Based RL*
 and its code.
@@ -70,7 +71,7 @@ class Floq(BaselineAgent):
         c, scale = self.config, 1 - self.config.discount
         low, high = self.facts.reward_min / scale, self.facts.reward_max / scale
         if c.noise_interval == "scaled":
-            return c.noise_share * low, c.noise_share * high
+            return c.noise_share * low, c.noise_share * self._reward_max / scale
         return high - c.noise_share * (high - low), high
 
     def init(self, key: jax.Array) -> AgentState:
@@ -276,7 +277,7 @@ class Floq(BaselineAgent):
         """
         c, scale = self.config, 1 - self.config.discount
         low = (self.facts.reward_min - c.reward_margin) / scale
-        high = (self.facts.reward_max + c.reward_margin) / scale
+        high = (self._reward_max + c.reward_margin) / scale
         deviation = c.bin_deviation * (high - low) / (c.bins - 1)
         z = jnp.clip(z, low - _FARTHEST * deviation, high + _FARTHEST * deviation)
         edges = jnp.asarray(np.linspace(low, high, c.bins), z.dtype)[None]
@@ -284,6 +285,11 @@ class Floq(BaselineAgent):
         return (below[:, 1:] - below[:, :-1]) / (below[:, -1:] - below[:, :1])
 
     # Parts.
+
+    @property
+    def _reward_max(self) -> float:
+        """Largest reward, padding included."""
+        return max(self.facts.reward_max, 0.0)
 
     @cached_property
     def _field(self) -> MLP:
