@@ -27,8 +27,8 @@ class NStepIndex(NamedTuple):
     Attributes:
         rows: ``i32[B]``, first row ``t``.
         rows_n: ``i32[B]``, the row bootstrapped from.
-        rows_actions: ``i32[B, n]``, rows of the chunk's actions, the last one
-            repeated where the episode has ended.
+        rows_actions: ``i32[B, n]``, rows of the chunk's actions: where the episode has
+            ended, its last one again, or by the published rule the next ones recorded.
         returns_n: ``f32[B]``, discounted sum of the window's rewards.
         bootstraps: ``f32[B]``, factor of the value at ``rows_n``: ``discount`` to the
             number of steps, or 0 after success.
@@ -87,7 +87,9 @@ class NStepSampler:
             counted, and shortens windows at an episode's end, bootstrapping from its
             last state. ``"published"`` drops windows that cross an end (``valid`` 0)
             and goes on adding rewards after success, though it bootstraps no more;
-            the last ``n - 1`` transitions of the data start no window.
+            their chunks go on with the next episode's first actions, though these
+            train no policy (``valid_actions`` 0); the last ``n - 1`` transitions of
+            the data start no window.
 
     References:
         Li, Zhou & Levine (2025), Reinforcement Learning with Action Chunking, for
@@ -133,8 +135,8 @@ class NStepSampler:
         Returns:
             Row numbers and scalars, ``[...]`` or ``[..., n]`` each.
         """
-        start = uniform[0]
-        if self.rule == "published":
+        start, published = uniform[0], self.rule == "published"
+        if published:
             # Flat transitions, but for the last n - 1: only the data's own end, not
             # each episode's, shortens where a window may start.
             total = int((table.episode_lengths - 1).clip(min=0).sum())
@@ -143,24 +145,35 @@ class NStepSampler:
         window = rows[..., None] + np.arange(self.steps)
         inside = window < last[..., None]  # The last row's action leads nowhere.
         window = np.minimum(window, last[..., None] - 1)
+        chunk = self._published_chunk(table, start) if published else window
         masks = np.where(inside, table.masks[window], 1.0)
         alive = np.cumprod(masks, axis=-1)
-        counted = inside if self.rule == "published" else inside & _before(alive)
+        counted = inside if published else inside & _before(alive)
         discounts = self.discount ** np.arange(self.steps)
         returns = (table.rewards[window] * discounts * counted).sum(axis=-1)
         length = inside.sum(axis=-1)
         whole = length == self.steps
-        valid = whole if self.rule == "published" else np.ones_like(whole)
+        valid = whole if published else np.ones_like(whole)
         return NStepIndex(
             rows=rows.astype(np.int32),
             rows_n=(rows + length).astype(np.int32),
-            rows_actions=window.astype(np.int32),
+            rows_actions=chunk.astype(np.int32),
             returns_n=returns.astype(np.float32),
             bootstraps=(alive[..., -1] * self.discount**length).astype(np.float32),
             steps=counted.sum(axis=-1).astype(np.float32),
             valid=valid.astype(np.float32),
             valid_actions=inside.astype(np.float32),
         )
+
+    def _published_chunk(
+        self, table: RowTable, start: npt.NDArray[np.float64]
+    ) -> npt.NDArray[np.int64]:
+        """Rows of so many transitions on end, whatever episodes they are of."""
+        first = table.start_numbers(start, successors=1)[..., None]
+        numbers = first + np.arange(self.steps)
+        # Rounding may take a number near 1 to the first start that is left out.
+        numbers = np.minimum(numbers, table.start_count(successors=1) - 1)
+        return table.locate_starts(numbers, successors=1)[0]
 
     def gather(
         self, observations: Array, actions: Array, index: NStepIndex

@@ -78,8 +78,33 @@ class RowTable:
             ``i64[...]``, rows, each such row equally likely; and ``i64[...]``, the
             last row of each one's episode.
         """
+        return self.locate_starts(
+            self.start_numbers(uniform, successors=successors), successors=successors
+        )
+
+    def start_count(self, *, successors: int) -> int:
+        """Rows that so many rows follow in their episode."""
+        return int(self._starts(successors)[1][-1])
+
+    def start_numbers(
+        self, uniform: npt.NDArray[np.float64], *, successors: int
+    ) -> npt.NDArray[np.int64]:
+        """Maps uniform numbers to numbers of possible starts, each equally likely."""
+        return (uniform * self.start_count(successors=successors)).astype(np.int64)
+
+    def locate_starts(
+        self, chosen: npt.NDArray[np.int64], *, successors: int
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Rows of possible starts by their number.
+
+        Args:
+            chosen: ``i64[...]``, from 0, one episode after another.
+            successors: Rows that must follow in the same episode, at least 1.
+
+        Returns:
+            ``i64[...]``, rows; and ``i64[...]``, the last row of each one's episode.
+        """
         counts, ends = self._starts(successors)
-        chosen = (uniform * ends[-1]).astype(np.int64)
         if counts.min() == counts.max():  # Most data sets: a division, not a search.
             episode = chosen // counts[0]
         else:

@@ -122,6 +122,21 @@ def test_published_starts_are_uniform_over_flat_transitions() -> None:
     assert set(index.rows[index.valid == 1]) == {0, 1, 5, 6}
 
 
+def test_published_chunks_go_on_with_the_next_recorded_actions() -> None:
+    # Rows 0..2, 3 alone, 4..8: transitions are rows 0, 1, 4, 5, 6, 7.
+    table = make_table([3, 1, 5])
+    index = draw(table, NStepSampler(4, 0.9, "published"), 200)
+    for start, rows, acting in (
+        (0, [0, 1, 4, 5], [1, 1, 0, 0]),
+        (1, [1, 4, 5, 6], [1, 0, 0, 0]),
+        (4, [4, 5, 6, 7], [1, 1, 1, 1]),
+    ):
+        window = only_row(index, start)
+        assert window.rows_actions.tolist() == rows
+        assert window.valid_actions.tolist() == acting
+    assert set(index.rows) == {0, 1, 4}
+
+
 def test_gather_looks_up_states_and_chunks() -> None:
     table = make_table([20, 30])
     sampler = NStepSampler(3, 0.9)
