@@ -347,7 +347,11 @@ class VAST:
     def exec_loss(
         self, params: Params, batch: HorizonBatch, key: jax.Array
     ) -> jax.Array:
-        """Flow matching of actions, given state and goal (eq. 29): ``f32[]``."""
+        """Flow matching of actions, given state and goal (eq. 29): ``f32[]``.
+
+        Recorded actions are not moved off the bounds by 1e-5, as published code does:
+        that keeps densities of squashed actions finite, and a flow asks for none.
+        """
         field = self._exec_field(params, batch.observations, batch.goals)
         return flow.matching_error(field, batch.actions, key).sum(axis=-1).mean()
 
