@@ -215,6 +215,10 @@ class VAST:
     ) -> tuple[jax.Array, jax.Array]:
         """Expectile regression of V on stitched targets (eq. 17 and 26).
 
+        The paper has no ends. Where success is one, nothing goes on from a solved
+        state; its windows end at the next one, so that a plan does not lead past it,
+        and there ``continuation`` is the reward alone, by the mask of Q.
+
         Args:
             params: Trains ``value``.
             frozen: Read for G.
