@@ -24,7 +24,7 @@ dataset = "pointmaze-medium-navigate"
 name = "vast"
 max_horizon = 6
 width = 16
-depth = 2
+depth = 1
 flow_steps = 2
 [trainer]
 steps = {steps}

@@ -17,6 +17,7 @@ import numpy as np
 import optax
 import pytest
 
+from tests.optimised import QUICK
 from trainer.agents.base import AgentState, Metrics
 from trainer.agents.vast import VAST
 from trainer.agents.vast_config import VASTConfig
@@ -253,8 +254,7 @@ def run_blocked(script: str, *arguments: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        # Compiles quickly rather than well.
-        env=os.environ | {"XLA_FLAGS": "--xla_backend_optimization_level=0"},
+        env=os.environ | {"XLA_FLAGS": QUICK},
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

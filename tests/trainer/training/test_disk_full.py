@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.optimised import QUICK
 from tests.runs import final_params
 from tests.stores import write_store
 from trainer.runs.folder import METRICS_FILE, RUN_FILE, RunFolder
@@ -39,7 +40,7 @@ runpy.run_module("trainer", run_name="__main__")
 """
 # Bytes of a file. The parameters take more, run.json and some records less.
 ROOM = 20_000
-ENVIRONMENT = os.environ | {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
+ENVIRONMENT = os.environ | {"XLA_FLAGS": QUICK}
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.optimised import QUICK
 from tests.runs import final_params
 from tests.stores import write_store
 from trainer.runs.checkpoints import CheckpointReader
@@ -36,7 +37,7 @@ keep_checkpoints = 2
 keep_every = 20
 """
 # One device, and compiled quickly rather than well: most of a process is its start.
-ENVIRONMENT = os.environ | {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
+ENVIRONMENT = os.environ | {"XLA_FLAGS": QUICK}
 
 
 @pytest.fixture(scope="module")
