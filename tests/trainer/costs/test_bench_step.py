@@ -208,25 +208,29 @@ def test_every_mesh_of_a_list_is_measured(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(asked) == 4  # Nothing is measured where one cannot be.
 
 
-def test_waiting_for_batches_counts_and_computing_does_not() -> None:
-    def feed(seconds: float) -> Iterator[int]:
-        for _ in range(8):
-            time.sleep(seconds)
-            yield 0
+def test_waiting_for_batches_counts_and_computing_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
 
-    def share(*, draw_s: float, update_s: float) -> float:
+    def share(*, draw_s: float, update_s: float) -> float | None:
+        def feed() -> Iterator[int]:
+            nonlocal now
+            for _ in range(8):
+                now += draw_s
+                yield 0
+
         def call(state: int, batch: int) -> tuple[int, int]:
-            time.sleep(update_s)
+            nonlocal now
+            now += update_s
             return state, batch
 
-        found = bench_step._blocked_share(
-            bench_step._Way(call, 0, []), feed(draw_s), lambda x: x, calls=6
-        )
-        assert found is not None
-        return found
+        way = bench_step._Way(call, 0, [])
+        return bench_step._blocked_share(way, feed(), lambda x: x, calls=6)
 
-    assert share(draw_s=0.03, update_s=0.01) == pytest.approx(0.75, abs=0.1)
-    assert share(draw_s=0, update_s=0.01) < 0.1
+    assert share(draw_s=3, update_s=1) == 3 / 4
+    assert share(draw_s=0, update_s=1) == 0
 
 
 BLOCKED = """
