@@ -5,6 +5,7 @@ import json
 import re
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -257,7 +258,7 @@ def test_a_server_that_keeps_no_preconditions(monkeypatch):
         def __str__(self) -> str:
             return "probe"
 
-    monkeypatch.setattr(bucket.uuid, "uuid4", Fixed)
+    monkeypatch.setattr(uuid, "uuid4", Fixed)
     written.append(b"probe")
     with answering(answer) as url:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", url)

@@ -8,9 +8,10 @@ import kubernetes_validate
 import pytest
 
 from infra.targets.jobset import COORDINATOR_PORT, USER
+from pipeline.store.errors import EXIT_USAGE
 from tests.infra.command_lines import EVALUATE_GKE, GPU, TPU, documents
 from tests.infra.jobset_schema import JOB_SET
-from trainer.errors import EXIT_DIVERGED, EXIT_PREEMPTED, EXIT_USAGE
+from trainer.errors import EXIT_DIVERGED, EXIT_PREEMPTED
 
 # The oldest that JobSet's releases with BlockingRecreate run on, and the newest known.
 KUBERNETES = ("1.30", kubernetes_validate.latest_version())

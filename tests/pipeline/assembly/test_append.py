@@ -3,7 +3,6 @@ import os
 import numpy as np
 import pytest
 
-from pipeline.assembly import append
 from pipeline.assembly.append import claim, commit_append, plan_append
 from pipeline.assembly.commit import commit_store, find_committed
 from pipeline.assembly.parts import write_part
@@ -11,6 +10,7 @@ from pipeline.assembly.plan import PlanOptions, look_at
 from pipeline.cli import main
 from pipeline.inspection.verify import verify_store
 from pipeline.sources.ogbench_npz import OgbenchNpz
+from pipeline.store import files
 from pipeline.store.errors import DataFormatError
 from pipeline.store.reader import Store
 
@@ -90,7 +90,7 @@ def test_interrupted_and_repeated_it_gives_the_same_bytes(
 
 def test_a_claim_that_outlived_its_append_hinders_nobody(plan, make_npz, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(append.files, "delete", lambda root, name: None)
+        patch.setattr(files, "delete", lambda root, name: None)
         add(planned(plan.root, make_npz((6,), name="more.npz", seed=5)))
     assert os.path.exists(f"{plan.root}/append.json")
     add(planned(plan.root, make_npz((4,), name="other.npz", seed=6)))

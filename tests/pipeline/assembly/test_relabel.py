@@ -12,6 +12,7 @@ from pipeline.cli import main
 from pipeline.inspection.verify import verify_store
 from pipeline.store.errors import DataFormatError
 from pipeline.store.reader import Store
+from pipeline.store.writer import ColumnsWriter
 
 LENGTHS = (5, 5, 7, 4, 1, 6)
 
@@ -94,7 +95,7 @@ def test_interrupted_and_repeated_it_gives_the_same_bytes(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(relabel.ColumnsWriter, "finish_columns", die)
+        patch.setattr(ColumnsWriter, "finish_columns", die)
         with pytest.raises(KeyboardInterrupt):
             write_labels(asked.parts[1])
     first = read_tree(plan.root)

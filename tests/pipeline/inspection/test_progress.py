@@ -1,5 +1,6 @@
 import io
 import threading
+import time
 
 import pytest
 from rich.console import Console
@@ -44,7 +45,7 @@ def test_progress_is_a_bar_or_lines(terminal, monkeypatch):
 
 def test_the_rate_leaves_out_what_was_there_before(monkeypatch):
     clock = iter([10.0, 12.0, 12.0])
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     rate = progress.Rate(100)
     assert rate.of(300) == 100.0
     assert rate.of(50) == 0.0
