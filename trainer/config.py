@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import pydantic
 import tyro
 
+from pipeline.domains.datasets import TASKS
 from pipeline.store.decoding import read_first_error
 from trainer.agents import AGENTS, DEFAULT_AGENT, AgentConfig
 from trainer.agents.vast_config import VASTConfig
@@ -23,7 +24,6 @@ from trainer.data.feed_config import FeedConfig
 from trainer.errors import ConfigError
 from trainer.parallel.mesh_shape import MeshConfig
 
-TASKS = range(1, 6)
 # Of trainer.*: what makes a run another one.
 _IDENTITY = ("batch_size", "microbatches", "seed", "seeds")
 # Folder beside a configuration file, with the settings of the other agents.

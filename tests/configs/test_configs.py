@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.domains.datasets import TASKS
 from trainer import config
 from trainer.report.paper import find_paper_result, paper_datasets
 
@@ -52,7 +53,7 @@ def test_every_domain_of_the_paper_has_its_file() -> None:
 
 
 @pytest.mark.parametrize("dataset", DOMAINS)
-@pytest.mark.parametrize("task", config.TASKS)
+@pytest.mark.parametrize("task", TASKS)
 def test_settings_are_the_papers(dataset: str, task: int) -> None:
     horizon, temperatures, candidates, discount = DOMAINS[dataset]
     large = dataset == "cube-triple-play"
@@ -75,7 +76,7 @@ def test_settings_are_the_papers(dataset: str, task: int) -> None:
 @pytest.mark.parametrize("dataset", DOMAINS)
 def test_headers_quote_the_papers_results(dataset: str) -> None:
     text = (CONFIGS / f"{dataset}.toml").read_text()
-    results = [find_paper_result(dataset, task, "VAST") for task in config.TASKS]
+    results = [find_paper_result(dataset, task, "VAST") for task in TASKS]
     assert f"transitions: {', '.join(map(str, results))}.\n" in text
     assert f"--discounts {DOMAINS[dataset][3]}\n" in text
 
@@ -106,7 +107,7 @@ ABLATED = {
 def test_ablations_change_one_setting_of_every_task(dataset: str, what: str) -> None:
     name, value = ABLATED[what]
     path = CONFIGS / "ablations" / f"{dataset}-{what}.toml"
-    for task in config.TASKS:
+    for task in TASKS:
         published = config.encode(
             config.load(CONFIGS / f"{dataset}.toml", task=task),
         )
@@ -135,7 +136,7 @@ def test_swept_values_are_valid_and_include_the_published_one(path: Path) -> Non
 @pytest.mark.parametrize("width", [2048, 4096])
 def test_wide_files_change_nothing_but_the_width(width: int) -> None:
     path = CONFIGS / "wide" / f"cube-triple-play-{width}.toml"
-    for task in config.TASKS:
+    for task in TASKS:
         published = config.load(CONFIGS / "cube-triple-play.toml", task=task)
         wide = config.load(path, task=task)
         expected = _with_agent(config.encode(published), "width", width)

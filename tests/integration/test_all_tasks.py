@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.domains.datasets import parse_dataset
+from pipeline.domains.datasets import TASKS, parse_dataset
 from tests.domain_stores import write_domain_store
 from trainer import cli, config
 from trainer.report.paper import paper_datasets
@@ -42,7 +42,7 @@ def configuration(dataset: str, task: int) -> config.Config:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", config.TASKS)
+@pytest.mark.parametrize("task", TASKS)
 def test_trains_and_acts(store: Path, task: int, tmp_path: Path) -> None:
     dataset, out = store.name, tmp_path / "run"
     train = ["train", f"configs/{dataset}.toml", "--store", store, "--task", task]

@@ -17,9 +17,10 @@ from typing import Literal
 
 import pydantic
 
+from pipeline.domains.datasets import TASKS
 from pipeline.store.decoding import read_first_error
 from trainer import config as configuration
-from trainer.config import TASKS, Config, Json, differences, merge_tables, read_toml
+from trainer.config import Config, Json, differences, merge_tables, read_toml
 from trainer.errors import ConfigError
 from trainer.runs.evaluations import EvaluationSettings, read_evaluations
 from trainer.runs.folder import METRICS_FILE, RunFolder, open_folder
@@ -90,7 +91,7 @@ class Sweep:
     methods: dict[str, Method]
     config: str = "configs/{dataset}.toml"
     store: str = "stores/{dataset}"
-    tasks: tuple[int, ...] = tuple(TASKS)
+    tasks: tuple[int, ...] = TASKS
     seed: int = 0
     seeds: int = 1
     seeds_per_run: int | None = None

@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from pipeline.domains.datasets import TASKS
 from pipeline.output import Output
 from pipeline.store import files
 from pipeline.store.manifest import Task
 from tests.fake_gcs import forget_clients, serve
 from tests.stores import make_facts, make_table, write_store
-from trainer import config, errors
+from trainer import errors
 from trainer.agents import AGENTS
 from trainer.commands.sweep import Sweep as SweepCommand
 from trainer.report.paper import paper_datasets
@@ -370,7 +371,7 @@ def test_mistakes(sweep: Path) -> None:
 
 def test_shipped_sweeps() -> None:
     table = read_sweep(Path("configs/sweeps/table-1.toml"))
-    assert table.tasks == tuple(config.TASKS)
+    assert table.tasks == TASKS
     assert set(table.datasets) == set(paper_datasets())
     cells = make_cells(dataclasses.replace(table, tasks=(4,)))
     assert len(cells) == 10 * 9
