@@ -3,6 +3,7 @@
 A golden that is wrong on purpose is written anew by running with UPDATE_GOLDEN=1.
 """
 
+import dataclasses
 import os
 import shlex
 import subprocess
@@ -185,6 +186,15 @@ def test_a_job_resolves_what_was_resolved_here(passed, tmp_path):
         assert resolved.baseline == tmp_path / "baselines" / "fql.toml"
     else:
         assert set(config_map["data"]) == {"run.toml"}
+
+
+def test_no_option_of_the_trainer_is_taken_for_an_override():
+    from infra.commands.train import _Passed
+    from trainer.commands.train import Train
+
+    options = {field.name for field in dataclasses.fields(Train)}
+    passed = {field.name for field in dataclasses.fields(_Passed)}
+    assert options - {"config", "store", "task", "out"} == passed
 
 
 def test_a_task_file_brings_an_agents_settings(capsys):
