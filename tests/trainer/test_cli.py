@@ -1,12 +1,15 @@
 """``python -m trainer``: the path through it, and one clear line for each mistake."""
 
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.stores import write_store
-from trainer.cli import main
+from trainer.cli import ignore_closed_loop, main
 from trainer.runs.folder import METRICS_FILE, RunFolder
 
 TOML = """
@@ -53,9 +56,11 @@ def test_train_with_overrides_then_again(
     out = tmp_path / "run"
     train = ("train", config, "--store", store, "--task", 2, "--out", out)
     wide = ("--agent.width", 12, "--trainer.seeds", 2)
-    code, said = run(capsys, *train, *wide)
-    assert code == 0, said
-    assert "trained to step 20" in said
+    arguments = [str(argument) for argument in (*train, *wide)]
+    assert main(arguments) == 0
+    shown, said = capsys.readouterr()
+    assert shown == f"trained to step 20; the run is in {out}\n"
+    assert "compiled in" in said
     described = json.loads((out / "run.json").read_text())
     assert described["config"]["agent"]["width"] == 12
     assert described["task"]["task"] == 2
@@ -67,6 +72,16 @@ def test_train_with_overrides_then_again(
     code, said = run(capsys, *train)
     assert code == 2
     assert "agent.width: 12 before, 8 now" in said
+
+
+def test_what_abandoned_writes_report_is_ignored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reported: list[Any] = []
+    monkeypatch.setattr(sys, "__unraisablehook__", reported.append)
+    for message in ("Event loop is closed", "another"):
+        ignore_closed_loop(SimpleNamespace(exc_value=RuntimeError(message)))
+    assert [str(each.exc_value) for each in reported] == ["another"]
 
 
 def one_line(said: str) -> str:

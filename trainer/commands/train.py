@@ -74,6 +74,7 @@ class Train:
             TransferSpeedColumn(),
             console=output.progress,
             transient=True,
+            disable=not output.progress.is_terminal,
         ) as bar:
             reading = bar.add_task("read store", total=None)
             rows = open_rows(

@@ -7,7 +7,7 @@ from pipeline.assembly.commit import commit_store
 from pipeline.assembly.parts import write_part
 from pipeline.beam import pipelines, runners
 from pipeline.beam.transforms import WriteParts
-from pipeline.store.errors import DataFormatError
+from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.reader import Store
 
 LENGTHS = (5, 5, 7, 4, 1, 6)
@@ -76,6 +76,11 @@ def test_errors_are_found_in_the_text_of_a_traceback():
     )
     assert runners.error_message(RuntimeError(text)) == "x.npz [3]: bad"
     assert runners.error_message(RuntimeError("ValueError: a fault of ours")) is None
+    text = "pipeline.store.errors.UsageError: no such task"
+    assert runners.error_message(RuntimeError(text)) == "no such task"
+    in_process = UsageError("no such task [while running 'A/B-1']")
+    assert runners.error_message(in_process) == "no such task"
+    assert runners.error_message(ValueError("a fault of ours")) is None
 
 
 @pytest.mark.parametrize(
