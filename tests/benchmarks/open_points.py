@@ -43,7 +43,6 @@ from trainer.data.sampling import Array
 from trainer.data.table import RowTable, load_table
 from trainer.evaluation.rollouts import AgentActor, RolloutPool
 from trainer.nn.networks import Params
-from trainer.runs.folder import RunFolder
 from trainer.runs.run import describe_run
 from trainer.runs.success_rates import Score
 from trainer.toy import grid, neural, recording
@@ -202,7 +201,7 @@ def grid_cell(seeds: tuple[int, ...]) -> Cell:
         trained = train(
             phased,
             table,
-            RunFolder.open(seeds),
+            seeds,
             batch_size=neural.BATCH_SIZE,
             progress=progress,
         )
@@ -235,7 +234,7 @@ def store_cell(given: argparse.Namespace, base: VASTConfig) -> Cell:
         trained = train(
             [(agent, given.updates)],
             table,
-            RunFolder.open(seeds),
+            seeds,
             batch_size=given.batch_size,
             progress=progress,
         )
