@@ -111,6 +111,7 @@ class Train:
             seeds=config.trainer.seeds,
             batch_size=config.trainer.batch_size,
             microbatches=config.trainer.microbatches,
+            width=config.agent.width,
             devices=chips.chips,
         )
         names.parse_bucket_path(self.store)

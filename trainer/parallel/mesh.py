@@ -68,6 +68,7 @@ def make_mesh(
     seeds: int,
     batch_size: int,
     microbatches: int = 1,
+    width: int | None = None,
     devices: Sequence[jax.Device] | None = None,
 ) -> Mesh:
     """Arranges devices.
@@ -77,14 +78,15 @@ def make_mesh(
         seeds: Runs trained side by side.
         batch_size: B of each.
         microbatches: Parts of a batch that are computed one after another.
+        width: Of the agent's layers; None if no network is split.
         devices: Which; all there are, on all hosts, by default.
 
     Returns:
         A mesh with the four axes.
 
     Raises:
-        UsageError: If the sizes do not multiply to the number of devices, or seeds
-            or parts of a batch cannot be split evenly.
+        UsageError: If the sizes do not multiply to the number of devices, or seeds,
+            parts of a batch or layers cannot be split evenly.
     """
     devices = jax.devices() if devices is None else devices
     sizes = mesh_sizes(
@@ -92,6 +94,7 @@ def make_mesh(
         seeds=seeds,
         batch_size=batch_size,
         microbatches=microbatches,
+        width=width,
         devices=len(devices),
     )
     return jax.make_mesh(

@@ -37,6 +37,7 @@ def mesh_sizes(
     seeds: int,
     batch_size: int,
     microbatches: int = 1,
+    width: int | None = None,
     devices: int,
 ) -> dict[str, int]:
     """Works out the sizes of the axes, and that they share the work evenly.
@@ -46,14 +47,15 @@ def mesh_sizes(
         seeds: Runs trained side by side.
         batch_size: B of each.
         microbatches: Parts of a batch that are computed one after another.
+        width: Of the agent's layers; None if no network is split.
         devices: How many there are, on all hosts.
 
     Returns:
         Sizes by axis, all at least 1.
 
     Raises:
-        UsageError: If the sizes do not multiply to the number of devices, or seeds
-            or parts of a batch cannot be split evenly.
+        UsageError: If the sizes do not multiply to the number of devices, or seeds,
+            parts of a batch or layers cannot be split evenly.
     """
     sizes = {axis: getattr(config, axis) for axis in AXES}
     free = [axis for axis, size in sizes.items() if size == -1]
@@ -72,6 +74,7 @@ def mesh_sizes(
     for name, total, axes in (
         ("trainer.seeds", seeds, (SEED,)),
         (rows, batch_size // microbatches, (DATA, FSDP)),
+        ("agent.width", width or 0, (TENSOR, FSDP)),
     ):
         shards = math.prod(sizes[axis] for axis in axes)
         if total % shards:

@@ -129,6 +129,7 @@ def open_session(
         seeds=config.seeds,
         batch_size=config.batch_size,
         microbatches=config.microbatches,
+        width=run.config.agent.width,
     )
     agreement.check_one_folder(folder.path / RUN_FILE)
     checkpoints = CheckpointWriter(

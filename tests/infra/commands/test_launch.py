@@ -252,6 +252,10 @@ IMAGE = f"--image r/x:{VERSION}"
             f"{GPU} --chips 8 -- --trainer.microbatches 128",
             "trainer.batch_size / trainer.microbatches is 4, which 8 devices",
         ),
+        (
+            f"{GPU} --chips 8 -- --mesh.fsdp 8 --mesh.data 1 --agent.width 100",
+            "agent.width is 100, which 8 devices (mesh tensor * fsdp)",
+        ),
         (GPU, "--accelerator and --chips: expected with --target gke"),
         (f"{GPU} --chips 8 --accelerator v6e", "got 'v6e'"),
         (f"{GPU} --chips 8 --image r/x:0.0.0", "does not hold the version here"),

@@ -42,6 +42,11 @@ def test_the_sizes_are_those_of_the_mesh(
             {"batch_size": 12, "microbatches": 1},
             r"trainer.batch_size is 12, which 8 devices \(mesh data \* fsdp\)",
         ),
+        (
+            MeshConfig(data=2, fsdp=2, tensor=2),
+            {"width": 66},
+            r"agent.width is 66, which 4 devices \(mesh tensor \* fsdp\) cannot",
+        ),
     ],
 )
 def test_what_cannot_be_shared_is_refused_in_the_same_words(
