@@ -30,6 +30,7 @@ CONFIG = Config(
         checkpoint_every=10,
     ),
 )
+GOAL = {"xy": [20.0, 20.0], "tolerance": 1.0}
 TABLE = make_table([20, 20], S=2, A=2)
 
 
@@ -44,7 +45,7 @@ def make_run() -> Run:
     return Run(
         config=CONFIG,
         dataset=CONFIG.dataset,
-        task=Task(1, "task1", "pointmaze-medium-v0", "maze", {}, kwargs),
+        task=Task(1, "task1", "pointmaze-medium-v0", "maze", GOAL, kwargs),
         facts=make_facts(TABLE),
         fingerprint=TABLE.fingerprint,
         store="made-up",

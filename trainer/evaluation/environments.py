@@ -37,6 +37,22 @@ _SEED_BITS = 2**31 - 1
 
 
 @dataclass(frozen=True)
+class MazeMap:
+    """Where the walls of a maze stand, on a grid of square cells.
+
+    Attributes:
+        walls: Rows of cells with ascending y, in each its columns with ascending x;
+            True where a wall fills the cell.
+        unit_m: Side of a cell, in metres.
+        origin_m: Centre ``(x, y)`` of the cell in row 0 and column 0, in metres.
+    """
+
+    walls: tuple[tuple[bool, ...], ...]
+    unit_m: float
+    origin_m: tuple[float, float]
+
+
+@dataclass(frozen=True)
 class EnvironmentFacts:
     """What an environment says of itself.
 
@@ -45,11 +61,13 @@ class EnvironmentFacts:
         action_dim: A.
         success_timing: ``"pre"`` if success of a step is judged by the state before
             it, ``"post"`` by the state after it.
+        maze: Its walls; None if the environment is no maze.
     """
 
     observation_dim: int
     action_dim: int
     success_timing: SuccessTiming
+    maze: MazeMap | None = None
 
 
 @dataclass(frozen=True)
@@ -122,6 +140,19 @@ def read_facts(environment: Any) -> EnvironmentFacts:
         observation_dim=int(np.prod(environment.observation_space.shape)),
         action_dim=int(np.prod(environment.action_space.shape)),
         success_timing=timing,
+        maze=_read_maze(environment.unwrapped),
+    )
+
+
+def _read_maze(environment: Any) -> MazeMap | None:
+    """Reads the walls of one of OGBench's mazes."""
+    if not hasattr(environment, "maze_map"):
+        return None
+    (x, y), (beside, _) = (environment.ij_to_xy((0, column)) for column in (0, 1))
+    return MazeMap(
+        walls=tuple(tuple(bool(cell) for cell in row) for row in environment.maze_map),
+        unit_m=float(beside - x),
+        origin_m=(float(x), float(y)),
     )
 
 

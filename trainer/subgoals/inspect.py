@@ -20,9 +20,11 @@ from pipeline.store import files
 from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.reader import Store
 from trainer.errors import EvaluationError
+from trainer.evaluation.environments import MazeMap
 from trainer.evaluation.evaluate import choose_steps
 from trainer.evaluation.evaluator import task_environment
 from trainer.evaluation.rollouts import RolloutPool, usable_cores
+from trainer.nn.networks import Params
 from trainer.report import charts
 from trainer.runs.checkpoints import CheckpointReader
 from trainer.runs.folder import RunFolder
@@ -31,11 +33,15 @@ from trainer.runs.subgoal_files import (
     ARRAYS_FILE,
     ERRORS_FILE,
     JSON_FILE,
+    MAZE_FILE,
     SCENE_FILE,
     VIDEO_FILE,
 )
+from trainer.runs.success_rates import Score
 from trainer.subgoals.charts import SceneFrame, error_chart, scene_chart
 from trainer.subgoals.configurations import Configuration, configurations, find_nearest
+from trainer.subgoals.maze import map_values, read_goal, read_paths
+from trainer.subgoals.maze_chart import MazeScene, maze_chart
 from trainer.subgoals.opengl import NoBackendError
 from trainer.subgoals.painter import Image, Painter
 from trainer.subgoals.traces import (
@@ -89,8 +95,8 @@ def inspect_subgoals(
     """Rolls out a checkpoint and shows what sub-goals it pursues.
 
     Written are ``subgoals.json``, the predictions themselves in ``subgoals.npz``,
-    ``subgoal_errors.png``, and where something can be drawn ``subgoals.png`` (and
-    ``rollout.gif``). Where nothing can be, one line says why.
+    ``subgoal_errors.png``, of a maze ``maze.png``, and where something can be drawn
+    ``subgoals.png`` (and ``rollout.gif``). Where nothing can be, one line says why.
 
     Args:
         folder: RUN.
@@ -118,12 +124,13 @@ def inspect_subgoals(
     seed = run.config.trainer.seed_range[0]
     if inspection.training_seed is not None:
         seed = inspection.training_seed
-    step, traces = _roll_out(folder, run, seed, inspection, console)
+    played = _roll_out(folder, run, seed, inspection, console)
+    step, traces = played.step, played.traces
     comparison = compare(traces, run.facts.observation_std)
     drawn = np.concatenate([trace.steps_ahead for trace in traces])
     K = int(max(getattr(run.config.agent, "max_horizon", 0), drawn.max()))
     root = os.fspath(out)
-    for name in (SCENE_FILE, VIDEO_FILE):  # Of an earlier inspection.
+    for name in (MAZE_FILE, SCENE_FILE, VIDEO_FILE):  # Of an earlier inspection.
         files.delete(root, name)
     report = {
         "run": folder.name,
@@ -151,6 +158,8 @@ def inspect_subgoals(
         ARRAYS_FILE: arrays.getvalue(),
         ERRORS_FILE: charts.to_png(error_chart(comparison, drawn, K)),
     }
+    if played.maze is not None:
+        written[MAZE_FILE] = _draw_maze(run, store, played, played.maze)
     summary: Any = report["summary"]
     say(
         console,
@@ -171,9 +180,28 @@ def inspect_subgoals(
     return [out / name for name in (JSON_FILE, *written)]
 
 
+@dataclass(frozen=True)
+class _Played:
+    """What was rolled out.
+
+    Attributes:
+        step: Checkpoint.
+        seed: Training seed.
+        params: Of that seed.
+        traces: Episodes.
+        maze: The environment's walls; None if it is no maze.
+    """
+
+    step: int
+    seed: int
+    params: Params
+    traces: list[Trace]
+    maze: MazeMap | None
+
+
 def _roll_out(
     folder: RunFolder, run: Run, seed: int, inspection: Inspection, console: Console
-) -> tuple[int, list[Trace]]:
+) -> _Played:
     seeds = run.config.trainer.seed_range
     if seed not in seeds:
         raise UsageError(f"training seed: expected one of {list(seeds)}, got {seed}")
@@ -189,9 +217,36 @@ def _roll_out(
         console.status(f"acting in {spec.environment_id}"),
         RolloutPool(spec, environments=count, workers=usable_cores()) as pool,
     ):
-        return step, play_traces(
+        traces = play_traces(
             pool, agent, one, episodes=inspection.episodes, seed=inspection.seed
         )
+        return _Played(step, seed, one, traces, pool.facts.maze)
+
+
+def _draw_maze(run: Run, store: Store, played: _Played, maze: MazeMap) -> bytes:
+    """Draws the maze from above: what was recorded, V, and the policy's paths."""
+    goal, tolerance = read_goal(run.task.goal)
+    agent: Any = run.agent()  # One with sub-goals, and so with V: `play_traces` asked.
+    facts, discount = run.facts, run.config.agent.discount
+    scene = MazeScene(
+        maze=maze,
+        goal=goal,
+        tolerance_m=tolerance,
+        recorded=read_paths(store),
+        recorded_episodes=len(store.episodes().starts),
+        values=map_values(
+            maze,
+            lambda states: agent.value(played.params, states),
+            played.traces[0].observations[0],
+        ),
+        value_unit=f"{facts.reward_min:g} a step until the goal, discount {discount:g}",
+        traces=played.traces,
+    )
+    title = (
+        f"{run.dataset}, task {run.task.task}: VAST after {played.step:,} updates, "
+        f"{Score.of(trace.episode.success for trace in played.traces)}"
+    )
+    return charts.to_png(maze_chart(scene, title))
 
 
 def _summary(comparison: Comparison, drawn: Any, max_horizon: int) -> dict[str, Any]:

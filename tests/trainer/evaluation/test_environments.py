@@ -6,7 +6,11 @@ import pytest
 
 from pipeline.domains.datasets import TaskEnvironment
 from trainer.evaluation import environments
-from trainer.evaluation.environments import EpisodeEnvironment, make_task_environment
+from trainer.evaluation.environments import (
+    EpisodeEnvironment,
+    make_task_environment,
+    read_facts,
+)
 
 
 class Recorder:
@@ -57,3 +61,31 @@ def test_an_environment_without_an_end_is_refused(
     )
     with pytest.raises(ValueError, match="walker-v0: expected an environment with a t"):
         make_task_environment(TaskEnvironment("walker-v0"))
+
+
+def test_a_maze_says_where_its_walls_are() -> None:
+    made = make_task_environment(
+        TaskEnvironment("pointmaze-medium-v0", {"reward_task_id": 1})
+    )
+    maze = read_facts(made).maze
+    assert maze is not None
+    assert (len(maze.walls), len(maze.walls[0])) == (8, 8)
+    # Of every task start and goal lie in the middle of a free cell, 4 m wide.
+    for task in made.unwrapped.task_infos:
+        for place in (task["init_xy"], task["goal_xy"]):
+            column, row = (
+                (at - start) / maze.unit_m
+                for at, start in zip(place, maze.origin_m, strict=True)
+            )
+            assert (row, column) == (int(row), int(column))
+            assert not maze.walls[int(row)][int(column)]
+    assert maze.walls[0] == (True,) * 8
+
+
+def test_an_arm_is_in_no_maze() -> None:
+    arm = types.SimpleNamespace(
+        observation_space=types.SimpleNamespace(shape=(3,)),
+        action_space=types.SimpleNamespace(shape=(2,)),
+        unwrapped=types.SimpleNamespace(),
+    )
+    assert read_facts(arm).maze is None

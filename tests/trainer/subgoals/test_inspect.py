@@ -230,12 +230,12 @@ def test_an_inspection_from_run_to_files(
         console=Console(file=shown, width=200),
     )
     assert [path.name for path in written] == [
-        *("subgoals.json", "subgoals.npz", "subgoal_errors.png", "subgoals.png"),
-        "rollout.gif",
+        *("subgoals.json", "subgoals.npz", "subgoal_errors.png", "maze.png"),
+        *("subgoals.png", "rollout.gif"),
     ]
-    assert written[2].read_bytes().startswith(b"\x89PNG")
-    assert written[3].read_bytes().startswith(b"\x89PNG")
-    assert written[4].read_bytes().startswith(b"GIF89a")
+    for picture in written[2:5]:
+        assert picture.read_bytes().startswith(b"\x89PNG")
+    assert written[5].read_bytes().startswith(b"GIF89a")
     report = json.loads(written[0].read_text())
     assert (report["step"], report["seed"], report["task"]) == (10, 4, 1)
     arrays = np.load(written[1])
