@@ -12,8 +12,9 @@ from pipeline.output import Output, say
 class Subgoals:
     """Show the sub-goals a run's policy pursues, and how near it comes to them.
 
-    Writes subgoals.json, subgoals.npz, subgoal_errors.png, and where this machine can
-    draw, subgoals.png: the scene now and, transparent, at the sub-goal.
+    Writes subgoals.json, subgoals.npz, subgoal_errors.png; of a maze maze.png, with
+    V and the policy's paths; and where this machine can draw, subgoals.png: the scene
+    now and, transparent, at the sub-goal.
 
     Attributes:
         run: Folder of the run, a local path or gs://bucket/path.

@@ -16,12 +16,15 @@ class Picture:
         caption: What it shows and how to read it.
         data: Its bytes.
         kind: ``"png"``, or ``"gif"`` of one that moves.
+        wide: Whether it takes the page's whole width: one of several panels, whose
+            text is too small beside another picture.
     """
 
     name: str
     caption: str
     data: bytes
     kind: Literal["png", "gif"] = "png"
+    wide: bool = False
 
 
 @dataclass(frozen=True)
@@ -116,8 +119,9 @@ def _section(section: Section) -> str:
 def _picture(picture: Picture) -> str:
     data = base64.b64encode(picture.data).decode()
     caption = html.escape(picture.caption)
+    opening = '<figure class="whole">' if picture.wide else "<figure>"
     return (
-        f'<figure><img alt="{html.escape(picture.name)}" '
+        f'{opening}<img alt="{html.escape(picture.name)}" '
         f'src="data:image/{picture.kind};base64,{data}"><figcaption>{caption}</figcaption></figure>'
     )
 
@@ -144,6 +148,7 @@ dd { margin: 0; font-weight: 600; overflow-wrap: anywhere; }
 .pictures { display: grid; gap: 1.5rem;
   grid-template-columns: repeat(auto-fill, minmax(min(100%, 500px), 1fr)); }
 figure { margin: 0; }
+.whole { grid-column: 1 / -1; }
 img { width: 100%; height: auto; }
 figcaption { color: #555; font-size: .86rem; }
 details { margin-top: 1.25rem; }

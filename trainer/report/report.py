@@ -187,6 +187,9 @@ def _subgoal_pictures(folder: epath.Path) -> list[Picture]:
     found = json.loads(report)
     when = f"After {found['step']:,} updates, training seed {found['seed']}. "
     captions = {
+        subgoal_files.MAZE_FILE: "From above: some recorded episodes; V over the free "
+        "cells, with sub-goals drawn along one episode (a body with limbs is taken to "
+        "stand as at its start); and the paths that the policy takes.",
         subgoal_files.SCENE_FILE: "Solid: the scene now. Pale and transparent: the "
         "sub-goal that the policy pursues, k steps ahead. Below it stands what in it "
         "is not the prediction's own.",
@@ -202,6 +205,7 @@ def _subgoal_pictures(folder: epath.Path) -> list[Picture]:
             when + captions[name],
             data,
             "gif" if name.endswith(".gif") else "png",
+            wide=name != subgoal_files.VIDEO_FILE,
         )
         for name, data in there
         if data is not None
