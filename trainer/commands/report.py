@@ -22,14 +22,22 @@ class Report:
     out: str
 
     def execute(self, output: Output) -> int:
-        """Writes the report; of runs of VAST, says how far G came."""
+        """Writes the report; says what was solved, and of VAST how far G came."""
         from trainer.report.report import write_report
+        from trainer.runs.evaluations import read_evaluations
         from trainer.runs.folder import METRICS_FILE, find_runs, open_folder
+        from trainer.runs.run import read_run
+        from trainer.runs.success_rates import describe_outcome
 
         folders = [folder for runs in self.runs for folder in find_runs(runs)]
         written = write_report(folders, open_folder(self.out))
         say(output.results, "wrote " + ", ".join(str(path) for path in written))
         for folder in folders:
+            run = read_run(folder)
+            task = run.task.task
+            own = [each for each in read_evaluations(folder) if each.task == task]
+            outcome = describe_outcome(run.dataset, task, own)
+            say(output.results, f"{folder}: {outcome}")
             errors = [
                 (line["step"], line["segment_error"])
                 for line in folder.read_lines(METRICS_FILE)

@@ -173,6 +173,30 @@ def summarize(evaluations: Sequence[Evaluation]) -> list[Summary]:
     ]
 
 
+def describe_outcome(dataset: str, task: int, evaluations: Sequence[Evaluation]) -> str:
+    """Says in one line whether the last checkpoint that was evaluated solves a task.
+
+    Args:
+        dataset: Data-set name.
+        task: Task number.
+        evaluations: Of one run, in that task.
+
+    Returns:
+        ``solved`` only if every episode was, of all training seeds.
+    """
+    summaries = summarize(evaluations)
+    if not summaries:
+        return f"not evaluated yet: {dataset} task {task}"
+    score, (step,) = summaries[0].score, summaries[0].steps
+    verdict = "solved in part"
+    if score.successes in (0, score.episodes):
+        verdict = "solved" if score.successes else "not solved"
+    return (
+        f"{verdict}: {dataset} task {task}, {score.successes} of {score.episodes} "
+        f"episodes after {step:,} updates"
+    )
+
+
 def _summary(statistic: Statistic, evaluations: list[Evaluation]) -> Summary:
     seeds = sorted({evaluation.seed for evaluation in evaluations})
     rates = [

@@ -23,7 +23,7 @@ from trainer.runs.evaluations import Evaluation, append_evaluation
 from trainer.runs.folder import METRICS_FILE, RunFolder, open_folder
 from trainer.runs.history import read_history
 from trainer.runs.run import Run, write_run
-from trainer.runs.success_rates import summarize, wilson_interval
+from trainer.runs.success_rates import describe_outcome, summarize, wilson_interval
 
 K = 5
 RUN = Run(
@@ -139,6 +139,27 @@ def test_episodes_of_one_evaluation_seed_count_once() -> None:
     other_seed = evaluation(1000, 0, 7, evaluation_seed=1)
     assert summarize(shared)[0].score.episodes == 50
     assert summarize([*shared, other_seed])[0].score.episodes == 60
+
+
+@pytest.mark.parametrize(
+    ("successes", "text"),
+    [
+        ((10, 10), "solved: maze task 2, 20 of 20 episodes after 3,000 updates"),
+        ((10, 9), "solved in part: maze task 2, 19 of 20 episodes after 3,000 updates"),
+        ((0, 0), "not solved: maze task 2, 0 of 20 episodes after 3,000 updates"),
+    ],
+)
+def test_solved_is_said_of_the_last_checkpoint(
+    successes: tuple[int, int], text: str
+) -> None:
+    # Ten episodes of each of two training seeds; what was before does not count.
+    earlier = [evaluation(2000, seed, 5) for seed in (0, 1)]
+    last = [evaluation(3000, seed, count) for seed, count in enumerate(successes)]
+    assert describe_outcome("maze", 2, [*last, *earlier]) == text
+
+
+def test_what_was_not_evaluated_is_not_called_unsolved() -> None:
+    assert describe_outcome("maze", 2, []) == "not evaluated yet: maze task 2"
 
 
 def test_rows_compare_with_the_paper() -> None:
