@@ -54,6 +54,7 @@ from trainer.runs.folder import (
     CHECKPOINTS,
     METRICS_FILE,
     RunFolder,
+    find_runs,
     open_folder,
 )
 from trainer.runs.history import read_history
@@ -198,7 +199,7 @@ def assess(runs: Any, report: Any) -> list[str]:
     assert [(each.step, each.seed) for each in evaluations] == [
         *((10, 0), (10, 1), (20, 0), (20, 1))
     ]
-    written = write_report([RunFolder.open(f"{runs}/*")], open_folder(report))
+    written = write_report(find_runs(f"{runs}/*"), open_folder(report))
     return [os.path.relpath(path, report) for path in written]
 
 
@@ -357,7 +358,7 @@ def test_a_run_on_a_bucket_is_watched_inspected_and_found(
     assert "watched/subgoal_errors.png" in names
     assert {name.split("/")[0] for name in names if "/" in name} == {"watched"}
     with pytest.raises(DataFormatError, match=r"x\*: matches no folder of a run"):
-        write_report([RunFolder.open(f"gs://{BUCKET}/runs/x*")], open_folder(report))
+        write_report(find_runs(f"gs://{BUCKET}/runs/x*"), open_folder(report))
 
 
 def test_of_two_pipelines_racing_for_one_store_one_wins(
