@@ -11,7 +11,7 @@ from ogbench.relabel_utils import relabel_dataset
 from ogbench.utils import load_dataset
 
 from pipeline.assembly import parts
-from pipeline.assembly.commit import commit_store, find_committed
+from pipeline.assembly.commit import commit_store
 from pipeline.assembly.parts import write_part, write_parts
 from pipeline.assembly.plan import look_at, plan_inputs
 from pipeline.domains.datasets import parse_dataset
@@ -19,7 +19,7 @@ from pipeline.domains.environments import make_environment
 from pipeline.domains.goals import read_tasks
 from pipeline.sources.base import Block, Facts
 from pipeline.sources.ogbench_npz import OgbenchNpz
-from pipeline.store import arrays, reader, schema
+from pipeline.store import arrays, schema
 from pipeline.store.errors import BadEpisodeError, DataFormatError
 from pipeline.store.manifest import Task
 from pipeline.store.reader import Store
@@ -142,14 +142,6 @@ def test_runs_do_not_span_sources(make_npz, make_plan):
         assert sum(plan.runs(count), ()) == plan.parts
 
 
-def test_a_plan_is_small_and_names_no_folder_in_its_digest(make_npz, make_plan):
-    plan = make_plan(make_npz((2,) * 10_000), part_rows=10**6)
-    (part,) = plan.parts
-    assert len(pickle.dumps(part)) < 50_000
-    elsewhere = make_plan(make_npz((2,) * 10_000), part_rows=10**6, out="elsewhere")
-    assert elsewhere.parts[0].digest() == part.digest()
-
-
 KILLED = """
 import os, pickle, signal, sys
 from pipeline.assembly import parts
@@ -202,40 +194,6 @@ def test_parts_of_another_plan_leave_no_trace(make_npz, make_plan, read_tree):
     )
 
 
-def test_a_commit_may_be_repeated(make_npz, make_plan, read_tree):
-    plan = make_plan(make_npz(LENGTHS))
-    made = write(plan)
-    before = read_tree(plan.root)
-    assert write(plan) == made
-    assert read_tree(plan.root) == before
-    assert find_committed(plan) == made
-
-
-def test_a_finished_store_is_never_overwritten(make_npz, make_plan, read_tree):
-    plan = make_plan(make_npz(LENGTHS))
-    write(plan)
-    before = read_tree(plan.root)
-    other = make_plan(make_npz((9, 9), name="other.npz"), part_rows=5)
-    with pytest.raises(DataFormatError, match="already holds a finished store"):
-        find_committed(other)
-    with pytest.raises(DataFormatError, match="already holds a finished store"):
-        commit_store(other, [_renumbered(plan, part) for part in other.parts])
-    assert read_tree(plan.root) == before
-
-
-def _renumbered(plan, part):
-    done = reader.read_part(plan.root, 0)
-    return type(done)(**{**vars(done), "index": part.index})
-
-
-def test_a_missing_part_is_not_committed(make_npz, make_plan):
-    plan = make_plan(make_npz(LENGTHS))
-    with pytest.raises(DataFormatError, match=r"parts 0 to 1, got \[1\]"):
-        commit_store(plan, [write_part(plan.parts[1])])
-    with pytest.raises(DataFormatError, match="found none"):
-        Store(plan.root)
-
-
 @pytest.mark.parametrize("field", ["observations", "qpos"])
 def test_b1_a_bad_value_is_refused_with_its_place(
     make_npz, make_plan, make_rows, field
@@ -284,37 +242,6 @@ def test_b1_a_part_without_good_episodes_is_an_error(make_npz, make_plan, make_r
     plan = make_plan(make_npz((5,), **rows), on_bad_episode="skip", max_bad_share=1.0)
     with pytest.raises(DataFormatError, match="nothing is left of this part"):
         write_part(plan.parts[0])
-
-
-def test_b3_missing_physics_state_is_found_by_the_plan(make_npz, make_plan):
-    path = make_npz(LENGTHS, without=["qpos"])
-    with pytest.raises(DataFormatError, match=r"cube-single-play\.npz: .*needs qpos"):
-        make_plan(path)
-
-
-def test_data_of_another_environment_are_found_by_the_plan(make_npz, make_plan):
-    path = make_npz(LENGTHS, qpos=np.zeros((28, 35), np.float32))
-    with pytest.raises(DataFormatError, match="another environment"):
-        make_plan(path)
-
-
-def test_splits_of_unlike_fields_are_refused(make_npz, make_plan):
-    val = make_npz((3,), name="val.npz", observations=np.zeros((3, 7), np.float32))
-    with pytest.raises(DataFormatError, match=r"float32\[28\].*float32\[7\]"):
-        make_plan(make_npz(LENGTHS), val=val)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"discounts": (1.5,)}, "discounts in"),
-        ({"max_bad_share": -1.0}, "bad share in"),
-        ({"part_rows": 0}, "at least 1 row"),
-    ],
-)
-def test_options_out_of_range_are_refused(make_npz, make_plan, options, message):
-    with pytest.raises(ValueError, match=message):
-        make_plan(make_npz(LENGTHS), **options)
 
 
 class Pictures:

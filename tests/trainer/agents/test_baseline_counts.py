@@ -21,14 +21,17 @@ from trainer.agents.value_flows_config import ValueFlowsConfig
 from trainer.data.sampling import uniform_numbers
 from trainer.evaluation.rollouts import AgentActor
 from trainer.nn import networks
-from trainer.nn.networks import MLP
 from trainer.parallel.mesh import make_mesh
 from trainer.parallel.mesh_shape import MeshConfig
 from trainer.step.call import make_train_call
 from trainer.step.state import init_state
 
 CUBE_DOUBLE = dataclasses.replace(cases.FACTS, observation_dim=37, action_dim=5)
+
+
 SMALL: dict[str, Any] = {"discount": 0.9, "width": 4, "depth": 2}
+
+
 SMALL_CONFIGS = {
     "iql": IQLConfig(**SMALL),
     "fql": FQLConfig(**SMALL),
@@ -146,27 +149,6 @@ def test_the_loop_carries_every_agent(name: str) -> None:
     actions = policy(cases.TABLE.observations[:3], np.arange(3), np.zeros(3, np.int64))
     assert actions.shape == (3, agent.chunk, 2)
     assert (np.abs(actions) <= 1).all()
-
-
-def test_the_network_is_dense_gelu_norm() -> None:
-    net = MLP(3, width=8, depth=2, activation="gelu")
-    shapes = jax.eval_shape(lambda key: networks.init(net, key, 4), jax.random.key(0))
-    rng = np.random.default_rng(0)
-    params = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), shapes)
-    inputs = rng.normal(size=(5, 4)).astype(np.float32)
-    got = networks.apply(net, params, jnp.asarray(inputs))
-    np.testing.assert_allclose(got, cases.mlp(params, inputs), rtol=1e-4, atol=1e-4)
-
-
-def test_kernels_are_drawn_xavier_uniform() -> None:
-    net = MLP(2, width=64, depth=1, activation="gelu")
-    params = cases.run(lambda key: networks.init(net, key, 32), jax.random.key(0))
-    # sqrt(6 / (32 + 64)) = 0.25
-    kernel = np.abs(params["hidden_0"]["kernel"])
-    assert 0.24 < kernel.max() <= 0.25
-    # Half the bound on average, as a uniform distribution has it.
-    assert kernel.mean() == pytest.approx(0.125, rel=0.05)
-    assert (params["hidden_0"]["bias"] == 0).all()
 
 
 def test_constants_of_the_data_reach_the_agents() -> None:

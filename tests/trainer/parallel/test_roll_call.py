@@ -7,7 +7,6 @@ import threading
 import pytest
 
 from trainer.errors import HostsError
-from trainer.parallel.agreement import Stop, check_alike, gather
 from trainer.parallel.peer_watch import Watch
 from trainer.parallel.roll_call import Place, roll_call
 
@@ -122,12 +121,3 @@ def test_a_stranger_at_the_door_is_passed_over() -> None:
     assert len(watches) == 2
     for watch in watches:
         watch.leave()
-
-
-def test_a_single_process_agrees_with_itself() -> None:
-    facts = {"config": {"batch": 8}, "fingerprint": "a"}
-    check_alike(facts)
-    assert gather(facts) == [facts]
-    stop = Stop(ahead=15)
-    assert not stop.reached(5, told=False)
-    assert stop.reached(10, told=True)  # At once.

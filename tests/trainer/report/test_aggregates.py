@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import bootstrap, trim_mean
 
-from tests.trainer.report.test_report import evaluation
+from tests.evaluated import evaluation
 from trainer.report.aggregates import (
     aggregate,
     interquartile_mean,

@@ -1,7 +1,5 @@
 """The grid and its exact solutions: what fixed horizons miss and stitching finds."""
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -19,6 +17,8 @@ from trainer.toy.tabular import (
 )
 
 DISCOUNT = 0.99
+
+
 DATA = grid.recorded(DISCOUNT)
 
 
@@ -29,16 +29,6 @@ def value(values: np.ndarray, cell: grid.Cell) -> float:
 def greedy(values: np.ndarray, *, steps: int, chunked: bool) -> grid.Path:
     pairs = backup(DATA, values, steps=steps, chunked=chunked)
     return grid.rollout(lambda cell: pairs.best(grid.state_index(cell)))
-
-
-def test_paths_go_right_or_up_from_start_to_goal_and_meet() -> None:
-    for path in (*grid.RECORDED_PATHS, grid.SPLICED_PATH):
-        assert path[0] == grid.START
-        assert path[-1] == grid.GOAL
-        for a, b in pairwise(path):
-            assert (b[0] - a[0], b[1] - a[1]) in grid.DIRECTIONS
-    shared = set(grid.PENALISED_PATH) & set(grid.SAFE_PATH)
-    assert shared == {grid.START, (1, 1), grid.GOAL}
 
 
 def test_neither_recorded_path_is_optimal_and_the_spliced_one_is() -> None:
@@ -129,16 +119,3 @@ def test_windows_equal_a_loop() -> None:
         assert found.gained[w] == pytest.approx(total)
         assert found.weights[w] == pytest.approx(weight)
         assert found.ends[w] == data.states[start + 3]
-
-
-def test_table_rows_are_the_recorded_ones() -> None:
-    table = grid.table(DISCOUNT, recordings=3, noise=0.1)
-    once = grid.table(DISCOUNT)
-    assert table.rows == 3 * once.rows
-    blur = table.observations - np.tile(once.observations, (3, 1))
-    assert 0.08 < blur.std() < 0.12
-    np.testing.assert_array_equal(table.rewards, np.tile(once.rewards, 3))
-    starts = table.episode_starts
-    np.testing.assert_allclose(
-        table.returns[starts[0]], 2 - 2 * DISCOUNT**2 + DISCOUNT**5
-    )

@@ -1,6 +1,5 @@
 """Sweeps: which cells a grid has, how far each is, and what is run in which order."""
 
-import dataclasses
 import io
 import os
 import signal
@@ -14,83 +13,21 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from pipeline.domains.datasets import TASKS
 from pipeline.output import Output
 from pipeline.store import files
-from pipeline.store.manifest import Task
 from tests.fake_gcs import forget_clients, serve
-from tests.stores import make_facts, make_table, write_store
-from trainer import errors
-from trainer.agents import AGENTS
+from tests.stores import write_store
+from tests.trainer.sweep.made_up_cells import cells_of, commit, evaluate
 from trainer.commands.sweep import Sweep as SweepCommand
-from trainer.report.paper import paper_datasets
-from trainer.runs.evaluations import Evaluation, append_evaluation, read_evaluations
+from trainer.runs.evaluations import read_evaluations
 from trainer.runs.folder import (
     CHECKPOINTS,
     METRICS_FILE,
     find_runs,
 )
-from trainer.runs.run import Run, read_run, write_run
-from trainer.sweep.cells import Cell, logged_step, look, make_cells, read_sweep
+from trainer.runs.run import read_run
+from trainer.sweep.cells import Cell, logged_step, look
 from trainer.sweep.run import LOGS, Clock, Processes, run_sweep
-
-BASE = """
-dataset = "pointmaze-medium-navigate"
-[agent]
-name = "vast"
-max_horizon = 6
-width = 8
-depth = 1
-flow_steps = 2
-[trainer]
-steps = 20
-batch_size = 8
-updates_per_call = 5
-log_every = 10
-checkpoint_every = 10
-"""
-FQL = """
-[agent]
-name = "fql"
-depth = 1
-[trainer]
-batch_size = 16
-[datasets.pointmaze-medium-navigate.agent]
-alpha = 3.0
-"""
-SWEEP = """
-out = "{root}/out"
-datasets = ["pointmaze-medium-navigate"]
-config = "{root}/tiny.toml"
-store = "{root}/{{dataset}}"
-tasks = [1, 3]
-seeds = 3
-seeds_per_run = 2
-overrides.agent.width = 4
-[evaluation]
-episodes = 2
-checkpoints = 2
-environments = 2
-workers = 1
-[methods.vast]
-overrides.agent = {{composed_gradient = false, temperature = 0.5}}
-[methods.fql]
-"""
-TABLE = make_table([20, 20], S=2, A=2)
-
-
-@pytest.fixture
-def sweep(tmp_path: Path) -> Path:
-    (tmp_path / "baselines").mkdir()
-    (tmp_path / "tiny.toml").write_text(BASE)
-    (tmp_path / "baselines/fql.toml").write_text(FQL)
-    path = tmp_path / "sweep.toml"
-    path.write_text(SWEEP.format(root=tmp_path))
-    return path
-
-
-def cells_of(sweep: Path, only: str = "*") -> list[Cell]:
-    return make_cells(read_sweep(sweep), only=only)
 
 
 class FakeRunner:
@@ -123,93 +60,10 @@ class FakeRunner:
         return False
 
 
-def commit(cell: Cell, *steps: int) -> None:
-    task = Task(cell.task, "made-up", "pointmaze-medium-v0", "maze", {}, {})
-    write_run(
-        cell.folder,
-        Run(
-            config=cell.config,
-            dataset=cell.config.dataset,
-            task=task,
-            facts=make_facts(TABLE),
-            fingerprint="made-up",
-            store="made-up",
-            versions={},
-        ),
-    )
-    for step in steps:
-        folder = f"{cell.folder}/{CHECKPOINTS}/{step}"
-        files.write(folder, "commit_success.txt", b"")
-
-
-def evaluate(cell: Cell, steps: Sequence[int], *, episodes: int = 2) -> None:
-    for step in steps:
-        for seed in cell.seeds:
-            append_evaluation(
-                cell.folder,
-                Evaluation(
-                    step=step,
-                    seed=seed,
-                    evaluation_seed=0,
-                    task=cell.task,
-                    environment_id="pointmaze-medium-v0",
-                    episodes=episodes,
-                    successes=(0,) * episodes,
-                    returns=(-9.0,) * episodes,
-                    lengths=(9,) * episodes,
-                    success_timing="pre",
-                    store_success_timing="pre",
-                    environments=1,
-                    ogbench="0",
-                    mujoco="0",
-                    duration_s=1.0,
-                ),
-            )
-
-
 def run(cells: Sequence[Cell], runner: FakeRunner | Processes) -> tuple[int, str]:
     said = io.StringIO()
     console = Console(file=said, width=200)
     return run_sweep(cells, runner=runner, console=console), said.getvalue()
-
-
-def test_cells_are_the_grid_with_every_setting_resolved(sweep: Path) -> None:
-    cells = cells_of(sweep)
-    name = "pointmaze-medium-navigate"
-    assert [cell.name for cell in cells] == [
-        f"{name}-{task}-{method}-{seeds}"
-        for task in (1, 3)
-        for method in ("vast", "fql")
-        for seeds in ("seeds-0-1", "seed-2")
-    ]
-    vast, _, fql, last = cells[:4]
-    assert vast.config.agent.composed_gradient is False
-    assert (vast.config.agent.width, vast.config.trainer.batch_size) == (4, 8)
-    assert (fql.config.agent.width, fql.config.trainer.batch_size) == (4, 16)
-    assert (fql.config.agent.name, fql.config.agent.alpha) == ("fql", 3.0)
-    assert (list(fql.seeds), list(last.seeds)) == ([0, 1], [2])
-    assert fql.evaluated_steps == (10, 20)
-    given = " ".join(vast.train)
-    assert f"--store {sweep.parent}/{name} --task 1 --agent vast" in given
-    assert "--agent.no-composed-gradient --agent.temperature 0.5" in given
-    assert "--trainer.seed 0 --trainer.seeds 2" in given
-
-
-def test_a_cell_is_finished_when_trained_and_evaluated_to_the_end(sweep: Path) -> None:
-    cell = cells_of(sweep)[0]
-    assert str(look(cell)) == "new"
-    commit(cell)
-    assert str(look(cell)) == "at step 0"
-    (cell.folder.checkpoints / "10").mkdir(parents=True)
-    (cell.folder.checkpoints / "20.orbax-checkpoint-tmp").mkdir()
-    assert str(look(cell)) == "at step 10"
-    (cell.folder.checkpoints / "20").mkdir()
-    assert str(look(cell)) == "trained; to evaluate: 10, 20"
-    evaluate(cell, [10])
-    evaluate(cell, [20], episodes=1)  # Fewer than are asked for.
-    assert str(look(cell)) == "trained; to evaluate: 20"
-    evaluate(cell, [20])
-    assert look(cell).stage == "finished"
 
 
 def test_a_sweep_does_what_is_missing_and_nothing_twice(sweep: Path) -> None:
@@ -327,67 +181,6 @@ def test_a_sweep_on_a_bucket(sweep: Path, bucket: str) -> None:
     # What the sweep says to report finds its cells and nothing else.
     found = find_runs(f"{bucket}/out/*")
     assert found == sorted((each.folder for each in cells), key=str)
-
-
-def test_progress_is_read_from_the_last_whole_record(sweep: Path) -> None:
-    cell = cells_of(sweep)[0]
-    assert logged_step(cell) == 0
-    cell.folder.path.mkdir(parents=True)
-    file = cell.folder.path / METRICS_FILE
-    file.write_text('{"step": 5, "loss": 1}\n' * 9000 + '{"step": 10}\n{"step": 15')
-    assert logged_step(cell) == 10
-
-
-def test_mistakes(sweep: Path) -> None:
-    text = sweep.read_text()
-
-    def refused(before: str, after: str) -> str:
-        assert before in text
-        sweep.write_text(text.replace(before, after))
-        with pytest.raises(errors.ConfigError) as caught:
-            cells_of(sweep)
-        return str(caught.value)
-
-    assert "datasets: expected at least one" in refused(
-        '["pointmaze-medium-navigate"]', "[]"
-    )
-    assert "expected the configuration of cube-single-play, got one of" in refused(
-        '["pointmaze-medium-navigate"]', '["cube-single-play"]'
-    )
-    assert "did you mean 'agent.width'" in refused("agent.width", "agent.widht")
-    assert "--agent: expected one of" in refused("methods.fql", "methods.fpl")
-    assert "from 1 to 5, got 7" in refused("[1, 3]", "[1, 7]")
-    assert "4 checkpoints are to be evaluated and 3 kept" in refused(
-        "[evaluation]\nepisodes = 2\ncheckpoints = 2",
-        "overrides.trainer.checkpoint_every = 5\n[evaluation]\ncheckpoints = 4",
-    )
-    assert "seedz" in refused("seeds = 3", "seedz = 3")
-    sweep.write_text(text)
-    with pytest.raises(errors.ConfigError, match="no cell's name is like 'x\\*'"):
-        cells_of(sweep, only="x*")
-    with pytest.raises(errors.ConfigError, match="no such sweep"):
-        read_sweep(sweep.parent / "nothing.toml")
-
-
-def test_shipped_sweeps() -> None:
-    table = read_sweep(Path("configs/sweeps/table-1.toml"))
-    assert table.tasks == TASKS
-    assert set(table.datasets) == set(paper_datasets())
-    cells = make_cells(dataclasses.replace(table, tasks=(4,)))
-    assert len(cells) == 10 * 9
-    assert {cell.config.agent.name for cell in cells} == AGENTS.keys()
-    assert {cell.config.trainer.steps for cell in cells} == {1_000_000}
-    assert {cell.seeds for cell in cells} == {range(8)}
-    evidence = cells_of(Path("configs/sweeps/cpu-evidence.toml"))
-    assert {cell.config.agent.width for cell in evidence} == {128}
-    assert {cell.evaluated_steps for cell in evidence} == {(2000, 4000, 6000, 8000)}
-    maze = cells_of(Path("configs/sweeps/pointmaze.toml"))
-    assert len(maze) == 5 * 6
-    trained = {
-        (cell.config.agent.width, cell.config.agent.discount, cell.config.trainer.steps)
-        for cell in maze
-    }
-    assert trained == {(64, 0.99, 10_000)}  # Equal for all methods.
 
 
 def test_a_process_leaves_its_words_and_its_code(tmp_path: Path) -> None:

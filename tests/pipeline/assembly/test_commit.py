@@ -1,0 +1,47 @@
+import pytest
+
+from pipeline.assembly.commit import commit_store, find_committed
+from pipeline.assembly.parts import write_part
+from pipeline.store import reader
+from pipeline.store.errors import DataFormatError
+from pipeline.store.reader import Store
+
+LENGTHS = (5, 5, 7, 4, 1, 6)
+
+
+def write(plan):
+    return commit_store(plan, [write_part(part) for part in plan.parts])
+
+
+def test_a_commit_may_be_repeated(make_npz, make_plan, read_tree):
+    plan = make_plan(make_npz(LENGTHS))
+    made = write(plan)
+    before = read_tree(plan.root)
+    assert write(plan) == made
+    assert read_tree(plan.root) == before
+    assert find_committed(plan) == made
+
+
+def test_a_finished_store_is_never_overwritten(make_npz, make_plan, read_tree):
+    plan = make_plan(make_npz(LENGTHS))
+    write(plan)
+    before = read_tree(plan.root)
+    other = make_plan(make_npz((9, 9), name="other.npz"), part_rows=5)
+    with pytest.raises(DataFormatError, match="already holds a finished store"):
+        find_committed(other)
+    with pytest.raises(DataFormatError, match="already holds a finished store"):
+        commit_store(other, [_renumbered(plan, part) for part in other.parts])
+    assert read_tree(plan.root) == before
+
+
+def _renumbered(plan, part):
+    done = reader.read_part(plan.root, 0)
+    return type(done)(**{**vars(done), "index": part.index})
+
+
+def test_a_missing_part_is_not_committed(make_npz, make_plan):
+    plan = make_plan(make_npz(LENGTHS))
+    with pytest.raises(DataFormatError, match=r"parts 0 to 1, got \[1\]"):
+        commit_store(plan, [write_part(plan.parts[1])])
+    with pytest.raises(DataFormatError, match="found none"):
+        Store(plan.root)

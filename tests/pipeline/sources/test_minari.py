@@ -1,0 +1,108 @@
+import gymnasium
+import h5py
+import numpy as np
+import pytest
+
+from pipeline.cli import main
+from pipeline.sources.episodes import cut
+from pipeline.sources.minari import Minari
+from pipeline.store.errors import DataFormatError
+from pipeline.store.reader import Store
+
+
+def read_all(source, rows):
+    blocks = list(source.read(cut(source.describe().episodes, rows)))
+    return {n: np.concatenate([b.rows[n] for b in blocks]) for n in blocks[0].rows}
+
+
+@pytest.fixture
+def make_minari(tmp_path, monkeypatch):
+    """Data sets as Minari itself writes them."""
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    import minari
+    from minari.data_collector import EpisodeBuffer
+
+    def make(observations, actions, space):
+        random = np.random.default_rng(1)
+        buffers = [
+            EpisodeBuffer(
+                observations=observations[i],
+                actions=actions[i],
+                rewards=random.normal(size=len(actions[i])).tolist(),
+                terminations=[False] * (len(actions[i]) - 1) + [i == 0],
+                truncations=[False] * (len(actions[i]) - 1) + [i != 0],
+            )
+            for i in range(len(actions))
+        ]
+        minari.create_dataset_from_buffers(
+            "toy/walk-v0",
+            buffers,
+            observation_space=space,
+            action_space=gymnasium.spaces.Box(-1, 1, (2,)),
+        )
+        return str(tmp_path / "toy" / "walk-v0"), buffers
+
+    return make
+
+
+BOX = gymnasium.spaces.Box(-np.inf, np.inf, (4,))
+
+
+def draw(counts, shape=(4,)):
+    random = np.random.default_rng(0)
+    return (
+        [random.normal(size=(n + 1, *shape)) for n in counts],
+        [random.uniform(-1, 1, (n, 2)).astype(np.float32) for n in counts],
+    )
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("rows", [4, 1000])
+def test_minari_s_own_files_are_read(make_minari, rows):
+    counts = (3,) * 9 + (5, 4)  # episode_10 comes after episode_2
+    observations, actions = draw(counts)
+    folder, buffers = make_minari(observations, actions, BOX)
+    source = Minari(f"{folder}/data/main_data.hdf5")
+    facts = source.describe()
+    assert facts.name == "toy/walk-v0"
+    assert facts.lengths == tuple(n + 1 for n in counts)
+    found = read_all(source, rows)
+    np.testing.assert_array_equal(
+        found["observations"], np.concatenate(observations).astype(np.float32)
+    )
+    ends = np.cumsum(facts.lengths) - 1
+    inner = np.setdiff1d(np.arange(sum(facts.lengths)), ends)
+    np.testing.assert_array_equal(found["actions"][inner], np.concatenate(actions))
+    rewards = np.concatenate([buffer.rewards for buffer in buffers])
+    np.testing.assert_array_equal(found["rewards"][inner], rewards)
+    assert np.flatnonzero(~found["masks"]).tolist() == [2]  # the one termination
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_minari_folder_becomes_a_store(make_minari, tmp_path):
+    folder, _ = make_minari(*draw((3, 5)), BOX)
+    out = str(tmp_path / "store")
+    assert main(["shard", folder, "--dataset", "walk", "--out", out]) == 0
+    assert Store(out).rows() == 10
+    assert main(["verify", out, "--deep"]) == 0
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_minari_s_dictionaries_are_refused(make_minari, tmp_path):
+    space = gymnasium.spaces.Dict({"xy": BOX, "goal": BOX})
+    observations, actions = draw((3,))
+    folder, _ = make_minari(
+        [{"xy": o, "goal": o} for o in observations], actions, space
+    )
+    with pytest.raises(DataFormatError, match=r"got a group of goal, xy"):
+        Minari(f"{folder}/data/main_data.hdf5").describe()
+
+
+def test_a_minari_episode_of_unlike_lengths_is_named(tmp_path):
+    path = tmp_path / "main_data.hdf5"
+    with h5py.File(path, "w") as file:
+        for name, n in (("observations", 3), ("actions", 3), ("rewards", 3)):
+            file[f"episode_0/{name}"] = np.zeros((n, 1))
+        file["episode_0/terminations"] = np.zeros(3, bool)
+    with pytest.raises(DataFormatError, match="episode_0: expected 4 observations"):
+        Minari(str(path)).describe()

@@ -1,0 +1,73 @@
+"""Successes over seeds and checkpoints: shares, and how sure they are."""
+
+import pytest
+from scipy.stats import binomtest
+
+from tests.evaluated import evaluation
+from trainer.runs.success_rates import describe_outcome, summarize, wilson_interval
+
+
+@pytest.mark.parametrize("episodes", [1, 2, 7, 20, 50])
+def test_wilson_intervals_are_scipys(episodes: int) -> None:
+    for successes in range(episodes + 1):
+        ours = wilson_interval(successes, episodes)
+        theirs = binomtest(successes, episodes).proportion_ci(method="wilson")
+        assert ours == pytest.approx((theirs.low, theirs.high), abs=1e-12)
+
+
+def test_wilson_intervals_need_episodes() -> None:
+    for successes, episodes in ((0, 0), (3, 2), (-1, 2)):
+        with pytest.raises(ValueError, match="expected 0 to"):
+            wilson_interval(successes, episodes)
+
+
+def test_statistics_pool_what_they_say() -> None:
+    evaluations = [
+        evaluation(step, seed, solved + seed)
+        for step, solved in ((1000, 1), (2000, 6), (3000, 2), (4000, 3))
+        for seed in (0, 1)
+    ]
+    last, mean, best = summarize(evaluations)
+    assert (last.statistic, last.steps, last.seeds) == ("last", (4000,), (0, 1))
+    assert (last.score.successes, last.score.episodes) == (3 + 4, 20)
+    # Rates of the seeds are .3 and .4.
+    assert last.seed_std == pytest.approx(0.1 / 2**0.5)
+    assert mean.steps == (2000, 3000, 4000)
+    assert (mean.score.successes, mean.score.episodes) == (13 + 5 + 7, 60)
+    assert (best.steps, best.score.successes) == ((2000,), 13)
+    assert summarize([]) == []
+
+
+def test_the_earliest_of_equals_is_best() -> None:
+    best = summarize([evaluation(step, 0, 5) for step in (1000, 2000)])[2]
+    assert best.steps == (1000,)
+    assert best.seed_std is None
+
+
+def test_episodes_of_one_evaluation_seed_count_once() -> None:
+    """Those of a small evaluation are among those of a large one."""
+    shared = [evaluation(1000, 0, 5), evaluation(1000, 0, 20, episodes=50)]
+    other_seed = evaluation(1000, 0, 7, evaluation_seed=1)
+    assert summarize(shared)[0].score.episodes == 50
+    assert summarize([*shared, other_seed])[0].score.episodes == 60
+
+
+@pytest.mark.parametrize(
+    ("successes", "text"),
+    [
+        ((10, 10), "solved: maze task 2, 20 of 20 episodes after 3,000 updates"),
+        ((10, 9), "solved in part: maze task 2, 19 of 20 episodes after 3,000 updates"),
+        ((0, 0), "not solved: maze task 2, 0 of 20 episodes after 3,000 updates"),
+    ],
+)
+def test_solved_is_said_of_the_last_checkpoint(
+    successes: tuple[int, int], text: str
+) -> None:
+    # Ten episodes of each of two training seeds; what was before does not count.
+    earlier = [evaluation(2000, seed, 5) for seed in (0, 1)]
+    last = [evaluation(3000, seed, count) for seed, count in enumerate(successes)]
+    assert describe_outcome("maze", 2, [*last, *earlier]) == text
+
+
+def test_what_was_not_evaluated_is_not_called_unsolved() -> None:
+    assert describe_outcome("maze", 2, []) == "not evaluated yet: maze task 2"

@@ -1,0 +1,116 @@
+"""Cells of a sweep: the grid, what is done of each, and mistakes in the file."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from pipeline.domains.datasets import TASKS
+from tests.trainer.sweep.made_up_cells import cells_of, commit, evaluate
+from trainer import errors
+from trainer.agents import AGENTS
+from trainer.report.paper import paper_datasets
+from trainer.runs.folder import (
+    METRICS_FILE,
+)
+from trainer.sweep.cells import logged_step, look, make_cells, read_sweep
+
+
+def test_cells_are_the_grid_with_every_setting_resolved(sweep: Path) -> None:
+    cells = cells_of(sweep)
+    name = "pointmaze-medium-navigate"
+    assert [cell.name for cell in cells] == [
+        f"{name}-{task}-{method}-{seeds}"
+        for task in (1, 3)
+        for method in ("vast", "fql")
+        for seeds in ("seeds-0-1", "seed-2")
+    ]
+    vast, _, fql, last = cells[:4]
+    assert vast.config.agent.composed_gradient is False
+    assert (vast.config.agent.width, vast.config.trainer.batch_size) == (4, 8)
+    assert (fql.config.agent.width, fql.config.trainer.batch_size) == (4, 16)
+    assert (fql.config.agent.name, fql.config.agent.alpha) == ("fql", 3.0)
+    assert (list(fql.seeds), list(last.seeds)) == ([0, 1], [2])
+    assert fql.evaluated_steps == (10, 20)
+    given = " ".join(vast.train)
+    assert f"--store {sweep.parent}/{name} --task 1 --agent vast" in given
+    assert "--agent.no-composed-gradient --agent.temperature 0.5" in given
+    assert "--trainer.seed 0 --trainer.seeds 2" in given
+
+
+def test_a_cell_is_finished_when_trained_and_evaluated_to_the_end(sweep: Path) -> None:
+    cell = cells_of(sweep)[0]
+    assert str(look(cell)) == "new"
+    commit(cell)
+    assert str(look(cell)) == "at step 0"
+    (cell.folder.checkpoints / "10").mkdir(parents=True)
+    (cell.folder.checkpoints / "20.orbax-checkpoint-tmp").mkdir()
+    assert str(look(cell)) == "at step 10"
+    (cell.folder.checkpoints / "20").mkdir()
+    assert str(look(cell)) == "trained; to evaluate: 10, 20"
+    evaluate(cell, [10])
+    evaluate(cell, [20], episodes=1)  # Fewer than are asked for.
+    assert str(look(cell)) == "trained; to evaluate: 20"
+    evaluate(cell, [20])
+    assert look(cell).stage == "finished"
+
+
+def test_progress_is_read_from_the_last_whole_record(sweep: Path) -> None:
+    cell = cells_of(sweep)[0]
+    assert logged_step(cell) == 0
+    cell.folder.path.mkdir(parents=True)
+    file = cell.folder.path / METRICS_FILE
+    file.write_text('{"step": 5, "loss": 1}\n' * 9000 + '{"step": 10}\n{"step": 15')
+    assert logged_step(cell) == 10
+
+
+def test_mistakes(sweep: Path) -> None:
+    text = sweep.read_text()
+
+    def refused(before: str, after: str) -> str:
+        assert before in text
+        sweep.write_text(text.replace(before, after))
+        with pytest.raises(errors.ConfigError) as caught:
+            cells_of(sweep)
+        return str(caught.value)
+
+    assert "datasets: expected at least one" in refused(
+        '["pointmaze-medium-navigate"]', "[]"
+    )
+    assert "expected the configuration of cube-single-play, got one of" in refused(
+        '["pointmaze-medium-navigate"]', '["cube-single-play"]'
+    )
+    assert "did you mean 'agent.width'" in refused("agent.width", "agent.widht")
+    assert "--agent: expected one of" in refused("methods.fql", "methods.fpl")
+    assert "from 1 to 5, got 7" in refused("[1, 3]", "[1, 7]")
+    assert "4 checkpoints are to be evaluated and 3 kept" in refused(
+        "[evaluation]\nepisodes = 2\ncheckpoints = 2",
+        "overrides.trainer.checkpoint_every = 5\n[evaluation]\ncheckpoints = 4",
+    )
+    assert "seedz" in refused("seeds = 3", "seedz = 3")
+    sweep.write_text(text)
+    with pytest.raises(errors.ConfigError, match="no cell's name is like 'x\\*'"):
+        cells_of(sweep, only="x*")
+    with pytest.raises(errors.ConfigError, match="no such sweep"):
+        read_sweep(sweep.parent / "nothing.toml")
+
+
+def test_shipped_sweeps() -> None:
+    table = read_sweep(Path("configs/sweeps/table-1.toml"))
+    assert table.tasks == TASKS
+    assert set(table.datasets) == set(paper_datasets())
+    cells = make_cells(dataclasses.replace(table, tasks=(4,)))
+    assert len(cells) == 10 * 9
+    assert {cell.config.agent.name for cell in cells} == AGENTS.keys()
+    assert {cell.config.trainer.steps for cell in cells} == {1_000_000}
+    assert {cell.seeds for cell in cells} == {range(8)}
+    evidence = cells_of(Path("configs/sweeps/cpu-evidence.toml"))
+    assert {cell.config.agent.width for cell in evidence} == {128}
+    assert {cell.evaluated_steps for cell in evidence} == {(2000, 4000, 6000, 8000)}
+    maze = cells_of(Path("configs/sweeps/pointmaze.toml"))
+    assert len(maze) == 5 * 6
+    trained = {
+        (cell.config.agent.width, cell.config.agent.discount, cell.config.trainer.steps)
+        for cell in maze
+    }
+    assert trained == {(64, 0.99, 10_000)}  # Equal for all methods.
