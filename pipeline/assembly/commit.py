@@ -6,8 +6,9 @@ import os
 from collections.abc import Iterable, Sequence
 
 from pipeline.assembly.plan import StorePlan
-from pipeline.store import files, manifest
+from pipeline.store import files, layout, manifest
 from pipeline.store.errors import DataFormatError
+from pipeline.store.folder import check_folder
 from pipeline.store.manifest import DatasetManifest, PartManifest
 from pipeline.store.moments import merge_statistics
 
@@ -120,8 +121,10 @@ def claim(plan: StorePlan) -> None:
         plan: About to be written.
 
     Raises:
-        DataFormatError: If another one has begun there and not ended.
+        DataFormatError: If another one has begun there and not ended, or the folder
+            holds something else.
     """
+    check_folder(plan.root)
     asked = claim_of(plan)
     there = files.read(plan.root, _CLAIM)
     if there.data is None:
@@ -169,6 +172,10 @@ def _plans(there: DatasetManifest) -> list[str]:
 def _delete_strays(plan: StorePlan) -> None:
     """Deletes parts beyond the last one, of an unfinished run with another plan."""
     known = {f"{part.index:05d}" for part in plan.parts}
-    folders = {name.split("/")[0] for name in files.list_names(plan.root, "parts")}
-    for folder in sorted(folders - known):
-        files.delete_folder(plan.root, f"parts/{folder}")
+    files.delete_where(
+        plan.root,
+        "parts",
+        lambda name: (
+            name.split("/")[0] not in known and layout.is_part_file(f"parts/{name}")
+        ),
+    )

@@ -1,8 +1,8 @@
 """Collected episodes on their way to a store: one staged npz each, and their recipe.
 
 A collection takes hours, so each episode is kept as soon as it is made; a collection
-that was killed goes on where it stopped. The staging folder is deleted once the
-store is committed.
+that was killed goes on where it stopped. What was staged is deleted once the store is
+committed.
 """
 
 import dataclasses
@@ -21,8 +21,9 @@ from pipeline.domains.environments import episode_seed
 from pipeline.sources.base import Block, Facts, Rows
 from pipeline.sources.episodes import EpisodeRange
 from pipeline.sources.ogbench_npz import TERMINALS
-from pipeline.store import files, schema
+from pipeline.store import files, layout, schema
 from pipeline.store.errors import DataFormatError
+from pipeline.store.folder import check_folder
 from pipeline.store.manifest import Split
 
 STAGING = "staging"
@@ -175,8 +176,10 @@ def start(root: str, recipe: Recipe) -> list[EpisodePlan]:
         The episodes that are still to be made, in order.
 
     Raises:
-        DataFormatError: If another collection is staged there.
+        DataFormatError: If another collection is staged there, or the folder holds
+            something else.
     """
+    check_folder(root)
     there = files.read(root, _RECIPE)
     asked = recipe._text()
     if there.data is None:
@@ -222,8 +225,10 @@ def count_staged(root: str) -> int:
 
 
 def finish(root: str) -> None:
-    """Deletes the staging folder."""
-    files.delete_folder(root, STAGING)
+    """Deletes what was staged, and the staging folder if nothing else is in it."""
+    files.delete_where(
+        root, STAGING, lambda name: layout.is_staged_file(f"{STAGING}/{name}")
+    )
 
 
 def _episode_name(split: Split, index: int) -> str:

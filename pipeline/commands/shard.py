@@ -57,8 +57,10 @@ class Shard:
         """Plans, then writes the store."""
         from pipeline.commands import execution
         from pipeline.inspection import tables
+        from pipeline.store.folder import check_folder
 
         check_workers(self.workers)
+        check_folder(self.out)  # Before the input is looked through.
         plan = self._plan()
         if self.dry_run:
             tables.print_plan(output.results, plan)

@@ -5,18 +5,18 @@ enough for object storage, and a chunk is what a random read pays for.
 """
 
 import math
+import os
 from typing import Any
 
 import numpy as np
 import tensorstore as ts
 
-from pipeline.store import files
+from pipeline.store import files, layout
 from pipeline.store.manifest import FieldSpec
 
 CHUNK_BYTES = 1 << 20
 CHUNKS_PER_SHARD = 16
 MAX_CHUNK_ROWS = 8192
-_ATTEMPTS = 5
 # Byte shuffle brings the exponents of neighbouring floats together. Measured against
 # raw and zstd in tests/benchmarks: smaller than raw, and the fastest to read back.
 COMPRESSOR = {
@@ -53,6 +53,8 @@ def create(
     root: str, path: str, field: FieldSpec, *, rows: int, tasks: int
 ) -> ts.TensorStore:
     """Creates an array, replacing what an earlier, unfinished run left there.
+
+    Files of other names in the array's folder stay.
 
     Args:
         root: The store.
@@ -94,15 +96,12 @@ def create(
         # that somebody meant.
         "store_data_equal_to_fill_value": True,
     }
-    for _ in range(_ATTEMPTS - 1):
-        try:
-            return ts.open(spec, create=True, delete_existing=True, open=False).result()
-        except ValueError as error:
-            # Where an answer is lost, TensorStore asks again, and then finds the array
-            # that it has just made itself: a part has no other writer.
-            if "ALREADY_EXISTS" not in str(error):
-                raise
-    return ts.open(spec, create=True, delete_existing=True, open=False).result()
+    # TensorStore would delete whatever lies in the folder.
+    files.delete_where(root, path, layout.is_array_file)
+    # Where an answer is lost, TensorStore asks again, and then finds the array that it
+    # has just made itself: a part has no other writer, so that one is opened.
+    with files.storage_errors(os.path.join(root, path)):
+        return ts.open(spec, create=True, open=True).result()
 
 
 def open_array(

@@ -5,9 +5,9 @@ made conditional on what was there before, with a lock and a rename on disk and 
 a generation precondition on Cloud Storage. Knows nothing of what the files say.
 """
 
+import contextlib
 import os
-import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -173,12 +173,61 @@ def list_names(root: str, path: str = "") -> list[str]:
     Returns:
         Names with forward slashes.
     """
-    return sorted(name.decode() for name in open_folder(root, path).list().result())
+    with storage_errors(os.path.join(root, path)):
+        listed = open_folder(root, path).list().result()
+    return sorted(name.decode() for name in listed)
 
 
-def delete_folder(root: str, path: str = "") -> None:
-    """Deletes every file below a folder; one that does not exist is no error."""
-    open_folder(root, path).delete_range(ts.KvStore.KeyRange()).result()
-    if not is_remote(root):
-        # Object stores have no folders; a disk would keep the empty ones.
-        shutil.rmtree(kvstore_spec(root, path)["path"], ignore_errors=True)
+def find_foreign(root: str, is_ours: Callable[[str], bool]) -> str | None:
+    """Looks for a file that is not ours in a folder.
+
+    Args:
+        root: Local path or ``gs://bucket/path``; it need not exist.
+        is_ours: Whether a file is ours, by its name below the root.
+
+    Returns:
+        The name of one that is not; None if there is none.
+    """
+    if is_remote(root):
+        names: Iterable[str] = list_names(root)
+    else:
+        # TensorStore's own listing leaves out what it left behind itself.
+        names = _walk(kvstore_spec(root)["path"])
+    return next((name for name in names if not is_ours(name)), None)
+
+
+def delete_where(root: str, path: str, is_ours: Callable[[str], bool]) -> None:
+    """Deletes files below a folder, and of a disk the folders that are then empty.
+
+    Args:
+        root: Local path or ``gs://bucket/path``.
+        path: Folder within it; one that does not exist is no error.
+        is_ours: Whether to delete a file, by its name below that folder. Everything
+            else stays, and so do the folders that it is in.
+    """
+    with storage_errors(os.path.join(root, path)):
+        if is_remote(root):
+            folder = open_folder(root, path)
+            names = [name for name in list_names(root, path) if is_ours(name)]
+            for deletion in [folder.write(name, None) for name in names]:
+                deletion.result()
+            return
+    top = kvstore_spec(root, path)["path"].rstrip("/")
+    for name in [name for name in _walk(top) if is_ours(name)]:
+        place = os.path.join(top, name)
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(place)
+        # Those that this has emptied and no other.
+        with contextlib.suppress(OSError):
+            while place != top:
+                place = os.path.dirname(place)
+                os.rmdir(place)
+
+
+def _walk(top: str) -> Iterator[str]:
+    """Names of all files below a folder of this machine, links not followed."""
+    for folder, folders, names in os.walk(top):
+        folders.sort()
+        links = [each for each in folders if os.path.islink(f"{folder}/{each}")]
+        for name in sorted([*names, *links]):
+            yield os.path.relpath(os.path.join(folder, name), top).replace(os.sep, "/")

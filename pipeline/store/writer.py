@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorstore as ts
 
-from pipeline.store import arrays, files, manifest
+from pipeline.store import arrays, files, layout, manifest
 from pipeline.store.errors import DataFormatError
 from pipeline.store.manifest import FieldSpec, PartManifest
 
@@ -28,7 +28,7 @@ class ColumnsWriter:
 
     Args:
         root: The store.
-        folder: Folder of the arrays within it; what is there is deleted.
+        folder: Folder of the arrays within it; arrays that are there are deleted.
         fields: Every array, by name.
         rows: Most rows that will come.
         tasks: Tasks of the store.
@@ -46,7 +46,9 @@ class ColumnsWriter:
         self.folder = folder
         self._root = root
         # Whatever an earlier, unfinished attempt left would otherwise be mixed in.
-        files.delete_folder(root, folder)
+        files.delete_where(
+            root, folder, lambda name: layout.is_part_file(f"{folder}/{name}")
+        )
         self._columns = {
             name: _Column(
                 arrays.create(root, f"{folder}/{name}", field, rows=rows, tasks=tasks),

@@ -160,6 +160,18 @@ def test_sharding_again_finds_it_finished(make_npz, tmp_path, capsys, read_tree)
     assert read_tree(tmp_path / "store") == before
 
 
+def test_a_folder_of_others_is_refused_before_the_input_is_read(
+    tmp_path, capsys, read_tree
+):
+    out = tmp_path / "store"
+    (out / "parts" / "photos").mkdir(parents=True)
+    (out / "parts" / "photos" / "a.jpg").write_bytes(b"mine")
+    (tmp_path / "cube-single-play.npz").write_bytes(b"no npz")
+    assert shard(str(tmp_path / "cube-single-play.npz"), tmp_path) == 2
+    assert_one_line(capsys, "holds parts/photos/a.jpg and no store", "another folder")
+    assert read_tree(out) == {"parts/photos/a.jpg": b"mine"}
+
+
 def test_b1_bad_episodes_from_the_command_line(make_npz, make_rows, tmp_path, capsys):
     rows = make_rows(LENGTHS)
     rows["observations"][11, 3] = np.nan

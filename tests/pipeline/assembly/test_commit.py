@@ -1,8 +1,8 @@
 import pytest
 
-from pipeline.assembly.commit import commit_store, find_committed
+from pipeline.assembly.commit import claim, commit_store, find_committed
 from pipeline.assembly.parts import write_part
-from pipeline.store import reader
+from pipeline.store import files, reader
 from pipeline.store.errors import DataFormatError
 from pipeline.store.reader import Store
 
@@ -45,3 +45,31 @@ def test_a_missing_part_is_not_committed(make_npz, make_plan):
         commit_store(plan, [write_part(plan.parts[1])])
     with pytest.raises(DataFormatError, match="found none"):
         Store(plan.root)
+
+
+def test_nothing_of_others_is_deleted(make_npz, make_plan, read_tree):
+    path = make_npz(LENGTHS)
+    plan = make_plan(path)
+    names = (
+        "notes.txt",
+        "parts/photos/a.jpg",
+        "parts/00099/notes.txt",
+        "parts/00000/notes.txt",
+        "parts/00000/observations/notes.txt",
+        "staging/a.npz",
+    )
+    claim(plan)
+    for part in make_plan(path, part_rows=4).parts:  # Of which some become strays.
+        write_part(part)
+    for name in names:
+        files.write(plan.root, name, b"mine")
+    before = read_tree(plan.root)
+    assert any(name.startswith("parts/00003/") for name in before)
+    write(plan)
+    after = read_tree(plan.root)
+    assert not any(name.startswith("parts/00003/") for name in after)
+    assert {name for name in after if after[name] == b"mine"} == set(names)
+    write(make_plan(path, out="clean"))
+    assert (
+        after.keys() - set(names) == read_tree(make_plan(path, out="clean").root).keys()
+    )

@@ -1,4 +1,5 @@
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -109,6 +110,21 @@ def test_interrupted_and_repeated_it_gives_the_same_bytes(
     commit_labels(again, [write_labels(each) for each in again.parts])
     assert read_tree(plan.root) == once
     assert verify_store(Store(plan.root), deep=True) == []
+
+
+def test_files_of_others_in_the_folder_of_new_labels_stay(plan, tasks, read_tree):
+    asked = plan_relabelling(plan.root, tasks=tasks)
+    folder = Path(plan.root, asked.parts[0].part.folder, asked.parts[0].labels)
+    (folder / "rewards").mkdir(parents=True)
+    for name in ("notes.txt", "rewards/notes.txt"):
+        (folder / name).write_bytes(b"mine")
+    before = read_tree(plan.root)
+    commit_labels(asked, [write_labels(each) for each in asked.parts])
+    after = read_tree(plan.root)
+    mine = {name for name in before if before[name] == b"mine"}
+    assert mine == {name for name in after if after[name] == b"mine"}
+    assert len(mine) == 2
+    assert before.keys() < after.keys()
 
 
 def test_of_two_at_once_one_wins_and_the_other_says_so(plan, tasks):

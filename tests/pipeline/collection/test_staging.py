@@ -6,7 +6,6 @@ import pytest
 from pipeline.collection import staging
 from pipeline.collection.staging import CollectedEpisodes, Recipe
 from pipeline.sources.episodes import cut
-from pipeline.store import files
 from pipeline.store.errors import DataFormatError
 
 RECIPE = Recipe(
@@ -62,7 +61,7 @@ def test_staging_again_rewrites_the_same_bytes(tmp_path, make_rows, read_tree):
     root = str(tmp_path)
     stage_all(root, make_rows)
     before = read_tree(root)
-    files.delete_folder(root, staging.STAGING)
+    staging.finish(root)
     stage_all(root, make_rows)
     assert read_tree(root) == before
 
@@ -115,3 +114,25 @@ def test_finishing_leaves_no_folder(tmp_path, make_rows):
     stage_all(str(tmp_path), make_rows)
     staging.finish(str(tmp_path))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_finishing_and_starting_leave_files_of_others(tmp_path, make_rows, read_tree):
+    root, staging_folder = str(tmp_path), tmp_path / "staging"
+    stage_all(root, make_rows)
+    for name in ("photo.jpg", "train/old.npz", "train/deep/000001.npz"):
+        (staging_folder / name).parent.mkdir(exist_ok=True)
+        (staging_folder / name).write_bytes(b"mine")
+    assert staging.start(root, RECIPE) == []
+    before = read_tree(root)
+    assert len(before) == 7 + 3
+    staging.finish(root)
+    mine = {name: data for name, data in before.items() if data == b"mine"}
+    assert read_tree(root) == mine
+
+
+def test_a_collection_is_not_begun_beside_files_of_others(tmp_path, read_tree):
+    (tmp_path / "staging").mkdir()
+    (tmp_path / "staging" / "photo.jpg").write_bytes(b"mine")
+    with pytest.raises(DataFormatError, match=r"holds staging/photo\.jpg"):
+        staging.start(str(tmp_path), RECIPE)
+    assert read_tree(tmp_path) == {"staging/photo.jpg": b"mine"}

@@ -52,6 +52,17 @@ def test_creating_again_leaves_nothing_of_before(tmp_path):
     np.testing.assert_array_equal(found, np.full((3, 2), 2.0, np.float32))
 
 
+def test_creating_deletes_no_file_of_others(tmp_path):
+    field = FieldSpec("float32", (2,))
+    (tmp_path / "a" / "c").mkdir(parents=True)
+    for name in ("notes.txt", "c/photo.jpg"):
+        (tmp_path / "a" / name).write_bytes(b"mine")
+    for _ in range(2):
+        arrays.create(str(tmp_path), "a", field, rows=4, tasks=0).write(1.0).result()
+    for name in ("notes.txt", "c/photo.jpg"):
+        assert (tmp_path / "a" / name).read_bytes() == b"mine"
+
+
 def test_zeros_are_written_and_a_lost_object_does_not_read_as_zeros(tmp_path):
     field = FieldSpec("float32", (2,))
     arrays.create(str(tmp_path), "a", field, rows=4, tasks=0).write(0.0).result()

@@ -40,10 +40,36 @@ def test_names_are_listed_and_deleted_below_a_folder_only(tmp_path):
         files.write(root, name, b"x")
     assert files.list_names(root, "parts/1") == ["a", "b/c"]
     assert files.list_names(root, "nothing") == []
-    files.delete_folder(root, "parts/1")
-    files.delete_folder(root, "nothing")
+    for path in ("parts/1", "nothing"):
+        files.delete_where(root, path, lambda name: True)
     assert files.list_names(root) == ["other", "parts/10/a"]
     assert not (tmp_path / "parts" / "1").exists()
+
+
+def test_only_what_is_meant_is_deleted_and_no_folder_of_others(tmp_path):
+    root = str(tmp_path)
+    for name in ("p/ours/1", "p/both/1", "p/both/2"):
+        files.write(root, name, b"x")
+    (tmp_path / "p" / "empty").mkdir()
+    away = tmp_path / "away"
+    away.mkdir()
+    (away / "1").write_bytes(b"x")
+    (tmp_path / "p" / "link").symlink_to(away)
+    files.delete_where(root, "p", lambda name: name.endswith("/1"))
+    assert files.list_names(root, "p/both") == ["2"]
+    assert not (tmp_path / "p" / "ours").exists()
+    assert (tmp_path / "p" / "empty").is_dir()
+    assert (away / "1").exists()
+
+
+def test_a_file_that_is_not_ours_is_found(tmp_path):
+    root = str(tmp_path)
+    assert files.find_foreign(f"{root}/nothing", lambda name: False) is None
+    for name in ("a.json", "deep/b.json", "deep/notes.txt"):
+        files.write(root, name, b"x")
+    found = files.find_foreign(root, lambda name: name.endswith(".json"))
+    assert found == "deep/notes.txt"
+    assert files.find_foreign(root, lambda name: True) is None
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,9 @@ def test_bytes_do_not_depend_on_the_blocks_they_came_in(tmp_path, read_tree):
 
 def test_writing_again_rewrites_the_same_bytes_and_no_more(tmp_path, read_tree):
     write(str(tmp_path), [5], seed=1)
-    (tmp_path / "parts" / "00000" / "stray").write_bytes(b"of an earlier attempt")
+    stray = tmp_path / "parts" / "00000" / "qpos" / "c" / "0"
+    stray.parent.mkdir(parents=True)
+    stray.write_bytes(b"of an earlier attempt")
     write(str(tmp_path), [9], seed=0)
     once = read_tree(tmp_path)
     write(str(tmp_path / "clean"), [], seed=0)
