@@ -9,7 +9,10 @@ import dataclasses
 import hashlib
 import io
 import json
+import struct
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +34,12 @@ _RECIPE = f"{STAGING}/recipe.json"
 # Far from every training episode: a longer collection of the same seed never trains
 # on what a shorter one validates on.
 _FIRST_VAL_EPISODE = 1 << 32
+# What NumPy raises of an npz that it cannot make sense of.
+_DAMAGE = (
+    *(ValueError, KeyError, IndexError, TypeError, SyntaxError, tokenize.TokenError),
+    *(OSError, EOFError, RuntimeError, MemoryError, OverflowError),
+    *(zipfile.BadZipFile, zlib.error, struct.error),
+)
 
 
 @dataclass(frozen=True)
@@ -152,7 +161,7 @@ class CollectedEpisodes:
             with np.load(io.BytesIO(content.data), allow_pickle=False) as archive:
                 episode = {name: archive[name] for name in archive.files}
             ends = np.flatnonzero(episode.pop(TERMINALS)).tolist()
-        except (ValueError, KeyError, OSError, zipfile.BadZipFile) as error:
+        except _DAMAGE as error:
             raise DataFormatError(
                 f"{self.root}/{name}: expected a staged episode ({error}); delete the "
                 "file and repeat the command"
@@ -184,11 +193,11 @@ def start(root: str, recipe: Recipe) -> list[EpisodePlan]:
     asked = recipe._text()
     if there.data is None:
         files.commit(root, _RECIPE, asked.encode(), replacing=there)
-    elif there.data.decode() != asked:
+    elif there.data != asked.encode():
         raise DataFormatError(
             f"{root}/{STAGING}: holds the episodes of another collection "
-            f"({_difference(json.loads(there.data), json.loads(asked))}); choose "
-            "another folder, or delete this one"
+            f"({_difference(there.data, asked)}); choose another folder, or delete "
+            "this one"
         )
     staged = set(files.list_names(root, STAGING))
     return [
@@ -240,7 +249,13 @@ def _seed(seed: int, split: Split, index: int) -> int:
     return episode_seed(seed, first + index)
 
 
-def _difference(there: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
+def _difference(recipe: bytes, asked_text: str) -> str:
+    """What two recipes differ in."""
+    asked = json.loads(asked_text)
+    try:
+        there = dict(json.loads(recipe))
+    except (ValueError, TypeError, RecursionError):
+        return "its recipe cannot be read"
     return ", ".join(
         f"{key} {there.get(key)} there and {asked.get(key)} here"
         for key in asked

@@ -75,7 +75,7 @@ class D4rlHdf5:
                 schema.REWARDS: np.empty(0, members[schema.REWARDS].dtype),
                 schema.MASKS: np.empty(0, np.bool_),
             }
-            ignored = tuple(sorted(set(file) - set(members)))
+            ignored = tuple(sorted(set(hdf5.names(file, self.path)) - set(members)))
         return Facts(
             source="d4rl_hdf5",
             name=self.name,
@@ -117,7 +117,8 @@ class D4rlHdf5:
         return os.path.basename(self.path)
 
     def _members(self, file: Any) -> dict[str, Any]:
-        names = [*_REQUIRED, *(name for name in _OPTIONAL if name in file)]
+        there = hdf5.names(file, self.path)
+        names = [*_REQUIRED, *(name for name in _OPTIONAL if name in there)]
         return {name: hdf5.dataset(file, name, self.path) for name in names}
 
     def _table(self, members: dict[str, Any]) -> TransitionTable:

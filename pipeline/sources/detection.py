@@ -76,7 +76,7 @@ def _infer(path: str, dataset: str) -> Kind:
     """Looks at a name, and into the file where that does not tell."""
     if path.endswith(hdf5.SUFFIXES):
         with hdf5.opened(path) as file:
-            return "minari" if "episode_0" in file else "d4rl"
+            return "minari" if "episode_0" in hdf5.names(file, path) else "d4rl"
     if dataset.removesuffix("-v0") in known_datasets():
         return "ogbench"
     has_rewards = os.path.splitext(path)[1] == ".npz" and npz.read_members(

@@ -1,9 +1,13 @@
 """Opening HDF5 files, and refusing early what cannot be read from them.
 
+Every call of h5py stands here. A file may say anything of itself: that its bytes are
+those of other files on this machine, or that it holds more rows than any memory. What
+a data set declares is held against what the file stores before anything is read.
 Knows nothing of what the data sets mean.
 """
 
 import contextlib
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +18,32 @@ from pipeline.sources import files
 from pipeline.store.errors import DataFormatError, MissingPackageError
 
 SUFFIXES = (".hdf5", ".h5")
+# The most that deflate, the densest of HDF5's own filters, makes of one byte.
+MAX_COMPRESSION = 1032
+# A soft link to a soft link to ... is a loop.
+_MAX_LINKS = 16
+_MAX_ITEM_BYTES = 8
+# What h5py raises of bytes that HDF5 cannot make sense of, besides OSError.
+_DAMAGE = (
+    OSError,
+    RuntimeError,
+    KeyError,
+    ValueError,
+    TypeError,
+    OverflowError,
+    MemoryError,
+)
+
+
+@contextlib.contextmanager
+def _damage(where: str) -> Iterator[None]:
+    """Says in one line what h5py could not read."""
+    try:
+        yield
+    except _DAMAGE as error:
+        raise DataFormatError(
+            f"{where}: cannot be read ({error}); the file is damaged, fetch it again"
+        ) from error
 
 
 @contextlib.contextmanager
@@ -41,7 +71,7 @@ def opened(path: str) -> Iterator[Any]:
     with files.open_file(path) as stream:
         try:
             file = h5py.File(stream, "r")
-        except OSError as error:
+        except _DAMAGE as error:
             raise DataFormatError(
                 f"{path}: expected a whole HDF5 file, got {files.size(path):,} bytes "
                 f"that are none ({error}). It was cut short or is of another kind; "
@@ -51,35 +81,79 @@ def opened(path: str) -> Iterator[Any]:
             yield file
 
 
+def names(group: Any, where: str) -> list[str]:
+    """Names of what is in a group.
+
+    Raises:
+        DataFormatError: If bytes are damaged.
+    """
+    with _damage(where):
+        # A name that is no text is one of nobody's: it is for people to read.
+        return [n if isinstance(n, str) else n.decode(errors="replace") for n in group]
+
+
+def group(parent: Any, name: str, where: str) -> Any:
+    """Finds a group.
+
+    Args:
+        parent: An ``h5py`` group.
+        name: Of the group in it.
+        where: File, for the error.
+
+    Returns:
+        The ``h5py`` group.
+
+    Raises:
+        DataFormatError: If it is missing or anything else.
+    """
+    import h5py
+
+    found = _find(parent, name, where)
+    if not isinstance(found, h5py.Group):
+        raise DataFormatError(
+            f"{where}: expected a group {name}, got {_kind(found, where)}; write the "
+            "file again"
+        )
+    return found
+
+
 def dataset(group: Any, name: str, where: str) -> Any:
-    """Finds a data set of numbers, one row per step.
+    """Finds a data set of numbers, one row per step, all of them in the file.
 
     Args:
         group: An ``h5py`` group.
-        name: Path of the data set within it.
+        name: Of the data set in it.
         where: File and group, for the error.
 
     Returns:
         The ``h5py`` data set, not read.
 
     Raises:
-        DataFormatError: If it is missing, or holds anything but numbers.
+        DataFormatError: If it is missing, holds anything but numbers, or if its
+            values are not, or cannot all be, in the file.
     """
     import h5py
 
-    found = group.get(name)
+    found = _find(group, name, where)
     if not isinstance(found, h5py.Dataset):
-        kind = "nothing" if found is None else f"a group of {', '.join(found)}"
         raise DataFormatError(
-            f"{where}: expected a data set {name}, got {kind}; the file holds "
-            f"{', '.join(group)}"
+            f"{where}: expected a data set {name}, got {_kind(found, where)}; the file "
+            f"holds {', '.join(names(group, where))}"
         )
-    if found.dtype.kind not in "biuf" or not found.shape:
+    with _damage(f"{where}: {name}"):
+        dtype, shape = found.dtype, found.shape
+    if dtype.kind not in "biuf" or dtype.itemsize > _MAX_ITEM_BYTES or not shape:
         raise DataFormatError(
-            f"{where}: {name}: expected numbers, one row per step, got dtype "
-            f"{found.dtype} and shape {list(found.shape)}; nothing is ever unpickled "
-            "here, write it as a plain numeric array"
+            f"{where}: {name}: expected numbers of at most 64 bits, one row per step, "
+            f"got dtype {dtype} and shape {list(shape or ())}; nothing is ever "
+            "unpickled here, write it as a plain numeric array"
         )
+    if math.prod(shape[1:]) < 1:
+        raise DataFormatError(
+            f"{where}: {name}: expected at least one number a row, got shape "
+            f"{list(shape)}; write the file again"
+        )
+    _check_stored(found, f"{where}: {name}")
     return found
 
 
@@ -91,9 +165,82 @@ def read(found: Any, first: int, last: int, where: str) -> npt.NDArray[Any]:
     """
     try:
         rows: npt.NDArray[Any] = np.asarray(found[first:last])
-    except (OSError, RuntimeError) as error:
+    except _DAMAGE as error:
         raise DataFormatError(
             f"{where}: {found.name}: rows {first} to {last - 1} cannot be read "
             f"({error}); fetch the file again"
         ) from error
     return rows.astype(rows.dtype.newbyteorder("="), copy=False)
+
+
+def _find(group: Any, path: str, where: str, links: int = 0) -> Any:
+    """Follows a path within the file, and never a link that leaves it."""
+    import h5py
+
+    found = group
+    for name in path.split("/"):
+        if not name:
+            continue
+        with _damage(f"{where}: {path}"):
+            is_group = isinstance(found, h5py.Group)
+            link = found.get(name, getlink=True) if is_group else None
+        if link is None:
+            return None
+        if isinstance(link, h5py.ExternalLink):
+            raise DataFormatError(
+                f"{where}: {path} is a link to {link.filename}, another file, and only "
+                "what is in the file itself is read; copy it in, such as with h5copy"
+            )
+        if isinstance(link, h5py.SoftLink):
+            if links == _MAX_LINKS:
+                raise DataFormatError(
+                    f"{where}: {path} is a link to a link to a link, more than "
+                    f"{_MAX_LINKS} of them; write the file again"
+                )
+            start = found.file if link.path.startswith("/") else found
+            found = _find(start, link.path, where, links + 1)
+        else:
+            with _damage(f"{where}: {path}"):
+                found = found[name]
+    return found
+
+
+def _kind(found: Any, where: str) -> str:
+    import h5py
+
+    if found is None:
+        return "nothing"
+    if isinstance(found, h5py.Group):
+        return f"a group of {', '.join(names(found, where)) or 'nothing'}"
+    return "a data set" if isinstance(found, h5py.Dataset) else "a type"
+
+
+def _check_stored(found: Any, where: str) -> None:
+    """Refuses a data set whose values are not all in the file."""
+    with _damage(where):
+        external, is_virtual = found.external, found.is_virtual
+        stored = found.id.get_storage_size()
+        file_bytes = found.file.id.get_filesize()
+        filtered = found.id.get_create_plist().get_nfilters() > 0
+        grid = found.chunks
+        chunks = None if grid is None else found.id.get_num_chunks()
+    if external or is_virtual:
+        what = "external storage" if external else "a virtual data set"
+        raise DataFormatError(
+            f"{where} is {what}: its values are in other files, and only what is in "
+            "the file itself is read; copy them in, such as with `h5repack -l CONTI`"
+        )
+    declared = math.prod(found.shape) * found.dtype.itemsize
+    most = stored * (MAX_COMPRESSION if filtered else 1)
+    expected = None
+    if grid is not None:
+        expected = math.prod(
+            -(-n // each) for n, each in zip(found.shape, grid, strict=True)
+        )
+    if declared > most or stored > file_bytes or (chunks or 0) < (expected or 0):
+        raise DataFormatError(
+            f"{where}: expected {declared:,} bytes, as its shape {list(found.shape)} "
+            f"says, got {stored:,} stored in a file of {file_bytes:,}"
+            + (f" and {chunks:,} of {expected:,} chunks" if expected else "")
+            + "; it was never written in full, or is damaged"
+        )

@@ -23,7 +23,7 @@ from pipeline.store.errors import DataFormatError
 
 MAIN_FILE = "main_data.hdf5"
 _METADATA = "metadata.json"
-_EPISODE = re.compile(r"episode_(\d+)")
+_EPISODE = re.compile(r"episode_(0|[1-9][0-9]*)")
 _TERMINATIONS = "terminations"
 
 
@@ -107,7 +107,8 @@ class Minari:
     def _members(self, file: Any, name: str) -> dict[str, Any]:
         where = f"{self.path}: {name}"
         names = (schema.OBSERVATIONS, schema.ACTIONS, schema.REWARDS, _TERMINATIONS)
-        return {each: hdf5.dataset(file[name], each, where) for each in names}
+        episode = hdf5.group(file, name, self.path)
+        return {each: hdf5.dataset(episode, each, where) for each in names}
 
     def _episode(self, file: Any, name: str) -> dict[str, npt.NDArray[Any]]:
         """Rows of one episode: the last one leads nowhere."""
@@ -117,7 +118,7 @@ class Minari:
         return {
             schema.OBSERVATIONS: _rows(members, schema.OBSERVATIONS, t + 1),
             schema.ACTIONS: _padded(_rows(members, schema.ACTIONS, t), 0),
-            schema.REWARDS: _padded(members[schema.REWARDS][:], 0),
+            schema.REWARDS: _padded(_rows(members, schema.REWARDS, t), 0),
             schema.MASKS: _padded(ended == 0, 1),
         }
 
@@ -127,9 +128,10 @@ class Minari:
         if not files.is_file(metadata):
             return
         with files.open_file(metadata) as stream:
-            space = json.load(stream).get("observation_space", "{}")
-        shape = json.loads(space).get("shape") if isinstance(space, str) else None
-        if shape is not None and list(observations.shape[1:]) != list(shape):
+            text = stream.read()
+        space = _load(text, metadata).get("observation_space", "{}")
+        shape = _load(space, metadata).get("shape") if isinstance(space, str) else None
+        if isinstance(shape, list) and list(observations.shape[1:]) != list(shape):
             raise DataFormatError(
                 f"{self.path}: expected observations of shape {shape}, as its "
                 f"{_METADATA} says, got {list(observations.shape[1:])}: encoded "
@@ -138,13 +140,27 @@ class Minari:
 
 
 def _episode_names(file: Any, where: str) -> list[str]:
-    numbers = [int(found[1]) for name in file if (found := _EPISODE.fullmatch(name))]
-    if not numbers:
+    there = hdf5.names(file, where)
+    found = [name for name in there if _EPISODE.fullmatch(name)]
+    if not found:
         raise DataFormatError(
             f"{where}: expected groups episode_0, episode_1 and so on, got "
-            f"{', '.join(list(file)[:5]) or 'nothing'}; this is no data set of Minari"
+            f"{', '.join(there[:5]) or 'nothing'}; this is no data set of Minari"
         )
-    return [f"episode_{number}" for number in sorted(numbers)]
+    return sorted(found, key=lambda name: (len(name), name))
+
+
+def _load(text: str | bytes, where: str) -> dict[str, Any]:
+    """An object of JSON."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataFormatError(f"{where}: not JSON ({error}); fetch it again") from error
+    if not isinstance(value, dict):
+        raise DataFormatError(
+            f"{where}: expected a JSON object, got {type(value).__name__}"
+        )
+    return value
 
 
 def _check_lengths(members: dict[str, Any], where: str) -> None:

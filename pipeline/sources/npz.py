@@ -2,12 +2,16 @@
 
 NumPy opens a member of an npz whole or not at all. Here the zip directory and the
 array headers tell what is there, and the bytes are inflated a block at a time. Knows
-nothing of what the members mean, and never unpickles.
+nothing of what the members mean, and never unpickles. An archive may say anything of
+itself: what it declares is held against the bytes it has before memory is taken.
 """
 
 import contextlib
+import errno
 import hashlib
 import math
+import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +30,27 @@ Array = npt.NDArray[Any]
 # Inflating lets go of the interpreter, so two members are read at once.
 _THREADS = 2
 _PIECE_BYTES = 1 << 20
+# The most that deflate makes of one byte.
+MAX_COMPRESSION = 1032
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_ENCRYPTED = 1
+_MAX_ITEM_BYTES = 8
+# NumPy's own limit; its version 2 may announce 4 GB.
+_MAX_HEADER_BYTES = 10_000
+# What zipfile raises of bytes that are no archive, besides BadZipFile.
+_DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    ValueError,
+    KeyError,
+    IndexError,
+    RuntimeError,
+    OverflowError,
+    struct.error,
+)
+# And NumPy, of a header: it is the text of a Python value, which Python parses.
+_BAD_HEADER = (*_DAMAGE, SyntaxError, TypeError, MemoryError, tokenize.TokenError)
 _HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
@@ -71,7 +96,7 @@ def read_members(path: str, names: Sequence[str]) -> dict[str, Member]:
         members = {}
         for name in names:
             if f"{name}.npy" in present:
-                with archive.open(f"{name}.npy") as stream:
+                with _open_member(archive, name, path) as stream:
                     members[name] = _read_header(stream, archive, name, path)
         return members
 
@@ -160,7 +185,7 @@ class _Reader:
         self._member = member
         self._row = 0
         self._where = f"{path}: {member.name}"
-        self._stream = archive.open(f"{member.name}.npy")
+        self._stream = _open_member(archive, member.name, path)
         _read_header(self._stream, archive, member.name, path)
 
     def read(self, first_row: int, count: int) -> Array:
@@ -189,7 +214,7 @@ class _Reader:
                     break
                 buffer[filled : filled + len(piece)] = piece
                 filled += len(piece)
-        except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        except _DAMAGE as error:
             raise DataFormatError(
                 f"{self._where}: bytes are damaged ({error}); fetch the file again"
             ) from error
@@ -204,8 +229,9 @@ class _Reader:
 def _open(path: str) -> Iterator[zipfile.ZipFile]:
     with files.open_file(path) as file:
         try:
-            archive = zipfile.ZipFile(file)
-        except (zipfile.BadZipFile, EOFError) as error:
+            with _sought():
+                archive = zipfile.ZipFile(file)
+        except _DAMAGE as error:
             raise DataFormatError(
                 f"{path}: expected a whole npz archive, got {files.size(path):,} "
                 f"bytes without its directory ({error}). It was cut short or is no "
@@ -215,6 +241,48 @@ def _open(path: str) -> Iterator[zipfile.ZipFile]:
             yield archive
 
 
+@contextlib.contextmanager
+def _sought() -> Iterator[None]:
+    """Raises as ValueError that a place lies before a file's beginning.
+
+    That comes of an offset in the archive; any other OSError is of the disk or network.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        raise ValueError(str(error)) from error
+
+
+def _open_member(archive: zipfile.ZipFile, name: str, path: str) -> IO[bytes]:
+    """Opens a member, if it is one that NumPy writes and as large as it says."""
+    where = f"{path}: {name}"
+    info = archive.getinfo(f"{name}.npy")
+    if info.flag_bits & _ENCRYPTED or info.compress_type not in _METHODS:
+        raise DataFormatError(
+            f"{where}: expected a member as NumPy writes them, stored or deflated, got "
+            f"compression method {info.compress_type}"
+            f"{' and encryption' if info.flag_bits & _ENCRYPTED else ''}; write it "
+            "with np.savez_compressed, or fetch the file again"
+        )
+    deflated = info.compress_type == zipfile.ZIP_DEFLATED
+    most = info.compress_size * (MAX_COMPRESSION if deflated else 1)
+    if info.compress_size > archive.start_dir or info.file_size > most:
+        raise DataFormatError(
+            f"{where}: its directory speaks of {info.file_size:,} bytes, kept in "
+            f"{info.compress_size:,} of {archive.start_dir:,}, which cannot be; fetch "
+            "the file again"
+        )
+    try:
+        with _sought():
+            return archive.open(info)
+    except _DAMAGE as error:
+        raise DataFormatError(
+            f"{where}: cannot be opened ({error}); the file is damaged, fetch it again"
+        ) from error
+
+
 def _read_header(
     stream: IO[bytes], archive: zipfile.ZipFile, name: str, path: str
 ) -> Member:
@@ -222,23 +290,29 @@ def _read_header(
     info = archive.getinfo(f"{name}.npy")
     try:
         version = np.lib.format.read_magic(stream)
+        _check_header_size(stream, version)
         shape, fortran, dtype = _HEADERS[version](stream)
         header_bytes = stream.tell()
-    except (ValueError, KeyError, zipfile.BadZipFile, zlib.error, EOFError) as error:
+    except _BAD_HEADER as error:
         raise DataFormatError(
             f"{path}: {name}: expected a NumPy array header ({error}); the file is "
             "damaged, fetch it again"
         ) from error
-    if dtype.kind not in "biuf":
+    if dtype.kind not in "biuf" or dtype.itemsize > _MAX_ITEM_BYTES:
         raise DataFormatError(
-            f"{path}: {name}: expected numbers, got dtype {dtype}; nothing is ever "
-            "unpickled here, write it as a plain numeric array"
+            f"{path}: {name}: expected numbers of at most 64 bits, got dtype {dtype}; "
+            "nothing is ever unpickled here, write it as a plain numeric array"
         )
     if not shape or (fortran and len(shape) > 1):
         raise DataFormatError(
             f"{path}: {name}: expected rows in C order, got shape {list(shape)}"
             f"{' in Fortran order' if fortran else ''}; write it with "
             "np.ascontiguousarray"
+        )
+    if min(shape) < 0 or math.prod(shape[1:]) < 1:
+        raise DataFormatError(
+            f"{path}: {name}: expected at least one number a row, got shape "
+            f"{list(shape)}; make or fetch the file again"
         )
     expected = header_bytes + dtype.itemsize * math.prod(shape)
     if info.file_size != expected:
@@ -247,3 +321,10 @@ def _read_header(
             f"holds {info.file_size:,}; fetch the file again"
         )
     return Member(name, dtype, tuple(shape))
+
+
+def _check_header_size(stream: IO[bytes], version: tuple[int, int]) -> None:
+    """Looks at how long a header of version 2 is, before it is read."""
+    announced = stream.peek(4)[:4] if version == (2, 0) else b""  # type: ignore[attr-defined]
+    if int.from_bytes(announced, "little") > _MAX_HEADER_BYTES:
+        raise ValueError(f"a header of more than {_MAX_HEADER_BYTES:,} bytes")
