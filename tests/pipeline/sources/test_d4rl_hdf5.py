@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import h5py
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from pipeline.sources.episodes import cut
 from pipeline.store.errors import DataFormatError
 from pipeline.store.reader import Store
 from pipeline.store.returns import suffix_sums
+from tests.fuzz import MUTATIONS, drill_source, mutate_bytes
 
 COUNTS = (30, 20, 25, 25)
 
@@ -123,3 +126,10 @@ def test_f5_an_hdf5_cut_short_is_named_with_its_size(make_d4rl, tmp_path):
     size = f"{len(whole) * 3 // 10:,} bytes"
     with pytest.raises(DataFormatError, match=rf"cut\.hdf5: .*{size}"):
         D4rlHdf5(str(cut_short)).describe()
+
+
+@pytest.mark.parametrize("count", MUTATIONS)
+def test_no_damage_ends_in_a_traceback(make_d4rl, count):
+    path, _ = make_d4rl()
+    found = drill_source(D4rlHdf5, Path(path), mutate_bytes, count=count)
+    assert found.read > 0 < found.refused

@@ -8,6 +8,7 @@ from pipeline.sources.episodes import cut
 from pipeline.sources.minari import Minari
 from pipeline.store.errors import DataFormatError
 from pipeline.store.reader import Store
+from tests.fuzz import MUTATIONS, drill_source, mutate_bytes
 
 
 def read_all(source, rows):
@@ -105,4 +106,31 @@ def test_a_minari_episode_of_unlike_lengths_is_named(tmp_path):
             file[f"episode_0/{name}"] = np.zeros((n, 1))
         file["episode_0/terminations"] = np.zeros(3, bool)
     with pytest.raises(DataFormatError, match="episode_0: expected 4 observations"):
+        Minari(str(path)).describe()
+
+
+def write_small(path):
+    random = np.random.default_rng(0)
+    with h5py.File(path, "w") as file:
+        for number in range(2):
+            episode = file.create_group(f"episode_{number}")
+            episode["observations"] = random.normal(size=(6, 4))
+            episode["actions"] = random.uniform(-1, 1, (5, 2))
+            episode["rewards"] = -np.ones(5)
+            episode["terminations"] = np.arange(5) == 4
+    return path
+
+
+@pytest.mark.parametrize("count", MUTATIONS)
+def test_no_damage_ends_in_a_traceback(tmp_path, count):
+    path = write_small(tmp_path / "main_data.hdf5")
+    found = drill_source(Minari, path, mutate_bytes, count=count)
+    assert found.read > 0 < found.refused
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "[1]", "x", "\xff", '{"a": '])
+def test_metadata_that_are_none_are_refused(tmp_path, text):
+    path = write_small(tmp_path / "main_data.hdf5")
+    path.with_name("metadata.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(DataFormatError, match=r"metadata\.json"):
         Minari(str(path)).describe()

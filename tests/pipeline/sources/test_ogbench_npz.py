@@ -1,5 +1,6 @@
 import pickle
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import ogbench.utils
@@ -9,6 +10,7 @@ from pipeline.sources import npz
 from pipeline.sources.episodes import EpisodeRange, cut
 from pipeline.sources.ogbench_npz import OgbenchNpz
 from pipeline.store.errors import DataFormatError
+from tests.fuzz import MUTATIONS, drill_source, mutate_bytes
 
 LENGTHS = (5, 5, 7, 4, 1, 6)
 
@@ -178,3 +180,10 @@ def test_a_header_that_lies_about_its_size_is_found(tmp_path, make_npz, make_row
         )
     with pytest.raises(DataFormatError, match="qvel: its header speaks of"):
         OgbenchNpz(str(path)).describe()
+
+
+@pytest.mark.parametrize("count", MUTATIONS)
+def test_no_damage_ends_in_a_traceback(make_npz, count):
+    path = Path(make_npz((5, 5, 7)))
+    found = drill_source(OgbenchNpz, path, mutate_bytes, count=count)
+    assert found.read > 0 < found.refused

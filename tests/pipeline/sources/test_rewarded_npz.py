@@ -1,3 +1,7 @@
+import io
+import zipfile
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -6,6 +10,7 @@ from pipeline.sources.episodes import cut
 from pipeline.sources.rewarded_npz import OwnNpz
 from pipeline.store.errors import DataFormatError
 from pipeline.store.reader import Store
+from tests.fuzz import MUTATIONS, drill_source, mutate_bytes
 
 LENGTHS = (5, 5, 7, 4, 1, 6)
 
@@ -95,3 +100,34 @@ def test_nothing_is_unpickled(make_own):
     path = make_own(rewards=np.array([{}] * 28, object))
     with pytest.raises(DataFormatError, match="nothing is ever unpickled"):
         OwnNpz(path).describe()
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+@pytest.mark.parametrize("count", MUTATIONS)
+def test_no_damage_ends_in_a_traceback(make_own, count, compressed):
+    path = Path(make_own(compressed=compressed))
+    found = drill_source(OwnNpz, path, mutate_bytes, count=count // 2)
+    assert found.read > 0 < found.refused
+
+
+@pytest.mark.parametrize("count", MUTATIONS)
+def test_no_header_ends_in_a_traceback(make_own, count):
+    found = drill_source(OwnNpz, Path(make_own()), mutate_header, count=count)
+    assert found.read > 0 < found.refused
+
+
+def mutate_header(data, draw):
+    """Spoils the beginning of one member, within an archive that is whole."""
+    spoilt = io.BytesIO()
+    with (
+        zipfile.ZipFile(io.BytesIO(data)) as archive,
+        zipfile.ZipFile(spoilt, "w") as written,
+    ):
+        names = archive.namelist()
+        chosen = draw.choice(names)
+        for name in names:
+            member = archive.read(name)
+            if name == chosen:  # 128 bytes of header, and some of values.
+                member = mutate_bytes(member[:192], draw) + member[192:]
+            written.writestr(name, member)
+    return spoilt.getvalue()

@@ -1,0 +1,160 @@
+"""Spoiling valid files, to see that whoever reads them says so in one line.
+
+A small mutator: the same seed gives the same mutations. Knows nothing of formats but
+that headers stand at the beginnings and ends of files.
+"""
+
+import copy
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.front_door import exit_code
+from pipeline.sources.base import Source
+from pipeline.sources.episodes import cut
+
+# Of every reader: some in the fast suite, which take it less than 10 s, and many.
+MUTATIONS = (2_000, pytest.param(100_000, marks=pytest.mark.slow))
+
+# Numbers that counts, sizes and offsets go wrong at.
+_EDGES = (0, 1, 2, 127, 128, 255, 65_535, 2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**63 - 1)
+_HEADER_BYTES = 256
+_VALUES: tuple[Any, ...] = (
+    *(None, True, False, 0, 1, -1, 2**31, 2**62, -(2**63), 10**400, 0.5, -0.0, 1e308),
+    *(math.inf, -math.inf, math.nan, "", "x", "../..", "\ud800", "float32", "1"),
+    *([], [1, 2], [[]], ["x"], {}, {"x": 1}, {"": None}),
+)
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """What became of mutations.
+
+    Attributes:
+        read: Were read as if nothing had been, though perhaps as other values.
+        refused: Were refused in one line.
+    """
+
+    read: int
+    refused: int
+
+
+def drill(
+    mutate: Callable[[random.Random], Any],
+    read: Callable[[Any], object],
+    *,
+    count: int,
+    seed: int = 0,
+) -> Outcomes:
+    """Reads mutations, and lets through no exception that is none of ours.
+
+    Args:
+        mutate: Makes a mutation.
+        read: Reads it.
+        count: How many.
+        seed: Of the mutations.
+
+    Returns:
+        How many came to what.
+
+    Raises:
+        AssertionError: If one ended in a traceback: with its number, to find it again.
+    """
+    refused = 0
+    for number in range(count):
+        mutation = mutate(random.Random(f"{seed}/{number}"))
+        try:
+            read(mutation)
+        except Exception as error:
+            if exit_code(error) is None:
+                raise AssertionError(f"mutation {number} of seed {seed}") from error
+            refused += 1
+    return Outcomes(count - refused, refused)
+
+
+def drill_source(
+    make: Callable[[str], Source],
+    path: Path,
+    mutate: Callable[[bytes, random.Random], bytes],
+    *,
+    count: int,
+) -> Outcomes:
+    """Spoils a source's file, which is read as it is first, and reads all of it.
+
+    Args:
+        make: The source of a path.
+        path: A valid file; it is written over.
+        mutate: Spoils its bytes.
+        count: How many times.
+
+    Returns:
+        As of `drill`.
+    """
+    valid = path.read_bytes()
+
+    def read(data: bytes) -> None:
+        path.write_bytes(data)
+        source = make(str(path))
+        with np.errstate(all="ignore"):  # Of values that are spoilt, no more.
+            for _ in source.read(cut(source.describe().episodes, 10)):
+                pass
+
+    read(valid)
+    return drill(lambda draw: mutate(valid, draw), read, count=count)
+
+
+def mutate_bytes(data: bytes, draw: random.Random) -> bytes:
+    """Flips bits, cuts, copies or writes numbers over some of the bytes."""
+    spoilt = bytearray(data)
+    for _ in range(draw.choice((1, 1, 1, 2, 4))):
+        if not spoilt:
+            break
+        at = _place(len(spoilt), draw)
+        kind = draw.randrange(8)
+        if kind < 3:
+            spoilt[at] ^= 1 << draw.randrange(8)
+        elif kind < 5:
+            size = draw.choice((1, 2, 4, 8))
+            number = draw.choice(_EDGES) % (1 << (8 * size))
+            spoilt[at : at + size] = number.to_bytes(size, "little")
+        elif kind == 5:
+            del spoilt[at:]
+        elif kind == 6:
+            del spoilt[at : at + draw.randrange(1, 64)]
+        else:
+            other = _place(len(spoilt), draw)
+            spoilt[at:at] = spoilt[other : other + draw.randrange(1, 64)]
+    return bytes(spoilt)
+
+
+def mutate_value(value: Any, draw: random.Random) -> Any:
+    """Replaces, drops or doubles one of the values within plain values."""
+    spoilt = [copy.deepcopy(value)]
+    holder: Any = spoilt
+    key: Any = 0
+    while isinstance(holder[key], dict | list) and holder[key] and draw.random() < 0.9:
+        holder = holder[key]
+        keys = list(holder) if isinstance(holder, dict) else range(len(holder))
+        key = draw.choice(keys)
+    kind = draw.randrange(4)
+    if kind == 0 and holder is not spoilt:
+        del holder[key]
+    elif kind == 1 and isinstance(holder, dict):
+        holder[f"{key}x"] = holder[key]
+    elif kind == 2 and isinstance(holder, list):
+        holder.append(copy.deepcopy(holder[key]))
+    else:
+        holder[key] = copy.deepcopy(draw.choice(_VALUES))
+    return spoilt[0]
+
+
+def _place(size: int, draw: random.Random) -> int:
+    """Anywhere, or near the beginning or the end, where headers are."""
+    near = draw.randrange(min(size, _HEADER_BYTES))
+    return draw.choice((draw.randrange(size), near, size - 1 - near))
