@@ -67,7 +67,8 @@ def train(data: Path, out: Path, *, steps: int, room: int = -1) -> tuple[int, st
             *("--store", str(data / "store"), "--out", str(out)),
             *("--trainer.steps", str(steps)),
         ],
-        env=ENVIRONMENT,
+        # What lacks room to be cached may be cut short: none but these shall read it.
+        env=ENVIRONMENT | {"JAX_COMPILATION_CACHE_DIR": str(data / "cache")},
         capture_output=True,
         text=True,
         check=False,

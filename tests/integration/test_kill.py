@@ -70,7 +70,7 @@ def train_and_kill(command: list[str], out: Path, *, after_s: float) -> bool:
     before = steps_logged(out)
     process = subprocess.Popen(
         command,
-        env=ENVIRONMENT,
+        env=environment(out),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -89,9 +89,18 @@ def train_and_kill(command: list[str], out: Path, *, after_s: float) -> bool:
         process.wait()
 
 
+def environment(out: Path) -> dict[str, str]:
+    """A cache of its own: what a killed process was about to cache is cut short."""
+    return ENVIRONMENT | {"JAX_COMPILATION_CACHE_DIR": str(out.parent / "cache")}
+
+
 def train(command: list[str]) -> None:
     done = subprocess.run(
-        command, env=ENVIRONMENT, capture_output=True, text=True, check=False
+        command,
+        env=environment(Path(command[-1])),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
 

@@ -94,6 +94,8 @@ class Cluster:
         # them share the cores here.
         flags = f"{QUICK} --xla_cpu_multi_thread_eigen=false"
         kept = {**os.environ, "XLA_FLAGS": flags, "OMP_NUM_THREADS": "1"}
+        # What a killed process was about to cache is cut short.
+        kept["JAX_COMPILATION_CACHE_DIR"] = str(self.folder / "cache")
         with (self.folder / f"{index}.log").open("a") as log:
             return subprocess.Popen(
                 [sys.executable, *container["command"][1:], *arguments],
