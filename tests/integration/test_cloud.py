@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from pipeline.assembly import parts as pipeline_shard
+from pipeline.assembly import commit
 from pipeline.assembly.commit import commit_store
 from pipeline.assembly.parts import write_part
 from pipeline.assembly.plan import StorePlan, look_at
@@ -343,7 +343,9 @@ def test_a_run_on_a_bucket_is_watched_inspected_and_found(
         dataclasses.replace(evaluations[0], evaluation_seed=seed) for seed in (1, 2, 3)
     ]
     with ThreadPoolExecutor() as pool:
-        list(pool.map(functools.partial(append_evaluation, folder), more))
+        list(
+            pool.map(functools.partial(append_evaluation, RunFolder.open(folder)), more)
+        )
     assert len(read_evaluations(RunFolder.open(folder))) == 7
     store = ("--store", str(local.folder / "store"))
     drawn = ("--episodes", "1", "--frames", "1")
@@ -399,7 +401,7 @@ def test_a_store_committed_at_the_last_moment_is_not_replaced(
         files.write(store, DATASET_MANIFEST, b"of somebody else")
 
     # Looked for while there was none: nothing but the precondition is left to notice.
-    monkeypatch.setattr(pipeline_shard, "find_committed", look_then_lose)
+    monkeypatch.setattr(commit, "find_committed", look_then_lose)
     with pytest.raises(DataFormatError, match="another run has committed this file"):
         commit_store(plan, parts)
     assert files.read(store, DATASET_MANIFEST).data == b"of somebody else"
