@@ -14,9 +14,9 @@ import numpy.typing as npt
 from pipeline.assembly.labels import label_episodes
 from pipeline.assembly.plan import BLOCK_ROWS
 from pipeline.sources.episodes import EpisodeRange, cut
-from pipeline.store import arrays, reader, schema, writer
+from pipeline.store import arrays, reader, schema
 from pipeline.store.errors import BadEpisodeError, DataFormatError
-from pipeline.store.manifest import PartManifest, Statistics
+from pipeline.store.manifest import EPISODE_FIELD, PartManifest, Statistics
 from pipeline.store.moments import Summary, merge_statistics
 from pipeline.store.reader import Store
 
@@ -72,14 +72,14 @@ def _check_part(store: Store, part: PartManifest) -> Iterator[str]:
             yield "part.json: differs from what dataset.json says of this part"
     fields = {
         **store.manifest.fields,
-        "episode_starts": writer.EPISODE_FIELD,
-        "episode_lengths": writer.EPISODE_FIELD,
+        "episode_starts": EPISODE_FIELD,
+        "episode_lengths": EPISODE_FIELD,
     }
     for name in sorted(part.checksums.keys() - fields.keys()):
         yield f"{name}: has a checksum, and dataset.json knows no such field"
     whole = True
     for name, field in fields.items():
-        rows = part.episodes if field is writer.EPISODE_FIELD else part.rows
+        rows = part.episodes if field is EPISODE_FIELD else part.rows
         tasks = len(store.manifest.tasks)
         shape = arrays.array_shape(field, rows=rows, tasks=tasks)
         try:

@@ -1,9 +1,45 @@
-"""What pydantic found wrong with plain values, for the one line that a person reads."""
+"""Plain values out of JSON, and what is wrong with them in one line for a person."""
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
 import pydantic
+
+from pipeline.store.errors import DataFormatError
+
+
+def load_object(
+    text: str | bytes, *, where: str, remedy: str, finite: bool = False
+) -> dict[str, Any]:
+    """Decodes one object of JSON.
+
+    Args:
+        text: JSON.
+        where: Its path, for the error.
+        remedy: What to do where it is none.
+        finite: Whether to refuse NaN and Infinity, which are no JSON, and which
+            Python writes all the same.
+
+    Returns:
+        The object.
+
+    Raises:
+        DataFormatError: If it is no JSON, or JSON of anything else.
+    """
+
+    def refuse(name: str) -> float:
+        raise ValueError(f"{name} is no number")
+
+    try:
+        value = json.loads(text, parse_constant=refuse if finite else float)
+    except (ValueError, RecursionError) as error:
+        raise DataFormatError(f"{where}: not JSON ({error}); {remedy}") from error
+    if not isinstance(value, dict):
+        raise DataFormatError(
+            f"{where}: expected a JSON object, got {type(value).__name__}; {remedy}"
+        )
+    return value
 
 
 @dataclass(frozen=True)

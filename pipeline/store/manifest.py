@@ -8,13 +8,15 @@ store's fingerprint is a digest of what training can depend on.
 import dataclasses
 import hashlib
 import json
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import pydantic
 
-from pipeline.store.decoding import read_first_error
+from pipeline.store.decoding import load_object, read_first_error
 from pipeline.store.errors import DataFormatError, FormatVersionError
 
 FORMAT_VERSION = 1
@@ -26,7 +28,16 @@ Split = Literal["train", "val"]
 Recipe = Literal["maze", "cube", "scene", "puzzle", "stored"]
 
 _T = TypeVar("_T")
-_STRICT: Any = {"extra": "forbid"}
+_STRICT: Any = {"extra": "forbid", "allow_inf_nan": False}
+_DTYPES = {"bool", "float16", "float32", "float64"} | {
+    f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)
+}
+# Far above what is ever written, and low enough that no product of them overflows.
+_MAX_ROWS = 1 << 40
+_MAX_ROW_NUMBERS = 1 << 31
+_LABELS = re.compile(r"(labels-[0-9a-f]{16})?")
+_PER_ROW = ("observations", "actions")
+_PER_TASK = ("rewards", "masks")
 
 
 @dataclass(frozen=True)
@@ -47,6 +58,10 @@ class FieldSpec:
     shape: tuple[int, ...]
     per: Literal["row", "row_and_task"] = "row"
     unit: str = ""
+
+
+# Of the episode table, which every part has.
+EPISODE_FIELD = FieldSpec("int64", (), unit="rows")
 
 
 def describe_fields(fields: Mapping[str, FieldSpec]) -> str:
@@ -264,12 +279,17 @@ def dataset_from_json(text: str | bytes, *, where: str) -> DatasetManifest:
     """
     value = _load(text, where)
     version = value.get("format_version")
-    if not isinstance(version, int) or version > FORMAT_VERSION:
+    # True is an int to Python, and no version.
+    if type(version) is int and version > FORMAT_VERSION:
         raise FormatVersionError(
             f"{where}: format version {version!r}, and this reader knows versions up "
             f"to {FORMAT_VERSION}; install a newer vast-rl to read it"
         )
-    return _validate(pydantic.TypeAdapter(DatasetManifest), value, where)
+    known = type(version) is int and version >= 1
+    _require(known, where, "format_version", "1 or above", version)
+    decoded = _validate(pydantic.TypeAdapter(DatasetManifest), value, where)
+    _check_dataset(decoded, where)
+    return decoded
 
 
 def part_from_json(text: str | bytes, *, where: str) -> PartManifest:
@@ -285,19 +305,14 @@ def part_from_json(text: str | bytes, *, where: str) -> PartManifest:
     Raises:
         DataFormatError: If it is no valid manifest.
     """
-    return _validate(pydantic.TypeAdapter(PartManifest), _load(text, where), where)
+    part = _validate(pydantic.TypeAdapter(PartManifest), _load(text, where), where)
+    _check_part(part, where)
+    return part
 
 
 def _load(text: str | bytes, where: str) -> Json:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise DataFormatError(
-            f"{where}: not JSON ({error}); the file is damaged, write the store again"
-        ) from error
-    if not isinstance(value, dict):
-        raise DataFormatError(f"{where}: expected a JSON object, got {type(value)}")
-    return value
+    remedy = "the file is damaged, write the store again"
+    return load_object(text, where=where, remedy=remedy, finite=True)
 
 
 def _validate(adapter: pydantic.TypeAdapter[_T], value: Json, where: str) -> _T:
@@ -306,9 +321,82 @@ def _validate(adapter: pydantic.TypeAdapter[_T], value: Json, where: str) -> _T:
     except pydantic.ValidationError as error:
         first = read_first_error(error)
         raise DataFormatError(
-            f"{where}: {first.place}: {first.message} (got {first.given!r}); "
+            f"{where}: {first.place}: {first.message} (got {first.given!r:.400}); "
             "the manifest is damaged or not of this project"
         ) from error
+
+
+def _check_dataset(value: DatasetManifest, where: str) -> None:
+    """Refuses what has the right types and cannot be: others compute with it."""
+    numbers = [task.task for task in value.tasks]
+    distinct = len(set(numbers)) == len(numbers) > 0 and min(numbers) > 0
+    _require(distinct, where, "tasks", "distinct numbers from 1", numbers)
+    for discount in value.discounts:
+        _require(0.0 < discount <= 1.0, where, "discounts", "(0, 1]", discount)
+    per_task = (*_PER_TASK, *map(returns_field, value.discounts))
+    for name in (*_PER_ROW, *per_task):
+        _require(name in value.fields, where, "fields", name, sorted(value.fields))
+        per = "row_and_task" if name in per_task else "row"
+        given = value.fields[name].per
+        _require(given == per, where, f"fields.{name}.per", per, given)
+    for name, field in value.fields.items():
+        place = f"fields.{name}"
+        inside = not {"", ".", ".."} & set(name.split("/"))
+        _require(inside, where, place, "a name within the part", name)
+        known = field.dtype in _DTYPES
+        _require(known, where, f"{place}.dtype", "a dtype of numbers", field.dtype)
+        fits = min(field.shape, default=1) > 0
+        fits = fits and math.prod(field.shape) <= _MAX_ROW_NUMBERS
+        _require(fits, where, f"{place}.shape", "lengths from 1", field.shape)
+    indices = [part.index for part in value.parts]
+    distinct = len(set(indices)) == len(indices) > 0
+    _require(distinct, where, "parts", "at least one, of distinct indices", indices)
+    for part in value.parts:
+        _check_part(part, where, place=f"parts.{part.index}.")
+    if value.parts_of("train"):
+        missing = sorted(value.fields.keys() - value.statistics.keys())
+        _require(not missing, where, "statistics", "those of every field", missing)
+    for summary in (value.statistics, *(part.statistics for part in value.parts)):
+        for name, statistics in summary.items():
+            width, found = _width(value, name), len(statistics.mean)
+            _require(found == width, where, f"statistics.{name}", width, found)
+
+
+def _check_part(part: PartManifest, where: str, *, place: str = "") -> None:
+    """Refuses what has the right types and cannot be."""
+    _require(0 <= part.index < _MAX_ROWS, where, f"{place}index", "0 up", part.index)
+    rows = 0 < part.rows <= _MAX_ROWS
+    _require(rows, where, f"{place}rows", f"1 to {_MAX_ROWS}", part.rows)
+    episodes = 0 < part.episodes <= part.rows
+    expected = f"1 to {part.rows}, the rows"
+    _require(episodes, where, f"{place}episodes", expected, part.episodes)
+    labels = _LABELS.fullmatch(part.labels) is not None
+    _require(labels, where, f"{place}labels", "labels-...", part.labels)
+    for name, each in part.statistics.items():
+        widths = {len(each.mean), len(each.std), len(each.minimum), len(each.maximum)}
+        place_of = f"{place}statistics.{name}"
+        _require(len(widths) == 1, where, place_of, "one width", sorted(widths))
+        _require(each.count > 0, where, f"{place_of}.count", "1 up", each.count)
+
+
+def _width(value: DatasetManifest, name: str) -> int | None:
+    """Components that a field's statistics are of; None if there is no such field."""
+    field = value.fields.get(name)
+    if field is None:
+        return None
+    if field.per == "row_and_task":
+        return len(value.tasks)
+    return field.shape[-1] if field.shape else 1
+
+
+def _require(
+    holds: bool, where: str, place: str, expected: object, got: object
+) -> None:
+    if not holds:
+        raise DataFormatError(
+            f"{where}: {place}: expected {expected}, got {got!r:.80}; the manifest is "
+            "damaged or not of this project"
+        )
 
 
 def _canonical(value: Json) -> str:

@@ -15,7 +15,12 @@ import tensorstore as ts
 
 from pipeline.store import arrays, files, manifest
 from pipeline.store.errors import DataFormatError, UnfinishedStoreError
-from pipeline.store.manifest import DatasetManifest, PartManifest, Task
+from pipeline.store.manifest import (
+    EPISODE_FIELD,
+    DatasetManifest,
+    PartManifest,
+    Task,
+)
 
 Array = npt.NDArray[Any]
 
@@ -112,8 +117,9 @@ class Store:
         """Reads the episode table of a split."""
         starts, lengths, offset = [], [], 0
         for part in self.manifest.parts_of(split):
-            starts.append(self._open(part, "episode_starts").read().result() + offset)
-            lengths.append(self._open(part, "episode_lengths").read().result())
+            starts.append(self.read_rows(part, "episode_starts", 0, part.episodes))
+            starts[-1] += offset
+            lengths.append(self.episode_lengths(part))
             offset += part.rows
         if not starts:
             raise DataFormatError(
@@ -155,14 +161,14 @@ class Store:
         )
         if column is not None:
             shape = shape[:1]
+        # Opened first: that there are so many rows is looked at before memory is taken.
+        parts = [(p, self._open(p, field)) for p in self.manifest.parts_of(split)]
         out = np.empty(shape, spec.dtype)
         # One buffer for all parts, written by many requests at once: no copy to join.
         whole = ts.array(out, context=self._context, copy=False)
         offset, pending = 0, []
-        for part in self.manifest.parts_of(split):
-            array = self._open(part, field)
-            if column is not None:
-                array = array[:, column]
+        for part, whole_array in parts:
+            array = whole_array if column is None else whole_array[:, column]
             for first in range(0, part.rows, _READ_ROWS):
                 last = min(first + _READ_ROWS, part.rows)
                 target = whole[offset + first : offset + last]
@@ -178,7 +184,7 @@ class Store:
 
     def episode_lengths(self, part: PartManifest) -> npt.NDArray[np.int64]:
         """Reads the rows of each episode of one part: ``i64[E]``."""
-        return np.asarray(self._open(part, "episode_lengths").read().result())
+        return self.read_rows(part, "episode_lengths", 0, part.episodes)
 
     def row_bytes(self, *fields: str) -> int:
         """Bytes in memory of what one row of one task needs to be trained on.
@@ -230,13 +236,18 @@ class Store:
             self._wait(request, f"{part.folder}/{field}")
 
     def read_rows(self, part: PartManifest, field: str, first: int, last: int) -> Array:
-        """Reads rows ``first`` to ``last`` (exclusive) of one part's field."""
-        array = self._open(part, field)[first:last]
-        return np.asarray(array.read().result())
+        """Reads rows ``first`` to ``last`` (exclusive) of one part's field.
 
-    def _wait(self, request: Any, path: str) -> None:
+        Raises:
+            DataFormatError: If bytes are missing or damaged.
+        """
+        array = self._open(part, field)[first:last]
+        return np.asarray(self._wait(array.read(), f"{part.folder}/{field}"))
+
+    def _wait(self, request: Any, path: str) -> Any:
+        """What a request came to: here the faults of a store become ours."""
         try:
-            request.result()
+            return request.result()
         except (ValueError, OSError) as error:
             raise DataFormatError(
                 f"{self.root}/{path}: could not be read ({error}); run "
@@ -246,12 +257,27 @@ class Store:
     def _open(self, part: PartManifest, field: str) -> ts.TensorStore:
         path = self.manifest.array_folder(part, field)
         try:
-            return arrays.open_array(self.root, path, context=self._context)
+            array = arrays.open_array(self.root, path, context=self._context)
         except (ValueError, OSError) as error:
             raise DataFormatError(
                 f"{self.root}/{path}: the manifest names this array and it cannot be "
                 f"opened ({str(error)[:200]}); run `python -m pipeline verify`"
             ) from error
+        spec = self.manifest.fields.get(field)
+        if spec is None:  # The episode table.
+            spec, rows = EPISODE_FIELD, part.episodes
+        else:
+            rows = part.rows
+        shape = arrays.array_shape(spec, rows=rows, tasks=len(self.manifest.tasks))
+        found = array.dtype.name, tuple(array.shape)
+        # Before memory is taken for what the manifest says.
+        if found != (spec.dtype, shape):
+            raise DataFormatError(
+                f"{self.root}/{path}: expected {spec.dtype}{list(shape)}, as the "
+                f"manifest says, got {found[0]}{list(found[1])}; run "
+                "`python -m pipeline verify`"
+            )
+        return array
 
 
 def read_part(root: str, index: int, labels: str = "") -> PartManifest | None:

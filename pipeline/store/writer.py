@@ -15,10 +15,9 @@ import tensorstore as ts
 
 from pipeline.store import arrays, files, layout, manifest
 from pipeline.store.errors import DataFormatError
-from pipeline.store.manifest import FieldSpec, PartManifest
+from pipeline.store.manifest import EPISODE_FIELD, FieldSpec, PartManifest
 
 Array = npt.NDArray[Any]
-EPISODE_FIELD = FieldSpec("int64", (), unit="rows")
 
 
 class ColumnsWriter:

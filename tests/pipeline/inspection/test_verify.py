@@ -9,7 +9,7 @@ import tensorstore as ts
 from pipeline.assembly.commit import commit_store
 from pipeline.assembly.parts import write_part
 from pipeline.inspection import verify
-from pipeline.store import arrays, files, manifest, writer
+from pipeline.store import arrays, files, manifest
 from pipeline.store.reader import Store
 
 LENGTHS = (5, 5, 7, 4, 1, 6)
@@ -169,4 +169,4 @@ def test_deep_finds_statistics_that_are_not_of_the_rows(store):
 
 
 def test_episode_fields_are_those_of_the_writer():
-    assert writer.EPISODE_FIELD.dtype == "int64"
+    assert manifest.EPISODE_FIELD.dtype == "int64"

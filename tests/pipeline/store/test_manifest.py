@@ -1,9 +1,10 @@
 import dataclasses
 import json
+import math
 
 import pytest
 
-from pipeline.store import manifest
+from pipeline.store import manifest, schema
 from pipeline.store.errors import DataFormatError, FormatVersionError
 from pipeline.store.manifest import (
     DatasetManifest,
@@ -13,6 +14,7 @@ from pipeline.store.manifest import (
     Statistics,
     Task,
 )
+from tests.fuzz import MUTATIONS, drill, mutate_json
 
 STATISTICS = Statistics(2, (0.5,), (0.5,), (0.0,), (1.0,))
 PART = PartManifest(
@@ -29,11 +31,17 @@ PART = PartManifest(
 DATASET = DatasetManifest(
     dataset="cube-single-play",
     environment_id="cube-single-v0",
-    fields={"actions": FieldSpec("float32", (5,), unit="none")},
+    fields={
+        "observations": FieldSpec("float32", (1,)),
+        "actions": FieldSpec("float32", (1,), unit="none"),
+        **schema.task_fields((0.99,)),
+    },
     tasks=(Task(1, "one", "cube-single-v0", "cube", {"cube_xyzs": [[0.1, 0, 0]]}),),
     discounts=(0.99,),
     parts=(PART, dataclasses.replace(PART, index=4, split="val")),
-    statistics={"actions": STATISTICS},
+    statistics=dict.fromkeys(
+        ("observations", "actions", "rewards", "masks", "returns/0.99"), STATISTICS
+    ),
     versions={"numpy": "2.0"},
 )
 
@@ -96,3 +104,64 @@ def test_a_damaged_manifest_is_named(damage, message):
     with pytest.raises(DataFormatError, match=message) as caught:
         manifest.part_from_json(damage(manifest.to_json(PART)), where="p/part.json")
     assert "p/part.json" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("place", "given", "message"),
+    [
+        (("format_version",), 0, "format_version: expected 1 or above, got 0"),
+        (("format_version",), -1, "expected 1 or above, got -1"),
+        (("format_version",), True, "expected 1 or above, got True"),
+        (("format_version",), 1.0, r"expected 1 or above, got 1\.0"),
+        (("parts",), [], "parts: expected at least one"),
+        (("parts", 1, "index"), 3, r"of distinct indices, got \[3, 3\]"),
+        (("parts", 0, "rows"), 2**62, r"parts\.3\.rows: expected 1 to"),
+        (("parts", 0, "rows"), -2, r"parts\.3\.rows: expected 1 to"),
+        (("parts", 0, "rows"), 10**400, "rows"),
+        (("parts", 0, "episodes"), 3, "episodes: expected 1 to 2, the rows, got 3"),
+        (("parts", 0, "labels"), "../../..", "labels: expected labels-"),
+        (("fields", "../x"), {"dtype": "bool", "shape": []}, "a name within the part"),
+        (("fields", "x"), {"dtype": "object", "shape": []}, "a dtype of numbers"),
+        (("fields", "x"), {"dtype": "bool", "shape": [0]}, "lengths from 1"),
+        (("fields", "x"), {"dtype": "bool", "shape": [2**62]}, "lengths from 1"),
+        (("fields", "masks", "per"), "row", "expected row_and_task, got 'row'"),
+        (("tasks",), [], "tasks: expected distinct numbers from 1"),
+        (("discounts",), [math.nan], "not JSON .NaN is no number"),
+        (("discounts",), [1.5], r"discounts: expected \(0, 1\], got 1\.5"),
+        (("statistics", "masks", "std"), [-math.inf], "-Infinity is no number"),
+        (("statistics", "masks", "mean"), [0.5, 0.5], "expected one width|expected 1"),
+        (("statistics", "masks"), None, "masks"),
+    ],
+)
+def test_what_cannot_be_is_refused(place, given, message):
+    value = json.loads(manifest.to_json(DATASET))
+    holder = value
+    for key in place[:-1]:
+        holder = holder[key]
+    holder[place[-1]] = given
+    with pytest.raises(DataFormatError, match=message) as caught:
+        manifest.dataset_from_json(json.dumps(value), where="here/dataset.json")
+    assert type(caught.value) is DataFormatError
+    assert "here/dataset.json" in str(caught.value)
+
+
+def test_numbers_that_overflow_and_nesting_without_end_are_refused():
+    text = manifest.to_json(DATASET).replace("0.5", "1e999")
+    for spoilt in (text, "[" * 100_000, "1" * 10_000, '{"a":' * 100_000):
+        with pytest.raises(DataFormatError, match="dataset"):
+            manifest.dataset_from_json(spoilt, where="dataset")
+
+
+@pytest.mark.parametrize("count", MUTATIONS)
+@pytest.mark.parametrize(
+    ("value", "read"),
+    [(DATASET, manifest.dataset_from_json), (PART, manifest.part_from_json)],
+)
+def test_no_damage_ends_in_a_traceback(value, read, count):
+    data = manifest.to_json(value).encode()
+    found = drill(
+        lambda draw: mutate_json(data, draw),
+        lambda spoilt: read(spoilt, where="x"),
+        count=count,
+    )
+    assert found.read > 0 < found.refused

@@ -1,4 +1,6 @@
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +13,8 @@ from pipeline.store.errors import (
     UnfinishedStoreError,
 )
 from pipeline.store.reader import Store
+from tests.fuzz import drill, mutate_json
+from tests.stores import write_store
 
 LENGTHS = (5, 5, 7, 4, 1, 6)
 VAL = (3, 4)
@@ -101,3 +105,45 @@ def test_lost_and_damaged_objects_are_named(root, tmp_path):
     (part / "qpos" / "zarr.json").unlink()
     with pytest.raises(DataFormatError, match=r"parts/00001/qpos: .*verify"):
         Store(root).read("qpos")
+
+
+def test_arrays_of_another_size_than_the_manifest_says_are_refused(tmp_path):
+    root = str(write_store(tmp_path / "store"))
+    path = Path(root, "dataset.json")
+    value = json.loads(path.read_bytes())
+    value["parts"][0]["rows"] = 1 << 39
+    path.write_text(json.dumps(value))
+    with pytest.raises(DataFormatError, match=r"expected .*549755813888, 6\], as the"):
+        Store(root).read("observations")
+
+
+@pytest.mark.parametrize("name", ["episode_starts", "episode_lengths", "rewards"])
+def test_bytes_that_are_lost_are_named_by_whatever_reads_them(tmp_path, name):
+    store = Store(str(write_store(tmp_path / "store")))
+    part = store.manifest.parts[0]
+    shutil.rmtree(tmp_path / "store" / part.folder / name / "c")
+    with pytest.raises(DataFormatError, match=f"{name}: could not be read .*verify"):
+        store.read_rows(part, name, 0, 2)
+    if name != "rewards":
+        with pytest.raises(DataFormatError, match="could not be read"):
+            store.episodes()
+    if name == "episode_lengths":
+        with pytest.raises(DataFormatError, match="could not be read"):
+            store.episode_lengths(part)
+
+
+@pytest.mark.parametrize("count", [1_000, pytest.param(20_000, marks=pytest.mark.slow)])
+def test_no_manifest_that_is_spoilt_ends_in_a_traceback(tmp_path, count):
+    root = str(write_store(tmp_path / "store"))
+    path = tmp_path / "store" / "dataset.json"
+    data = path.read_bytes()
+
+    def read(spoilt):
+        path.write_bytes(spoilt)
+        store = Store(root)
+        store.episodes()
+        for name in store.manifest.fields:
+            store.read(name)
+
+    found = drill(lambda draw: mutate_json(data, draw), read, count=count)
+    assert found.read > 0 < found.refused
