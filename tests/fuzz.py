@@ -5,6 +5,7 @@ that headers stand at the beginnings and ends of files.
 """
 
 import copy
+import json
 import math
 import random
 from collections.abc import Callable
@@ -152,6 +153,23 @@ def mutate_value(value: Any, draw: random.Random) -> Any:
     else:
         holder[key] = copy.deepcopy(draw.choice(_VALUES))
     return spoilt[0]
+
+
+def mutate_json(data: bytes, draw: random.Random) -> bytes:
+    """Spoils the bytes of JSON, or the values that it says."""
+    if draw.random() < 0.5:
+        return mutate_bytes(data, draw)
+    return json.dumps(mutate_value(json.loads(data), draw)).encode()
+
+
+def mutate_json_lines(data: bytes, draw: random.Random) -> bytes:
+    """Spoils one line of JSON lines, or their bytes."""
+    if draw.random() < 0.3:
+        return mutate_bytes(data, draw)
+    lines = data.splitlines()
+    chosen = draw.randrange(len(lines))
+    lines[chosen] = mutate_json(lines[chosen], draw)
+    return b"".join(line + b"\n" for line in lines)
 
 
 def _place(size: int, draw: random.Random) -> int:

@@ -263,15 +263,17 @@ def read_baseline(file: Path, *, dataset: str, task: int) -> Json:
         f"folder {BASELINES!r} beside the given configuration, such as "
         f"configs/{BASELINES}/",
     )
-    datasets = settings.pop("datasets", {})
+    datasets = _table(settings.pop("datasets", {}), where=f"{file}: datasets")
     if dataset not in datasets:
         raise ConfigError(
             f"{file}: expected settings of {dataset!r}, found those of "
             f"{', '.join(datasets) or 'no data set'}; add a table "
             f"[datasets.{dataset}.agent]"
         )
-    overrides = _pop_tasks(datasets[dataset], where=f"{file}: datasets.{dataset}")
-    chosen = merge_tables(datasets[dataset], overrides.get(str(task), {}))
+    where = f"{file}: datasets.{dataset}"
+    mine = _table(datasets[dataset], where=where)
+    overrides = _pop_tasks(mine, where=where)
+    chosen = merge_tables(mine, overrides.get(str(task), {}))
     return merge_tables(settings, chosen)
 
 
@@ -291,7 +293,8 @@ def decode(raw: Json, *, where: str) -> Config:
     agent = raw.get("agent", {})
     if isinstance(agent, Mapping):
         agent = {"name": DEFAULT_AGENT, **agent}
-        if agent["name"] not in AGENTS:
+        # A name that is no text cannot even be looked up.
+        if not isinstance(agent["name"], str) or agent["name"] not in AGENTS:
             near = difflib.get_close_matches(str(agent["name"]), AGENTS, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise ConfigError(
@@ -309,13 +312,14 @@ def decode(raw: Json, *, where: str) -> Config:
             if not (index == 1 and first.location[0] == "agent" and part in AGENTS)
         ]
         key = ".".join(str(part) for part in place)
-        if first.kind in ("unexpected_keyword_argument", "extra_forbidden"):
+        unknown = first.kind in ("unexpected_keyword_argument", "extra_forbidden")
+        if unknown and isinstance(agent, Mapping):
             names = _names(Config, agent=AGENTS[agent["name"]].config)
             near = difflib.get_close_matches(key, names, n=1, cutoff=0.4)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise ConfigError(f"{where}: unknown key {key!r}{hint}") from error
         raise ConfigError(
-            f"{where}: {key}: {first.message} (got {first.given!r})"
+            f"{where}: {key}: {first.message} (got {first.given!r:.80})"
             if first.kind != "value_error"
             else f"{where}: {first.message}"
         ) from error
@@ -375,16 +379,24 @@ def read_toml(path: Path, *, missing: str) -> Json:
         return tomllib.loads(path.read_text())
     except (FileNotFoundError, IsADirectoryError) as error:
         raise ConfigError(f"{path}: {missing}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # Of numbers and nesting as well.
         raise ConfigError(f"{path}: not TOML: {error}") from error
 
 
 def _pop_tasks(raw: Json, *, where: str) -> Json:
-    overrides: Json = raw.pop("tasks", {})
+    overrides = _table(raw.pop("tasks", {}), where=f"{where}: tasks")
+    for task, override in overrides.items():
+        _table(override, where=f"{where}: tasks.{task}")
     unknown = set(overrides) - {str(known) for known in TASKS}
     if unknown:
         raise ConfigError(f"{where}: tasks.{min(unknown)}: expected a task from 1 to 5")
     return overrides
+
+
+def _table(value: Any, *, where: str) -> Json:
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where}: expected a table, got {value!r:.80}")
+    return value
 
 
 def merge_tables(base: Mapping[str, Any], override: Mapping[str, Any]) -> Json:

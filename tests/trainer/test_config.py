@@ -1,9 +1,11 @@
 import dataclasses
+import random
 from pathlib import Path
 
 import pytest
 
 from pipeline.domains.datasets import TASKS
+from tests.fuzz import MUTATIONS, drill, mutate_bytes
 from trainer import config, errors
 
 TOML = """
@@ -134,3 +136,49 @@ def test_an_override_of_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -
         config.resolve("configs/demo.toml", task=1, overrides=overrides, prog="a test")
     assert stop.value.code == 2
     assert "--agent.width" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('dataset = "x"\n[agent]\nname = [1, 2]', r"agent\.name: expected one of"),
+        ('dataset = "x"\nagent = 3', "agent: "),
+        ("tasks = 3", "tasks: expected a table, got 3"),
+        ("[tasks]\n1 = 3", r"tasks\.1: expected a table, got 3"),
+        ("a = " + "[" * 10_000, "not TOML"),
+        ("a = " + "1" * 10_000, "not TOML"),
+    ],
+)
+def test_what_is_no_configuration_is_refused(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    with pytest.raises(errors.ConfigError, match=message):
+        config.load(write(tmp_path, text), task=1)
+
+
+@pytest.mark.parametrize("text", ["datasets = 3", "[datasets]\nx = 3"])
+def test_settings_that_are_no_tables_are_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(errors.ConfigError, match="expected a table, got 3"):
+        config.read_baseline(write(tmp_path, text), dataset="x", task=1)
+
+
+@pytest.mark.parametrize("count", MUTATIONS)
+def test_no_damage_ends_in_a_traceback(tmp_path: Path, count: int) -> None:
+    path = write(tmp_path, TOML)
+    values = ('""', "[1, 2]", "-1", "inf", "nan", "true", "{a = 1}", "1979-05-27")
+
+    def mutate(draw: random.Random) -> bytes:
+        if draw.random() < 0.5:
+            return mutate_bytes(TOML.encode(), draw)
+        lines = TOML.splitlines()
+        chosen = draw.randrange(len(lines))
+        key, is_value, _ = lines[chosen].partition(" = ")
+        lines[chosen] = f"{key or 'x'}{is_value or ' = '}{draw.choice(values)}"
+        return "\n".join(lines).encode()
+
+    def read(spoilt: bytes) -> None:
+        path.write_bytes(spoilt)
+        config.load(path, task=2)
+
+    found = drill(mutate, read, count=count)
+    assert found.read > 0 < found.refused

@@ -12,6 +12,7 @@ import numpy as np
 from etils import epath
 
 from pipeline.store import files
+from pipeline.store.decoding import load_object
 from pipeline.store.errors import DataFormatError
 from pipeline.store.units import format_duration
 from trainer.report import aggregates, charts, result_table
@@ -184,8 +185,15 @@ def _subgoal_pictures(folder: epath.Path) -> list[Picture]:
     report = files.read(root, subgoal_files.JSON_FILE).data
     if report is None:
         return []
-    found = json.loads(report)
-    when = f"After {found['step']:,} updates, training seed {found['seed']}. "
+    where = str(folder / subgoal_files.JSON_FILE)
+    found = load_object(report, where=where, remedy=f"delete {folder} and repeat it")
+    step, seed = found.get("step"), found.get("seed")
+    if not isinstance(step, int) or not isinstance(seed, int):
+        raise DataFormatError(
+            f"{where}: expected step and seed, got {step!r:.80} and {seed!r:.80}; "
+            f"delete {folder} and repeat it"
+        )
+    when = f"After {step:,} updates, training seed {seed}. "
     captions = {
         subgoal_files.MAZE_FILE: "From above: some recorded episodes; V over the free "
         "cells, with sub-goals drawn along one episode (a body with limbs is taken to "

@@ -165,10 +165,19 @@ def _decode(
     adapter: pydantic.TypeAdapter[Evaluation], value: Any, *, where: str
 ) -> Evaluation:
     try:
-        return adapter.validate_python(value)
+        evaluation = adapter.validate_python(value)
     except pydantic.ValidationError as error:
         first = read_first_error(error)
         raise DataFormatError(
             f"{where}: {first.place}: {first.message}; it was not written by this "
             "version, remove the line and evaluate again"
         ) from error
+    played = evaluation.episodes
+    lists = (evaluation.successes, evaluation.returns, evaluation.lengths)
+    if played < 1 or {len(each) for each in lists} != {played}:
+        raise DataFormatError(
+            f"{where}: expected successes, returns and lengths of {played} episodes, "
+            f"got {', '.join(str(len(each)) for each in lists)}; the file is damaged, "
+            "remove the line and evaluate again"
+        )
+    return evaluation

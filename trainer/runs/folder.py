@@ -14,7 +14,6 @@ What is in these files is read and written by the other modules of this room; a
 """
 
 import importlib.util
-import json
 import os
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -23,6 +22,7 @@ from typing import Any
 from etils import epath
 
 from pipeline.store import files
+from pipeline.store.decoding import load_object
 from pipeline.store.errors import DataFormatError, MissingPackageError, UsageError
 from pipeline.store.files import Content, follow_emulator, is_remote
 
@@ -87,9 +87,20 @@ class RunFolder:
         """Reads a file of JSON lines; one that does not exist is empty.
 
         A last line without its end is left out: a killed writer's.
+
+        Raises:
+            DataFormatError: If a line is no JSON object.
         """
-        complete, _, _ = (self.read(name).data or b"").decode().rpartition("\n")
-        return [json.loads(line) for line in complete.splitlines() if line]
+        complete, _, _ = (self.read(name).data or b"").rpartition(b"\n")
+        return [
+            load_object(
+                line,
+                where=f"{self}/{name}, line {number}",
+                remedy="the file is damaged, remove the line",
+            )
+            for number, line in enumerate(complete.split(b"\n"), start=1)
+            if line
+        ]
 
     def write(self, name: str, data: bytes) -> None:
         """Writes a small file in one atomic step, replacing what was there."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.store.errors import DataFormatError
 from trainer.runs.folder import METRICS_FILE, RunFolder
 
 Float64 = npt.NDArray[np.float64]
@@ -76,13 +77,51 @@ def read_history(folder: RunFolder) -> History:
 
     Returns:
         Its history. Of several records of one step and seed, the last.
+
+    Raises:
+        DataFormatError: If a line is no record.
     """
-    records = {
-        (int(record["step"]), int(record["seed"])): record
-        for record in folder.read_lines(METRICS_FILE)
-    }
+    records: dict[tuple[int, int], dict[str, Any]] = {}
+    kinds: dict[str, int | None] = {}
+    for number, record in enumerate(folder.read_lines(METRICS_FILE), start=1):
+        where = f"{folder}/{METRICS_FILE}, record {number}"
+        records[_key(record, where=where)] = record
+        for name, value in record.items():
+            kind = _kind(value, where=f"{where}: {name}")
+            if value is not None and kinds.setdefault(name, kind) != kind:
+                raise DataFormatError(
+                    f"{where}: {name}: expected as many numbers as in the records "
+                    f"before, got {value!r:.80}; the file is damaged, remove the line"
+                )
     return History(
         steps=np.array(sorted({step for step, _ in records}), np.int64),
         seeds=tuple(sorted({seed for _, seed in records})),
         records=records,
     )
+
+
+def _key(record: dict[str, Any], *, where: str) -> tuple[int, int]:
+    """Step and seed of a record, which it needs."""
+    for name in ("step", "seed"):
+        number = record.get(name)
+        if type(number) is not int or not 0 <= number < 1 << 62:
+            raise DataFormatError(
+                f"{where}: {name}: expected a number from 0, got {number!r:.80}; the "
+                "file is damaged, remove the line"
+            )
+    return record["step"], record["seed"]
+
+
+def _kind(value: Any, *, where: str) -> int | None:
+    """How many numbers of a list, or None of a number alone."""
+    numbers = value if isinstance(value, list) else [value]
+    for each in numbers:
+        is_number = isinstance(each, float) or (
+            isinstance(each, int) and abs(each) < 1 << 63
+        )
+        if each is not None and not is_number:
+            raise DataFormatError(
+                f"{where}: expected a number, or numbers by horizon, got "
+                f"{value!r:.80}; the file is damaged, remove the line"
+            )
+    return len(numbers) if isinstance(value, list) else None

@@ -9,7 +9,7 @@ from typing import Any
 
 import pydantic
 
-from pipeline.store.decoding import read_first_error
+from pipeline.store.decoding import load_object, read_first_error
 from pipeline.store.errors import DataFormatError
 from pipeline.store.manifest import Task
 from pipeline.store.reader import Store
@@ -165,8 +165,7 @@ def read_run(folder: RunFolder) -> Run:
             f"{path}: expected the folder of a run, found no {RUN_FILE} there; give "
             "the --out of a `python -m trainer train`"
         )
-    try:
-        value = json.loads(data)
-    except ValueError as error:
-        raise DataFormatError(f"{path}: not JSON ({error})") from error
-    return Run.from_json(value, where=str(path))
+    remedy = "the file is damaged, copy it from a checkpoint's run/metadata"
+    return Run.from_json(
+        load_object(data, where=str(path), remedy=remedy), where=str(path)
+    )

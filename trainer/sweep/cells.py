@@ -286,8 +286,8 @@ def logged_step(cell: Cell) -> int:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
             lines = file.read().split(b"\n")[:-1]  # What follows is half a line.
         return int(json.loads(lines[-1])["step"]) if lines else 0
-    except FileNotFoundError:
-        return 0
+    except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError):
+        return 0  # It is only shown: what reads the records says what is wrong.
 
 
 def _make(sweep: Sweep, dataset: str, task: int, method: str) -> Iterator[Cell]:

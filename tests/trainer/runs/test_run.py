@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline.store.errors import DataFormatError
+from tests.fuzz import drill, mutate_json
 from tests.runs import FakeTrainer, make_run
 from trainer.agents.iql_config import IQLConfig
 from trainer.runs.checkpoints import CheckpointReader, check_same_run
@@ -67,3 +68,23 @@ def test_other_agents_have_no_such_choice() -> None:
 def test_what_is_no_run_is_refused(value: Any) -> None:
     with pytest.raises(DataFormatError, match=r"there/run\.json: .*not written by"):
         Run.from_json(value, where="there/run.json")
+
+
+@pytest.mark.parametrize("data", [b"[" * 100_000, b"\xff", b"[]", b'{"a": '])
+def test_what_is_no_json_is_refused(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / RUN_FILE).write_bytes(data)
+    with pytest.raises(DataFormatError, match=r"run\.json: .*copy it from"):
+        read_run(RunFolder.open(tmp_path))
+
+
+# Several times what others cost: an agent's settings are checked one by one.
+@pytest.mark.parametrize("count", [1_000, pytest.param(20_000, marks=pytest.mark.slow)])
+def test_no_damage_ends_in_a_traceback(tmp_path: Path, count: int) -> None:
+    data = json.dumps(make_run().to_json()).encode()
+
+    def read(spoilt: bytes) -> None:
+        (tmp_path / RUN_FILE).write_bytes(spoilt)
+        read_run(RunFolder.open(tmp_path))
+
+    found = drill(lambda draw: mutate_json(data, draw), read, count=count)
+    assert found.read > 0 < found.refused

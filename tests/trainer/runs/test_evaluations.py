@@ -1,0 +1,44 @@
+"""Lines of evaluations, and lines that are none."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from pipeline.store.errors import DataFormatError
+from tests.evaluated import evaluation
+from tests.fuzz import MUTATIONS, drill, mutate_json_lines
+from trainer.runs.evaluations import append_evaluation, read_evaluations
+from trainer.runs.folder import EVALUATIONS_FILE, RunFolder
+
+
+def test_what_is_no_evaluation_is_refused_with_its_line(tmp_path: Path) -> None:
+    folder = RunFolder.open(tmp_path)
+    append_evaluation(folder, evaluation(1000, 0, 1))
+    append_evaluation(folder, evaluation(1000, 1, 1))
+    assert len(read_evaluations(folder)) == 2
+    good = dataclasses.asdict(evaluation(2000, 0, 1))
+    for changes in ({"episodes": 0}, {"lengths": [1]}, {"step": "x"}):
+        line = json.dumps({**good, **changes}).encode() + b"\n"
+        there = folder.read(EVALUATIONS_FILE).data or b""
+        folder.write(EVALUATIONS_FILE, there + line)
+        with pytest.raises(DataFormatError, match=r"jsonl, line 3: .*remove the line"):
+            read_evaluations(folder)
+        folder.write(EVALUATIONS_FILE, there)
+
+
+@pytest.mark.parametrize("count", MUTATIONS)
+def test_no_damage_ends_in_a_traceback(tmp_path: Path, count: int) -> None:
+    folder = RunFolder.open(tmp_path)
+    for seed in (0, 1):
+        append_evaluation(folder, evaluation(1000, seed, 1))
+    data = folder.read(EVALUATIONS_FILE).data or b""
+
+    def read(spoilt: bytes) -> None:
+        (tmp_path / EVALUATIONS_FILE).write_bytes(spoilt)
+        for each in read_evaluations(folder):
+            assert each.success_rate >= 0 or min(each.successes) < 0
+
+    found = drill(lambda draw: mutate_json_lines(data, draw), read, count=count)
+    assert found.read > 0 < found.refused
