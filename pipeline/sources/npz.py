@@ -107,6 +107,29 @@ def member_names(path: str) -> list[str]:
         return [name.removesuffix(".npy") for name in archive.namelist()]
 
 
+def check_sums(path: str) -> None:
+    """Reads an archive through and compares the CRC-32 sum of every member.
+
+    Args:
+        path: The archive.
+
+    Raises:
+        DataFormatError: If bytes of a member are damaged or missing.
+    """
+    with _open(path) as archive:
+        for member in archive.namelist():
+            name = member.removesuffix(".npy")
+            with _open_member(archive, name, path, member=member) as stream:
+                try:
+                    while stream.read(_PIECE_BYTES):
+                        pass
+                except _DAMAGE as error:
+                    raise DataFormatError(
+                        f"{path}: {name}: bytes are damaged ({error}); fetch the file "
+                        "again"
+                    ) from error
+
+
 def digest(path: str) -> str:
     """Identifies an archive's content without reading it.
 
@@ -255,10 +278,12 @@ def _sought() -> Iterator[None]:
         raise ValueError(str(error)) from error
 
 
-def _open_member(archive: zipfile.ZipFile, name: str, path: str) -> IO[bytes]:
+def _open_member(
+    archive: zipfile.ZipFile, name: str, path: str, *, member: str | None = None
+) -> IO[bytes]:
     """Opens a member, if it is one that NumPy writes and as large as it says."""
     where = f"{path}: {name}"
-    info = archive.getinfo(f"{name}.npy")
+    info = archive.getinfo(f"{name}.npy" if member is None else member)
     if info.flag_bits & _ENCRYPTED or info.compress_type not in _METHODS:
         raise DataFormatError(
             f"{where}: expected a member as NumPy writes them, stored or deflated, got "

@@ -1,3 +1,4 @@
+import errno
 import http.server
 import re
 import socket
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.cli import main
-from pipeline.sources import fetch
+from pipeline.sources import fetch, npz
 from pipeline.store.errors import DataFormatError
 
 NAME = "cube-single-play-v0.npz"
@@ -23,6 +24,8 @@ class Server(http.server.ThreadingHTTPServer):
         self.files = {}
         self.breaks = []  # bytes after which coming answers break off
         self.lies = 0  # bytes announced too many
+        self.shift = 0  # bytes that a range begins too late
+        self.more = b""  # bytes sent too many
         self.tag = '"1"'
         self.ranges = []
 
@@ -52,14 +55,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if body:
             self.server.ranges.append(asked)
         if asked and self.headers.get("If-Range") == self.server.tag:
-            first = int(re.fullmatch(r"bytes=(\d+)-", asked)[1])
+            first = int(re.fullmatch(r"bytes=(\d+)-", asked)[1]) + self.server.shift
         self.send_response(206 if first else 200)
         self.send_header("ETag", self.server.tag)
+        if first:
+            size = len(data) + self.server.lies
+            self.send_header("Content-Range", f"bytes {first}-{size - 1}/{size}")
         self.send_header("Content-Length", str(len(data) - first + self.server.lies))
         self.end_headers()
         if body:
             last = first + self.server.breaks.pop(0) if self.server.breaks else None
-            self.wfile.write(data[first:last])
+            self.wfile.write(data[first:last] + self.server.more)
 
 
 @pytest.fixture
@@ -182,3 +188,77 @@ def test_a_mirror_that_is_no_address_is_one_line(tmp_path, capsys):
 def test_an_unknown_data_set_is_one_line(capsys):
     assert main(["fetch", "cube-sngle-play"]) == 2
     assert "nearest known: cube-single-play" in capsys.readouterr().err
+
+
+def test_a_damaged_file_is_fetched_again(server, data, tmp_path):
+    server.files = {NAME: data}
+    at = data.index(b"PK", 100) - 50
+    spoilt = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+    (tmp_path / NAME).write_bytes(spoilt)
+    with pytest.raises(DataFormatError, match=r"damaged .*fetch the file again"):
+        npz.check_sums(str(tmp_path / NAME))
+    assert get(server, tmp_path / NAME)
+    assert (tmp_path / NAME).read_bytes() == data
+    assert not get(server, tmp_path / NAME)
+
+
+def test_bytes_damaged_on_their_way_are_noticed_and_fetched_anew(
+    server, data, tmp_path
+):
+    at = data.index(b"PK", 100) - 50
+    spoilt = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+    server.files = {NAME: spoilt}
+    with pytest.raises(ConnectionError, match="bytes were damaged on their way"):
+        get(server, tmp_path / NAME)
+    assert not (tmp_path / NAME).exists()
+    server.files, server.ranges = {NAME: data}, []
+    assert get(server, tmp_path / NAME)
+    assert server.ranges == [None]
+    assert (tmp_path / NAME).read_bytes() == data
+
+
+def test_another_range_than_was_asked_for_is_refused(server, data, tmp_path):
+    server.files, server.breaks = {NAME: data}, [4000, 0, 0, 0, 0, 0]
+    with pytest.raises(ConnectionError):
+        get(server, tmp_path / NAME)
+    server.breaks, server.shift = [], 3
+    with pytest.raises(DataFormatError, match=r"bytes 4,000 on of .*'bytes 4003-"):
+        get(server, tmp_path / NAME)
+    server.shift = 0
+    assert get(server, tmp_path / NAME)
+    assert (tmp_path / NAME).read_bytes() == data
+
+
+def test_no_more_is_taken_than_was_promised(server, data, tmp_path):
+    server.files, server.more = {NAME: data}, b"x" * 100_000
+    seen = []
+    assert get(server, tmp_path / NAME, progress=seen.append)
+    assert max(seen) == len(data)
+    assert (tmp_path / NAME).read_bytes() == data
+
+
+def test_of_two_at_once_the_second_is_refused(server, data, tmp_path):
+    server.files = {NAME: data}
+    refused = []
+
+    def again(size_bytes):
+        if not refused:
+            with pytest.raises(DataFormatError, match="another fetch of this") as said:
+                get(server, tmp_path / NAME)
+            refused.append(str(said.value))
+
+    assert get(server, tmp_path / NAME, progress=again)
+    assert len(refused) == 1
+    assert (tmp_path / NAME).read_bytes() == data
+    assert [path.name for path in tmp_path.iterdir() if NAME in path.name] == [NAME]
+
+
+def test_a_full_disk_is_one_line():
+    class Full:
+        name = "x.partial"
+
+        def write(self, piece):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match=r"x\.partial: could not be written .*make room"):
+        fetch._write(Full(), b"x")
