@@ -4,6 +4,7 @@ The local runner is named explicitly. Beam's ``DirectRunner`` is an alias whose
 meaning depends on what is installed, and with it the errors and the counters.
 """
 
+import builtins
 import logging
 import re
 import shlex
@@ -31,6 +32,18 @@ _REPORTED = re.compile(
     r"^pipeline\.store\.errors\.\w+: (?P<message>.*?)( \[while running '.*'\])?$",
     re.MULTILINE,
 )
+# The last line of such a text is the error that ended the worker.
+_ENDED = re.compile(
+    r"^(?P<kind>[\w.]*(Error|Exception|Interrupt|Exit)): "
+    r"(?P<message>.*?)( \[while running '.*'\])?$",
+    re.MULTILINE,
+)
+# By name, as in a traceback: Python's own classes of what a disk or network does.
+_STORAGE = {
+    name
+    for name, kind in vars(builtins).items()
+    if isinstance(kind, type) and issubclass(kind, OSError)
+}
 
 
 def make_options(workers: int, beam_arguments: Sequence[str] = ()) -> PipelineOptions:
@@ -79,6 +92,7 @@ def run(
 
     Raises:
         DataFormatError: As a worker raised it, whichever process it was in.
+        OSError: Likewise, where a disk was full or a network failed.
     """
     # What goes wrong comes back as an exception; the logs of launcher and workers
     # would say it again, over several screens.
@@ -93,10 +107,15 @@ def run(
             result.wait_until_finish()
         except Exception as error:
             message = error_message(error)
-            if message is None:
-                error.add_note(log.read())
-                raise
-            raise DataFormatError(message) from error
+            if message is not None:
+                raise DataFormatError(message) from error
+            message = storage_message(error)
+            if message is not None:
+                raise OSError(
+                    f"{message}; what was finished stays, repeat the command"
+                ) from error
+            error.add_note(log.read())
+            raise
         finally:
             logger.setLevel(level)
     counters = result.metrics().query()["counters"]
@@ -132,3 +151,18 @@ def error_message(error: Exception) -> str | None:
         return re.sub(r" \[while running '.*'\]$", "", str(error))
     found = list(_REPORTED.finditer(str(error)))
     return found[-1]["message"] if found else None
+
+
+def storage_message(error: Exception) -> str | None:
+    """Finds the message of a fault of storage in what a runner raised.
+
+    Args:
+        error: What the runner raised.
+
+    Returns:
+        The message without Beam's additions; None if it was another error.
+    """
+    if isinstance(error, OSError):
+        return re.sub(r" \[while running '.*'\]$", "", str(error))
+    found = list(_ENDED.finditer(str(error)))
+    return found[-1]["message"] if found and found[-1]["kind"] in _STORAGE else None

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from pipeline.sources.files import val_path
 from pipeline.sources.ogbench_npz import TERMINALS
 from pipeline.store import arrays, schema
-from pipeline.store.errors import DataFormatError, UsageError
+from pipeline.store.errors import UsageError
 from pipeline.store.manifest import FieldSpec
 from pipeline.store.reader import Store
 
@@ -33,6 +33,7 @@ def export_npz(store: Store, path: str) -> list[str]:
     Raises:
         UsageError: If the path does not end in ``.npz``.
         DataFormatError: If the store cannot be read.
+        OSError: If there is no room for a file.
     """
     if not path.endswith(".npz"):
         raise UsageError(f"expected a file name ending in .npz, got {path}")
@@ -60,7 +61,7 @@ def _write_split(store: Store, split: str, path: str) -> None:
                 _write_member(archive, store, split, name)
         os.replace(partial, path)
     except OSError as error:
-        raise DataFormatError(
+        raise OSError(
             f"{path}: could not be written ({error}); check the folder and its space"
         ) from error
     finally:

@@ -52,6 +52,7 @@ class ColumnsWriter:
             name: _Column(
                 arrays.create(root, f"{folder}/{name}", field, rows=rows, tasks=tasks),
                 arrays.shard_rows(field),
+                f"{root}/{folder}/{name}",
             )
             for name, field in fields.items()
         }
@@ -146,7 +147,9 @@ class PartWriter(ColumnsWriter):
             rows = len(lengths)
             path = f"{self.folder}/{name}"
             array = arrays.create(self._root, path, EPISODE_FIELD, rows=rows, tasks=0)
-            column = _Column(array, arrays.shard_rows(EPISODE_FIELD))
+            column = _Column(
+                array, arrays.shard_rows(EPISODE_FIELD), f"{self._root}/{path}"
+            )
             column.append(values.astype(np.int64, copy=False), path)
             checksums[name] = column.finish(rows)
         return checksums
@@ -162,8 +165,9 @@ def _miscounted(where: str, announced: int, rows: int) -> DataFormatError:
 class _Column:
     """One array being written: whole shards only, one write in flight."""
 
-    def __init__(self, array: ts.TensorStore, shard_rows: int) -> None:
+    def __init__(self, array: ts.TensorStore, shard_rows: int, where: str) -> None:
         self.rows = 0
+        self._where = where
         self._array = array
         self._dtype = array.dtype.numpy_dtype
         self._shard_rows = shard_rows
@@ -196,7 +200,8 @@ class _Column:
         self._wait()
         if rows < self._array.shape[0]:
             shape = (rows, *self._array.shape[1:])
-            self._array.resize(exclusive_max=shape).result()
+            with files.storage_errors(self._where):
+                self._array.resize(exclusive_max=shape).result()
         return f"sha256:{self._digest.hexdigest()}"
 
     def _empty(self) -> Array:
@@ -215,5 +220,6 @@ class _Column:
 
     def _wait(self) -> None:
         if self._pending is not None:
-            self._pending.result()
+            with files.storage_errors(self._where):
+                self._pending.result()
             self._pending = None

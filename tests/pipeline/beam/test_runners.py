@@ -1,4 +1,10 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import apache_beam as beam
+import numpy as np
 import pytest
 from apache_beam.options.pipeline_options import (
     DebugOptions,
@@ -67,3 +73,61 @@ def test_a_dry_run_prints_what_beam_would_be_told(make_npz, tmp_path, capsys):
     for flag in ("--runner=DataflowRunner", "--region=europe-west4"):
         assert flag in printed
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (OSError(28, "No space left on device"), "[Errno 28] No space left on device"),
+        (OSError("a/b: full [while running 'Write/ParDo']"), "a/b: full"),
+        (
+            RuntimeError("Traceback ...\nOSError: a/b: full [while running 'Write']"),
+            "a/b: full",
+        ),
+        (RuntimeError("x\nTimeoutError: too long\n\nmore of it"), "too long"),
+        # A bug that came of a fault is a bug.
+        (RuntimeError("OSError: full\n\nKeyError: 'x' [while running 'W']"), None),
+        (RuntimeError("ValueError: OSError: full"), None),
+        (ValueError("full"), None),
+    ],
+)
+def test_faults_of_storage_are_told_from_bugs(error, message):
+    assert runners.storage_message(error) == message
+
+
+FULL = """
+import resource, sys
+from pipeline.cli import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+def test_a_full_disk_ends_a_command_with_one_line_and_the_next_goes_on(
+    make_npz, tmp_path
+):
+    """The system lets a process write no file above a size, as if there were no room.
+
+    Python ignores the signal that would end it.
+    """
+    out = tmp_path / "store"
+    own = {"rewards": np.zeros(8000), "masks": np.ones(8000, bool)}
+    path = make_npz((400,) * 20, without=["qpos", "qvel"], **own)
+    arguments = ["shard", path, "--dataset", "mine", "--out", str(out)]
+    arguments += ["--part-rows", "4000"]
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, "100000", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+    )
+    assert done.returncode == 1, done.stderr
+    lines = [line for line in done.stderr.splitlines() if "error" in line]
+    assert len(lines) == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    assert str(out / "parts" / "00000") in lines[0]
+    assert "what was finished stays, repeat the command" in lines[0]
+    assert not (out / "dataset.json").exists()
+    assert main(arguments) == 0
+    assert main(["verify", str(out), "--deep"]) == 0
