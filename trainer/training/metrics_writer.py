@@ -12,6 +12,8 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 
 from pipeline.store import files
+from pipeline.store.decoding import load_object
+from pipeline.store.errors import DataFormatError
 from trainer.runs.folder import METRICS_FILE, TENSORBOARD, RunFolder
 from trainer.training.metrics import Json
 
@@ -155,13 +157,20 @@ def _truncate(path: Path, step: int) -> None:
     """Drops records after a step, and a half-written last line."""
     if not path.exists():
         return
-    complete, _, _ = path.read_text().rpartition("\n")
-    kept = [
-        line
-        for line in complete.splitlines()
-        if line and json.loads(line)["step"] <= step
-    ]
+    complete, _, _ = path.read_bytes().rpartition(b"\n")
+    kept = []
+    for number, line in enumerate(complete.split(b"\n"), start=1):
+        if not line:
+            continue
+        where, remedy = f"{path}, line {number}", "the file is damaged, remove the line"
+        of = load_object(line, where=where, remedy=remedy).get("step")
+        if not isinstance(of, int):
+            raise DataFormatError(
+                f"{where}: step: expected a number, got {of}; {remedy}"
+            )
+        if of <= step:
+            kept.append(line + b"\n")
     # Put in place whole: killed in between, there would be no records at all.
     shortened = path.with_name(f"{path.name}.shortened")
-    shortened.write_text("".join(f"{line}\n" for line in kept))
+    shortened.write_bytes(b"".join(kept))
     shortened.replace(path)

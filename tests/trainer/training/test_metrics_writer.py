@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
+from pipeline.store.errors import DataFormatError
 from trainer.runs.folder import METRICS_FILE, TENSORBOARD, RunFolder
 from trainer.training.metrics_writer import MetricsWriter
 
@@ -82,3 +83,15 @@ def test_records_of_updates_done_again_go_at_once_or_not_at_all(
         METRICS_FILE,
         TENSORBOARD,
     ]
+
+
+@pytest.mark.parametrize("line", [b"[" * 100_000, b"\xff", b"3", b'{"step": "x"}'])
+def test_training_does_not_go_on_from_records_that_are_damaged(
+    tmp_path: Path, line: bytes
+) -> None:
+    path = tmp_path / METRICS_FILE
+    path.write_bytes(b'{"step": 2}\n' + line + b"\n")
+    before = path.read_bytes()
+    with pytest.raises(DataFormatError, match=r"jsonl, line 2: .*remove the line"):
+        MetricsWriter(RunFolder.open(tmp_path), resume_step=4)
+    assert path.read_bytes() == before
