@@ -82,7 +82,9 @@ class PointStore(Store):
         self.manifest = dataclasses.replace(self.manifest, fields={**fields, **state})
 
     def read_rows(self, part: Any, field: str, first: int, last: int) -> Any:
-        return super().read_rows(part, "observations", first, last)
+        physics = field in ("qpos", "qvel")
+        stored = "observations" if physics else field
+        return super().read_rows(part, stored, first, last)
 
 
 @pytest.fixture(scope="module")
