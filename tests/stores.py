@@ -1,12 +1,16 @@
 """Small stores and tables of made-up rows, for tests that need data and no MuJoCo."""
 
-from collections.abc import Sequence
+import dataclasses
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
-from pipeline.store import files, manifest, schema
+from pipeline.store import arrays, files, manifest, schema
 from pipeline.store.manifest import DatasetManifest, Origin, PartManifest, Task
 from pipeline.store.moments import Moments
 from pipeline.store.returns import next_solved, suffix_sums
@@ -91,6 +95,21 @@ def make_facts(table: RowTable) -> DataFacts:
         reward_max=float(table.rewards.max()),
         return_max=table.best_return(),
     )
+
+
+@contextmanager
+def version_1() -> Iterator[None]:
+    """Within, stores are written as version 1 of the format wrote them."""
+
+    def to_json(value: DatasetManifest | PartManifest) -> str:
+        if isinstance(value, DatasetManifest):
+            value = dataclasses.replace(value, format_version=1)
+        return json.dumps(dataclasses.asdict(value), indent=1, sort_keys=True) + "\n"
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arrays, "CHUNK_CODECS", arrays.CHUNK_CODECS[:-1])
+        patch.setattr(manifest, "to_json", to_json)
+        yield
 
 
 def write_store(

@@ -5,6 +5,7 @@ A pin changes only on purpose, with an entry of its own in CHANGELOG.md.
 
 import hashlib
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,8 @@ from pipeline.store.errors import (
     UsageError,
 )
 from pipeline.store.manifest import FieldSpec, Origin, Task
-from tests.stores import write_store
+from pipeline.store.reader import Store
+from tests.stores import version_1, write_store
 from trainer.commands.toy import Toy
 from trainer.data.block_window import Schedule
 from trainer.data.horizon_windows import EndingHorizonSampler, HorizonSampler
@@ -92,18 +94,30 @@ def test_the_digest_of_a_part() -> None:
     )
 
 
-def test_the_bytes_of_a_store(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        (1, "fbe1ba893aede2ddc2442add90aff4fca4fd84cde3793a223c6174adcd32370f"),
+        (2, "eb4a2c48dcbcccb974a6e46252d883b41c3ac39417885b70628051aa9540031e"),
+    ],
+)
+def test_the_bytes_of_a_store(tmp_path: Path, version: int, expected: str) -> None:
     digest = hashlib.sha256()
     names = []
-    write_store(tmp_path)
+    with version_1() if version == 1 else nullcontext():
+        write_store(tmp_path)
     for path in sorted(tmp_path.rglob("*")):
         if path.is_file():
             names.append(path.relative_to(tmp_path).as_posix())
             digest.update(names[-1].encode())
             digest.update(path.read_bytes())
     assert "parts/00001/returns/0.99/zarr.json" in names
-    assert digest.hexdigest() == (
-        "fbe1ba893aede2ddc2442add90aff4fca4fd84cde3793a223c6174adcd32370f"
+    assert digest.hexdigest() == expected
+    store = Store(str(tmp_path))
+    assert store.manifest.format_version == version
+    # Runs name the data they were trained on by it, whichever version holds them.
+    assert store.manifest.fingerprint() == (
+        "8d428dcc3e69d192d0290bd290570d8a41e3993ea9d42a2c25b37ea5ae1c3316"
     )
 
 

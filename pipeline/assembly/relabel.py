@@ -104,8 +104,10 @@ def plan_relabelling(
     sums = tuple(sorted({*value.discounts, *map(float, discounts)}))
     if (wanted, sums) == (value.tasks, value.discounts):
         return None
-    asked = json.dumps([[dataclasses.asdict(t) for t in wanted], sums], sort_keys=True)
-    labels = f"labels-{hashlib.sha256(asked.encode()).hexdigest()[:16]}"
+    # What an earlier version wrote of the same labels, and did not finish, stays apart.
+    asked = [[dataclasses.asdict(t) for t in wanted], sums, manifest.FORMAT_VERSION]
+    text = json.dumps(asked, sort_keys=True)
+    labels = f"labels-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     parts = (LabelsPlan(root, part, wanted, sums, labels) for part in value.parts)
     return RelabelPlan(root, there, tuple(parts))
 

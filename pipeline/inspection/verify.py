@@ -92,6 +92,8 @@ def _check_part(store: Store, part: PartManifest) -> Iterator[str]:
                 )
                 whole = False
                 continue
+            if store.manifest.checked and not arrays.has_checksums(array):
+                yield f"{name}: its chunks have no checksums, as format 2 has them"
             checksum = _checksum(array, arrays.shard_rows(field))
         except (ValueError, OSError) as error:
             yield f"{name}: cannot be read ({_first_line(error)})"

@@ -1,7 +1,8 @@
 """TensorStore arrays of a part: how they are laid out, created and opened.
 
 Every array is zarr version 3 with the sharding codec: a shard is one object, large
-enough for object storage, and a chunk is what a random read pays for.
+enough for object storage, and a chunk is what a random read pays for. A chunk ends in a
+checksum of its bytes: one that has changed cannot be read.
 """
 
 import math
@@ -23,6 +24,15 @@ COMPRESSOR = {
     "name": "blosc",
     "configuration": {"cname": "lz4", "clevel": 5, "shuffle": "shuffle"},
 }
+# The index of a shard has one by itself.
+CHECKSUM = {"name": "crc32c"}
+# Of a chunk, in the order of writing. Arrays say theirs themselves, so that those of
+# version 1 of the format, without a checksum, are read as any other.
+CHUNK_CODECS = (
+    {"name": "bytes", "configuration": {"endian": "little"}},
+    COMPRESSOR,
+    CHECKSUM,
+)
 
 
 def chunk_rows(field: FieldSpec) -> int:
@@ -80,10 +90,7 @@ def create(
                 "name": "sharding_indexed",
                 "configuration": {
                     "chunk_shape": chunk,
-                    "codecs": [
-                        {"name": "bytes", "configuration": {"endian": "little"}},
-                        COMPRESSOR,
-                    ],
+                    "codecs": CHUNK_CODECS,
                 },
             }
         ],
@@ -127,3 +134,10 @@ def open_array(
         "fill_missing_data_reads": False,
     }
     return ts.open(spec, read=True, open=True, context=context).result()
+
+
+def has_checksums(array: ts.TensorStore) -> bool:
+    """Tells whether the chunks of an array of a store have checksums."""
+    codec: Any = array.codec
+    (sharding,) = codec.to_json()["codecs"]
+    return CHECKSUM in sharding["configuration"]["codecs"]

@@ -1,12 +1,15 @@
 """The store's manifests as typed values: what ``dataset.json`` and ``part.json`` say.
 
 Knows JSON and nothing of arrays. Both manifests are written in canonical JSON
-(sorted keys, no spaces lost to taste), so equal values are equal bytes, and the
-store's fingerprint is a digest of what training can depend on.
+(sorted keys, no spaces lost to taste), so equal values are equal bytes, and both are
+sealed with a digest of what they say.
+
+Version 2 of the format has a checksum in every chunk of an array and a seal on its
+manifest. A store of version 1 stays one whatever is added to it, as what it held before
+has neither; `pipeline.assembly.upgrade` writes it anew.
 """
 
 import dataclasses
-import hashlib
 import json
 import math
 import re
@@ -16,10 +19,19 @@ from typing import Any, Literal, TypeVar
 
 import pydantic
 
-from pipeline.store.decoding import load_object, read_first_error
+from pipeline.store.decoding import (
+    check_seal,
+    digest,
+    load_object,
+    read_first_error,
+    seal,
+    without_seal,
+)
 from pipeline.store.errors import DataFormatError, FormatVersionError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+# From this version on, flipped bits are noticed by whoever reads.
+CHECKED_VERSION = 2
 DATASET_MANIFEST = "dataset.json"
 PART_MANIFEST = "part.json"
 
@@ -35,7 +47,22 @@ _DTYPES = {"bool", "float16", "float32", "float64"} | {
 # Far above what is ever written, and low enough that no product of them overflows.
 _MAX_ROWS = 1 << 40
 _MAX_ROW_NUMBERS = 1 << 31
+_WRITE_AGAIN = "the file is damaged, write the store again"
+_DELETE = (
+    "the file is damaged; if its store is being written, delete the file and repeat "
+    "the command"
+)
 _LABELS = re.compile(r"(labels-[0-9a-f]{16})?")
+# What fingerprints are made of. Runs name the data they were trained on by them, so
+# that what is added to manifests later is not added here.
+_OF_A_STORE = (
+    *("dataset", "environment_id", "fields", "tasks", "discounts", "parts"),
+    *("statistics", "format_version"),
+)
+_OF_A_PART = (
+    *("index", "split", "rows", "episodes", "statistics", "checksums", "origin"),
+    *("plan", "dropped"),
+)
 _PER_ROW = ("observations", "actions")
 _PER_TASK = ("rewards", "masks")
 
@@ -215,17 +242,21 @@ class DatasetManifest:
     skipped: dict[str, str] = dataclasses.field(default_factory=dict)
     format_version: int = FORMAT_VERSION
 
+    @property
+    def checked(self) -> bool:
+        """Whether everybody notices flipped bits in its arrays and its manifest."""
+        return self.format_version >= CHECKED_VERSION
+
     def fingerprint(self) -> str:
-        """Digest of everything training can depend on, 64 hexadecimal digits.
+        """Digest of everything the store holds, 64 hexadecimal digits.
 
         Versions, places and what is not there are left out: equal arrays are equal
-        data whoever wrote them, and wherever.
+        data whoever wrote them, wherever, and in whichever version of the format.
         """
         value = dataclasses.asdict(self)
-        del value["versions"], value["skipped"]
-        for part in value["parts"]:
-            del part["labels"]
-        return hashlib.sha256(_canonical(value).encode()).hexdigest()
+        value["parts"] = [_picked(part, _OF_A_PART) for part in value["parts"]]
+        value["format_version"] = 1
+        return digest(_picked(value, _OF_A_STORE)).removeprefix("sha256:")
 
     def array_folder(self, part: PartManifest, field: str) -> str:
         """Folder of one array of a part, relative to the store."""
@@ -259,8 +290,11 @@ def returns_field(discount: float) -> str:
 
 
 def to_json(manifest: DatasetManifest | PartManifest) -> str:
-    """Encodes a manifest in canonical, readable JSON."""
-    return json.dumps(dataclasses.asdict(manifest), indent=1, sort_keys=True) + "\n"
+    """Encodes a manifest in canonical, readable JSON, sealed unless it is too old."""
+    value = dataclasses.asdict(manifest)
+    if isinstance(manifest, PartManifest) or manifest.checked:
+        value = seal(value)
+    return json.dumps(value, indent=1, sort_keys=True) + "\n"
 
 
 def dataset_from_json(text: str | bytes, *, where: str) -> DatasetManifest:
@@ -275,9 +309,9 @@ def dataset_from_json(text: str | bytes, *, where: str) -> DatasetManifest:
 
     Raises:
         FormatVersionError: If it was written by a newer format than this reader's.
-        DataFormatError: If it is no valid manifest.
+        DataFormatError: If it is no valid manifest, or not the one that was sealed.
     """
-    value = _load(text, where)
+    value = load_object(text, where=where, remedy=_WRITE_AGAIN, finite=True)
     version = value.get("format_version")
     # True is an int to Python, and no version.
     if type(version) is int and version > FORMAT_VERSION:
@@ -289,6 +323,8 @@ def dataset_from_json(text: str | bytes, *, where: str) -> DatasetManifest:
     _require(known, where, "format_version", "1 or above", version)
     decoded = _validate(pydantic.TypeAdapter(DatasetManifest), value, where)
     _check_dataset(decoded, where)
+    required = decoded.checked
+    check_seal(value, where=where, remedy=_WRITE_AGAIN, required=required)
     return decoded
 
 
@@ -303,21 +339,18 @@ def part_from_json(text: str | bytes, *, where: str) -> PartManifest:
         The manifest.
 
     Raises:
-        DataFormatError: If it is no valid manifest.
+        DataFormatError: If it is no valid manifest, or not the one that was sealed.
     """
-    part = _validate(pydantic.TypeAdapter(PartManifest), _load(text, where), where)
+    value = load_object(text, where=where, remedy=_DELETE, finite=True)
+    part = _validate(pydantic.TypeAdapter(PartManifest), value, where)
     _check_part(part, where)
+    check_seal(value, where=where, remedy=_DELETE, required=False)
     return part
-
-
-def _load(text: str | bytes, where: str) -> Json:
-    remedy = "the file is damaged, write the store again"
-    return load_object(text, where=where, remedy=remedy, finite=True)
 
 
 def _validate(adapter: pydantic.TypeAdapter[_T], value: Json, where: str) -> _T:
     try:
-        return adapter.validate_python(value)
+        return adapter.validate_python(without_seal(value))
     except pydantic.ValidationError as error:
         first = read_first_error(error)
         raise DataFormatError(
@@ -399,5 +432,5 @@ def _require(
         )
 
 
-def _canonical(value: Json) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+def _picked(value: Json, names: tuple[str, ...]) -> Json:
+    return {name: value[name] for name in names}

@@ -5,8 +5,10 @@ What a trainer imports. Knows neither Beam nor JAX, and never writes.
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,8 @@ Array = npt.NDArray[Any]
 
 # Rows of one read request: large enough for throughput, small enough for progress.
 _READ_ROWS = 1 << 17
+# Characters of what TensorStore says of a fault; it adds all of its settings.
+_SAID = 300
 
 
 @dataclass(frozen=True)
@@ -177,7 +181,7 @@ class Store:
             offset += part.rows
         row_bytes = out.nbytes // max(1, len(out))
         for request, part, rows in pending:
-            self._wait(request, f"{part.folder}/{field}")
+            self._wait(request, part, field)
             if progress is not None:
                 progress(rows * row_bytes)
         return out
@@ -233,7 +237,7 @@ class Store:
             target = ts.array(out, context=self._context, copy=False)
             pending.append((field, target.write(array[first : first + len(out)])))
         for field, request in pending:
-            self._wait(request, f"{part.folder}/{field}")
+            self._wait(request, part, field)
 
     def read_rows(self, part: PartManifest, field: str, first: int, last: int) -> Array:
         """Reads rows ``first`` to ``last`` (exclusive) of one part's field.
@@ -242,27 +246,33 @@ class Store:
             DataFormatError: If bytes are missing or damaged.
         """
         array = self._open(part, field)[first:last]
-        return np.asarray(self._wait(array.read(), f"{part.folder}/{field}"))
+        return np.asarray(self._wait(array.read(), part, field))
 
-    def _wait(self, request: Any, path: str) -> Any:
-        """What a request came to: here the faults of a store become ours."""
-        try:
+    def _wait(self, request: Any, part: PartManifest, field: str) -> Any:
+        """What a request for rows of an array came to."""
+        with self._faults(self.manifest.array_folder(part, field)):
             return request.result()
+
+    @contextmanager
+    def _faults(self, path: str) -> Iterator[None]:
+        """The one place where what storage says of lost or damaged bytes becomes ours.
+
+        Args:
+            path: Folder of an array, relative to the store.
+        """
+        try:
+            yield
         except (ValueError, OSError) as error:
+            said = shorten(str(error), _SAID)
             raise DataFormatError(
-                f"{self.root}/{path}: could not be read ({error}); run "
-                "`python -m pipeline verify` on the store"
+                f"{self.root}/{path}: could not be read ({said}); run `python -m "
+                "pipeline verify` on the store, then fetch or write it again"
             ) from error
 
     def _open(self, part: PartManifest, field: str) -> ts.TensorStore:
         path = self.manifest.array_folder(part, field)
-        try:
+        with self._faults(path):
             array = arrays.open_array(self.root, path, context=self._context)
-        except (ValueError, OSError) as error:
-            raise DataFormatError(
-                f"{self.root}/{path}: the manifest names this array and it cannot be "
-                f"opened ({str(error)[:200]}); run `python -m pipeline verify`"
-            ) from error
         spec = self.manifest.fields.get(field)
         if spec is None:  # The episode table.
             spec, rows = EPISODE_FIELD, part.episodes

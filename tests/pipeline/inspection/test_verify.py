@@ -105,6 +105,9 @@ def test_a_manifest_that_contradicts_is_found(store, tmp_path):
     path = tmp_path / "store" / "parts" / "00000" / "part.json"
     text = path.read_text()
     path.write_text(json.dumps({**json.loads(text), "rows": 9}))
+    assert "bytes have changed" in findings(store)[0]
+    other = dataclasses.replace(store.manifest.parts[0], rows=9)
+    path.write_text(manifest.to_json(other))
     assert findings(store) == [
         "parts/00000/part.json: differs from what dataset.json says of this part"
     ]
@@ -122,6 +125,19 @@ def test_shapes_and_dtypes_are_compared(store):
     (finding,) = findings(store)
     rows = store.manifest.parts[0].rows
     assert f"expected float32[{rows}, 21], got float64[4, 21]" in finding
+
+
+def test_arrays_without_checksums_are_found(store, monkeypatch):
+    part = store.manifest.parts[0]
+    values = store.read_rows(part, "actions", 0, part.rows)
+    field = store.manifest.fields["actions"]
+    monkeypatch.setattr(arrays, "CHUNK_CODECS", arrays.CHUNK_CODECS[:-1])
+    array = arrays.create(
+        store.root, f"{part.folder}/actions", field, rows=part.rows, tasks=0
+    )
+    array.write(values).result()
+    (finding,) = findings(store)
+    assert finding.startswith(f"{part.folder}/actions: its chunks have no checksums")
 
 
 def test_an_episode_table_that_does_not_add_up_is_found(store):

@@ -15,6 +15,7 @@ from pipeline.store.manifest import (
     Task,
 )
 from tests.fuzz import MUTATIONS, drill, mutate_json
+from tests.stores import version_1
 
 STATISTICS = Statistics(2, (0.5,), (0.5,), (0.0,), (1.0,))
 PART = PartManifest(
@@ -86,7 +87,7 @@ def test_a_discount_reads_back_equal_from_its_field_name(discount):
 
 def test_a_newer_format_is_refused_with_both_versions():
     value = {**json.loads(manifest.to_json(DATASET)), "format_version": 7}
-    with pytest.raises(FormatVersionError, match=r"version 7, .* up to 1"):
+    with pytest.raises(FormatVersionError, match=r"version 7, .* up to 2"):
         manifest.dataset_from_json(json.dumps(value), where="here/dataset.json")
 
 
@@ -152,13 +153,53 @@ def test_numbers_that_overflow_and_nesting_without_end_are_refused():
             manifest.dataset_from_json(spoilt, where="dataset")
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_seal_is_of_the_values_and_not_of_how_they_are_written(version):
+    value = dataclasses.replace(DATASET, format_version=version)
+    plain = json.loads(manifest.to_json(value))
+    assert ("seal" in plain) is (version == 2)
+    for text in (json.dumps(plain), json.dumps(dict(reversed(plain.items())))):
+        assert text != manifest.to_json(value)
+        assert manifest.dataset_from_json(text, where="x") == value
+    plain["tasks"][0]["goal"]["cube_xyzs"][0][0] = 0.3
+    if version == 1:  # It is as good a number as the one that was written.
+        assert manifest.dataset_from_json(json.dumps(plain), where="x") != value
+    else:
+        with pytest.raises(DataFormatError, match=r"sealed with, .* have changed"):
+            manifest.dataset_from_json(json.dumps(plain), where="x")
+
+
+def test_version_2_is_sealed():
+    plain = json.loads(manifest.to_json(DATASET))
+    del plain["seal"]
+    with pytest.raises(DataFormatError, match=r"the digest None\.\.\. that"):
+        manifest.dataset_from_json(json.dumps(plain), where="x")
+    part = json.loads(manifest.to_json(PART))
+    del part["seal"]  # As version 1 wrote it.
+    assert manifest.part_from_json(json.dumps(part), where="x") == PART
+
+
+@pytest.mark.parametrize(
+    ("value", "read"),
+    [(DATASET, manifest.dataset_from_json), (PART, manifest.part_from_json)],
+)
+def test_every_flipped_bit_is_noticed(value, read):
+    data = manifest.to_json(value).encode()
+    for bit in range(0, 8 * len(data), 61):
+        spoilt = bytearray(data)
+        spoilt[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(DataFormatError):
+            read(bytes(spoilt), where="x")
+
+
 @pytest.mark.parametrize("count", MUTATIONS)
 @pytest.mark.parametrize(
     ("value", "read"),
     [(DATASET, manifest.dataset_from_json), (PART, manifest.part_from_json)],
 )
 def test_no_damage_ends_in_a_traceback(value, read, count):
-    data = manifest.to_json(value).encode()
+    with version_1():  # Without a seal: it would refuse nearly all of them.
+        data = manifest.to_json(value).encode()
     found = drill(
         lambda draw: mutate_json(data, draw),
         lambda spoilt: read(spoilt, where="x"),
