@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pipeline.assembly.plan import PartPlan
 from pipeline.store import arrays, files, manifest, schema
 from pipeline.store.manifest import DatasetManifest, Origin, PartManifest, Task
 from pipeline.store.moments import Moments
@@ -104,11 +105,15 @@ def version_1() -> Iterator[None]:
     def to_json(value: DatasetManifest | PartManifest) -> str:
         if isinstance(value, DatasetManifest):
             value = dataclasses.replace(value, format_version=1)
-        return json.dumps(dataclasses.asdict(value), indent=1, sort_keys=True) + "\n"
+        plain = dataclasses.asdict(value)
+        for part in plain.get("parts", [plain]):
+            assert part.pop("key") == ""
+        return json.dumps(plain, indent=1, sort_keys=True) + "\n"
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(arrays, "CHUNK_CODECS", arrays.CHUNK_CODECS[:-1])
         patch.setattr(manifest, "to_json", to_json)
+        patch.setattr(PartPlan, "key", "")
         yield
 
 
@@ -133,8 +138,9 @@ def write_store(
         inputs = {name: arrays[name] for name in ("observations", "actions")}
         fields = schema.input_fields(inputs) | schema.task_fields(discounts)
         tasks = arrays["rewards"].shape[1]
+        folder = manifest.part_folder(index)
         writer = PartWriter(
-            str(root), index, fields, rows=int(counts.sum()), tasks=tasks
+            str(root), folder, fields, rows=int(counts.sum()), tasks=tasks
         )
         writer.append(arrays)
         part = PartManifest(

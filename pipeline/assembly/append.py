@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.assembly.commit import check_dropped, claim_of
+from pipeline.assembly.commit import check_dropped, claim_of, delete_unfinished
 from pipeline.assembly.plan import Inputs, PlanOptions, StorePlan, plan_inputs
 from pipeline.store import files, manifest
 from pipeline.store.errors import DataFormatError
@@ -71,6 +71,7 @@ def plan_append(root: str, inputs: Inputs, options: PlanOptions) -> AppendPlan |
         options=options,
         versions=value.versions,
         first_part=len(value.parts),
+        keyed=value.format_version > 1,
     )
     for part in added.parts:
         fields = part.stored_fields()
@@ -136,6 +137,7 @@ def commit_append(plan: AppendPlan, parts: Sequence[PartManifest]) -> DatasetMan
         statistics=merge_statistics(together),
         skipped=old.skipped | plan.added.skipped,
     )
+    delete_unfinished(root, [part.folder for part in found])
     data = manifest.to_json(value).encode()
     files.commit(root, manifest.DATASET_MANIFEST, data, replacing=plan.there)
     files.delete(root, _CLAIM)

@@ -98,6 +98,7 @@ def commit_store(plan: StorePlan, parts: Iterable[PartManifest]) -> DatasetManif
     there = files.read(plan.root, manifest.DATASET_MANIFEST)
     if find_committed(plan) is None:
         _delete_strays(plan)
+        delete_unfinished(plan.root, [part.folder for part in plan.parts])
         data = manifest.to_json(value).encode()
         files.commit(plan.root, manifest.DATASET_MANIFEST, data, replacing=there)
     release(plan)
@@ -170,8 +171,8 @@ def _plans(there: DatasetManifest) -> list[str]:
 
 
 def _delete_strays(plan: StorePlan) -> None:
-    """Deletes parts beyond the last one, of an unfinished run with another plan."""
-    known = {f"{part.index:05d}" for part in plan.parts}
+    """Deletes parts of unfinished runs with another plan."""
+    known = {part.folder.removeprefix("parts/") for part in plan.parts}
     files.delete_where(
         plan.root,
         "parts",
@@ -179,3 +180,18 @@ def _delete_strays(plan: StorePlan) -> None:
             name.split("/")[0] not in known and layout.is_part_file(f"parts/{name}")
         ),
     )
+
+
+def delete_unfinished(root: str, folders: Iterable[str]) -> None:
+    """Deletes what killed writers have left in folders that are finished now.
+
+    Args:
+        root: The store.
+        folders: Folders of parts or of their labels, relative to the store.
+    """
+    for folder in folders:
+
+        def is_left(name: str, top: str = folder) -> bool:
+            return layout.is_unfinished_file(f"{top}/{name}")
+
+        files.delete_where(root, folder, is_left)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from pipeline.assembly.labels import label_episodes
 from pipeline.assembly.plan import PartPlan
 from pipeline.sources.base import Block
-from pipeline.store import schema
+from pipeline.store import files, layout, schema
 from pipeline.store.errors import BadEpisodeError, DataFormatError
 from pipeline.store.manifest import PartManifest
 from pipeline.store.moments import Summary
@@ -39,7 +39,7 @@ def write_parts(plans: Sequence[PartPlan]) -> Iterator[PartManifest]:
     """
     finished = {}
     for plan in plans:
-        done = read_part(plan.root, plan.index)
+        done = read_part(plan.root, plan.folder)
         if done is not None and done.plan == plan.digest():
             finished[plan.index] = done
     missing = [plan for plan in plans if plan.index not in finished]
@@ -61,9 +61,17 @@ def write_part(plan: PartPlan) -> PartManifest:
 def _write(plan: PartPlan, blocks: Iterator[Block]) -> PartManifest:
     bad: dict[str, list[int]] = {}
     lengths: list[npt.NDArray[np.int64]] = []
+    if not plan.keyed:
+        # Whatever an unfinished attempt left would be mixed in: of another plan, or of
+        # a version that set no checksums.
+        files.delete_where(
+            plan.root,
+            plan.folder,
+            lambda name: layout.is_part_file(f"{plan.folder}/{name}"),
+        )
     part = PartWriter(
         plan.root,
-        plan.index,
+        plan.folder,
         plan.stored_fields(),
         rows=plan.episodes.rows,
         tasks=len(plan.tasks),
@@ -101,6 +109,7 @@ def _write(plan: PartPlan, blocks: Iterator[Block]) -> PartManifest:
         origin=plan.origin,
         plan=plan.digest(),
         dropped={reason: tuple(found) for reason, found in sorted(bad.items())},
+        key=plan.key,
     )
     part.commit(result)
     return result

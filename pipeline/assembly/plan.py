@@ -22,7 +22,15 @@ from pipeline.sources.episodes import EpisodeRange, cut, single_rows
 from pipeline.sources.options import PART_ROWS, OnBadEpisode, OnBadFile
 from pipeline.store import arrays, schema
 from pipeline.store.errors import DataFormatError, UsageError
-from pipeline.store.manifest import FieldSpec, Origin, Split, Task, describe_fields
+from pipeline.store.manifest import (
+    FORMAT_VERSION,
+    FieldSpec,
+    Origin,
+    Split,
+    Task,
+    describe_fields,
+    part_folder,
+)
 
 # Blocks are what a worker holds in memory: whole episodes of about so many rows or
 # bytes, whichever is less.
@@ -72,6 +80,8 @@ class PartPlan:
         discounts: Discounts to store return sums for.
         on_bad_episode: ``"refuse"`` fails at the first bad episode, ``"skip"``
             leaves it out.
+        keyed: Whether the part's folder is named after what it holds; those of a store
+            of version 1 are not.
     """
 
     root: str
@@ -84,6 +94,7 @@ class PartPlan:
     tasks: tuple[Task, ...]
     discounts: tuple[float, ...]
     on_bad_episode: OnBadEpisode = "refuse"
+    keyed: bool = True
 
     def blocks(self) -> list[EpisodeRange]:
         """The pieces to read it in: whole episodes, one block in memory at a time."""
@@ -93,6 +104,19 @@ class PartPlan:
     def stored_fields(self) -> dict[str, FieldSpec]:
         """Every array the part will have."""
         return {**self.fields, **schema.task_fields(self.discounts)}
+
+    @property
+    def key(self) -> str:
+        """What the part's folder is named after: the plan, and how it is written."""
+        if not self.keyed:
+            return ""
+        asked = f"{FORMAT_VERSION} {self.digest()}"
+        return hashlib.sha256(asked.encode()).hexdigest()[:16]
+
+    @property
+    def folder(self) -> str:
+        """Folder of the part, relative to the store."""
+        return part_folder(self.index, self.key)
 
     def digest(self) -> str:
         """Identifies what is asked for, on whatever machine and in whatever folder."""
@@ -251,6 +275,7 @@ def plan_inputs(
     options: PlanOptions = DEFAULTS,
     versions: Mapping[str, str] | None = None,
     first_part: int = 0,
+    keyed: bool = True,
 ) -> StorePlan:
     """Plans a store, and finds what can be found early.
 
@@ -264,6 +289,7 @@ def plan_inputs(
         options: How to cut it, and what may be wrong with the inputs.
         versions: For the manifest; what is installed here by default.
         first_part: Number of the first part: those before are there.
+        keyed: As of the parts' plans.
 
     Returns:
         The plan.
@@ -298,6 +324,7 @@ def plan_inputs(
                     tasks=tuple(tasks),
                     discounts=tuple(sorted(set(discounts))),
                     on_bad_episode=options.on_bad_episode,
+                    keyed=keyed,
                 )
             )
     return StorePlan(

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.assembly.commit import delete_unfinished
 from pipeline.assembly.labels import label_episodes
 from pipeline.assembly.plan import BLOCK_ROWS
 from pipeline.sources.episodes import EpisodeRange, cut
@@ -124,12 +125,12 @@ def write_labels(plan: LabelsPlan) -> PartManifest:
     Raises:
         DataFormatError: If arrays of the part cannot be read.
     """
-    done = read_part(plan.root, plan.part.index, plan.labels)
+    renewed = dataclasses.replace(plan.part, labels=plan.labels)
+    done = read_part(plan.root, renewed.labels_folder)
     if done is not None and done.plan == plan.part.plan:
         return done
     store = Store(plan.root)
     fields = schema.task_fields(plan.discounts)
-    renewed = dataclasses.replace(plan.part, labels=plan.labels)
     writer = ColumnsWriter(
         plan.root,
         renewed.labels_folder,
@@ -189,6 +190,7 @@ def commit_labels(plan: RelabelPlan, parts: Sequence[PartManifest]) -> DatasetMa
         parts=found,
         statistics=merge_statistics(found),
     )
+    delete_unfinished(plan.root, [part.labels_folder for part in found])
     data = manifest.to_json(value).encode()
     files.commit(plan.root, manifest.DATASET_MANIFEST, data, replacing=plan.there)
     return value

@@ -52,10 +52,11 @@ class Relabel:
         from pipeline.beam import pipelines, runners
 
         def measure() -> tuple[int, str]:
-            names = files.list_names(self.store, "parts")
+            names = {f"parts/{n}" for n in files.list_names(self.store, "parts")}
             ending = f"{plan.parts[0].labels}/{manifest.PART_MANIFEST}"
-            done = [name[:5] for name in names if name.endswith(ending)]
-            rows = sum(p.part.rows for p in plan.parts if p.part.folder[-5:] in done)
+            folders = (each.part.folder for each in plan.parts)
+            done = {folder for folder in folders if f"{folder}/{ending}" in names}
+            rows = sum(p.part.rows for p in plan.parts if p.part.folder in done)
             return rows, f"{len(done)} of {len(plan.parts)} parts"
 
         workers = min(self.workers, len(plan.parts))

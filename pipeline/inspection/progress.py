@@ -7,6 +7,7 @@ progress is a function of it: finished parts, and the objects of unfinished ones
 import contextlib
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import rich.progress
@@ -32,18 +33,20 @@ def rows_written(plan: StorePlan) -> tuple[int, int]:
     """
     field = plan.parts[0].fields[schema.OBSERVATIONS]
     names = files.list_names(plan.root, "parts")
-    finished = {n[:5] for n in names if n.endswith(f"/{manifest.PART_MANIFEST}")}
-    shards: dict[str, int] = {}
-    for name in names:
-        if name[5:].startswith(f"/{schema.OBSERVATIONS}/c/"):
-            shards[name[:5]] = shards.get(name[:5], 0) + 1
-    rows = 0
+    shards: Counter[str] = Counter()
+    finished = set()
+    for folder, _, name in (each.partition("/") for each in names):
+        if name == manifest.PART_MANIFEST:
+            finished.add(folder)
+        shards[folder] += name.startswith(f"{schema.OBSERVATIONS}/c/")
+    rows = parts = 0
     for part in plan.parts:
-        folder = f"{part.index:05d}"
-        written = shards.get(folder, 0) * arrays.shard_rows(field)
+        folder = part.folder.removeprefix("parts/")
+        written = shards[folder] * arrays.shard_rows(field)
         whole = part.episodes.rows
         rows += whole if folder in finished else min(written, whole)
-    return rows, len(finished)
+        parts += folder in finished
+    return rows, parts
 
 
 @contextlib.contextmanager

@@ -62,7 +62,7 @@ def verify_store(
 def _check_part(store: Store, part: PartManifest) -> Iterator[str]:
     """Manifest, arrays, checksums and episode table of one part."""
     try:
-        alone = reader.read_part(store.root, part.index, part.labels)
+        alone = reader.read_part(store.root, part.labels_folder)
     except DataFormatError as error:
         yield f"part.json: {error}"
     else:

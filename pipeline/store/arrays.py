@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import tensorstore as ts
 
-from pipeline.store import files, layout
+from pipeline.store import files
 from pipeline.store.manifest import FieldSpec
 
 CHUNK_BYTES = 1 << 20
 CHUNKS_PER_SHARD = 16
 MAX_CHUNK_ROWS = 8192
+_METADATA = "zarr.json"
 # Byte shuffle brings the exponents of neighbouring floats together. Measured against
 # raw and zstd in tests/benchmarks: smaller than raw, and the fastest to read back.
 COMPRESSOR = {
@@ -62,53 +63,52 @@ def array_shape(field: FieldSpec, *, rows: int, tasks: int) -> tuple[int, ...]:
 def create(
     root: str, path: str, field: FieldSpec, *, rows: int, tasks: int
 ) -> ts.TensorStore:
-    """Creates an array, replacing what an earlier, unfinished run left there.
+    """Opens an array for writing; it is there once `finish` has said of how many rows.
 
-    Files of other names in the array's folder stay.
+    Nothing is deleted: of two who write the same array at once, each writes the same
+    objects whole, and neither can take away what the other has written.
 
     Args:
         root: The store.
         path: The array's folder within it, such as ``parts/00000/observations``.
         field: What one row is.
-        rows: Rows of the part.
+        rows: Most rows that will come.
         tasks: Tasks of the store, the second axis of ``row_and_task`` fields.
 
     Returns:
-        The open array, ``[rows, *shape]`` or ``[rows, tasks]``.
+        The array, ``[rows, *shape]`` or ``[rows, tasks]``, to be written to alone.
     """
-    shape = array_shape(field, rows=rows, tasks=tasks)
-    # One task of many is one column to read, yet a shard holds them all.
-    trailing = (1,) if field.per == "row_and_task" else shape[1:]
-    chunk = (chunk_rows(field), *trailing)
-    shard = (shard_rows(field), *shape[1:])
-    metadata: dict[str, Any] = {
-        "shape": shape,
-        "data_type": field.dtype,
-        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": shard}},
-        "codecs": [
-            {
-                "name": "sharding_indexed",
-                "configuration": {
-                    "chunk_shape": chunk,
-                    "codecs": CHUNK_CODECS,
-                },
-            }
-        ],
-    }
     spec = {
         "driver": "zarr3",
         "kvstore": files.kvstore_spec(root, path),
-        "metadata": metadata,
+        "metadata": _metadata(field, rows=rows, tasks=tasks),
         # Zeros are data too: a chunk that was never written must not read as zeros
         # that somebody meant.
         "store_data_equal_to_fill_value": True,
     }
-    # TensorStore would delete whatever lies in the folder.
-    files.delete_where(root, path, layout.is_array_file)
-    # Where an answer is lost, TensorStore asks again, and then finds the array that it
-    # has just made itself: a part has no other writer, so that one is opened.
+    # How many rows will come is not known before they have.
     with files.storage_errors(os.path.join(root, path)):
-        return ts.open(spec, create=True, open=True).result()
+        return ts.open(spec, open=True, assume_metadata=True).result()
+
+
+def finish(root: str, path: str, field: FieldSpec, *, rows: int, tasks: int) -> None:
+    """Writes the description of an array whose shards are all written.
+
+    Args:
+        root: The store.
+        path: As of `create`.
+        field: As of `create`.
+        rows: Rows that have come.
+        tasks: As of `create`.
+    """
+    memory = {"driver": "memory"}
+    metadata = _metadata(field, rows=rows, tasks=tasks)
+    spec = {"driver": "zarr3", "kvstore": memory, "metadata": metadata}
+    # TensorStore would compare with what is there, or delete it.
+    context = ts.Context()
+    ts.open(spec, create=True, context=context).result()
+    described = ts.KvStore.open(memory, context=context).result().read(_METADATA)
+    files.write(root, f"{path}/{_METADATA}", described.result().value)
 
 
 def open_array(
@@ -141,3 +141,25 @@ def has_checksums(array: ts.TensorStore) -> bool:
     codec: Any = array.codec
     (sharding,) = codec.to_json()["codecs"]
     return CHECKSUM in sharding["configuration"]["codecs"]
+
+
+def _metadata(field: FieldSpec, *, rows: int, tasks: int) -> dict[str, Any]:
+    shape = array_shape(field, rows=rows, tasks=tasks)
+    # One task of many is one column to read, yet a shard holds them all.
+    trailing = (1,) if field.per == "row_and_task" else shape[1:]
+    chunk = (chunk_rows(field), *trailing)
+    shard = (shard_rows(field), *shape[1:])
+    return {
+        "shape": shape,
+        "data_type": field.dtype,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": shard}},
+        "codecs": [
+            {
+                "name": "sharding_indexed",
+                "configuration": {
+                    "chunk_shape": chunk,
+                    "codecs": CHUNK_CODECS,
+                },
+            }
+        ],
+    }

@@ -16,6 +16,9 @@ import tensorstore as ts
 
 from pipeline.store.errors import DataFormatError, UsageError
 
+# As long as another process may take to commit a file that this one commits too.
+_COMMIT_TIMEOUT_S = 30.0
+
 
 @dataclass(frozen=True)
 class Content:
@@ -61,7 +64,11 @@ def kvstore_spec(root: str, path: str = "") -> dict[str, Any]:
             "are not supported"
         )
     local = os.path.join(os.path.abspath(os.path.expanduser(root)), folder)
-    return {"driver": "file", "path": local.rstrip("/") + "/"}
+    # A file is written beside its place, under a name of the writer's own, and renamed:
+    # no lock is needed for that, and nobody waits for a process that is stopped.
+    locking = {"mode": "none"}
+    path = local.rstrip("/") + "/"
+    return {"driver": "file", "path": path, "file_io_locking": locking}
 
 
 def follow_emulator() -> bool:
@@ -145,8 +152,21 @@ def commit(root: str, name: str, data: bytes, *, replacing: Content) -> None:
     Raises:
         DataFormatError: If somebody else has written it meanwhile.
     """
-    with _holding(root, name) as folder:
-        written = folder.write(name, data, if_equal=replacing.generation).result()
+    spec = kvstore_spec(root)
+    if spec["driver"] == "file":
+        # What was read is compared and replaced under a lock of the system's.
+        spec["file_io_locking"] = {"mode": "os"}
+    where = os.path.join(root, name)
+    with storage_errors(where):
+        folder = ts.KvStore.open(spec).result()
+        request = folder.write(name, data, if_equal=replacing.generation)
+        try:
+            written = request.result(timeout=_COMMIT_TIMEOUT_S)
+        except TimeoutError:
+            raise OSError(
+                f"{where}: another process has held this file for "
+                f"{_COMMIT_TIMEOUT_S:g} s; end that process, then repeat the command"
+            ) from None
     if written.generation:
         return
     if read(root, name).data == data:

@@ -10,24 +10,16 @@ import re
 _TOP = r"(dataset|shard|append)\.json"
 _ARRAY = r"(zarr\.json|c(/\d+)+)"
 _FIELD = r"([a-z][a-z0-9_]*|returns/[0-9.e+-]+)"
-_PART = rf"parts/\d{{5,}}/(labels-[0-9a-f]{{16}}/)?(part\.json|{_FIELD}/{_ARRAY})"
+_FOLDER = r"parts/\d{5,}(-[0-9a-f]{16})?/(labels-[0-9a-f]{16}/)?"
+_PART = rf"{_FOLDER}(part\.json|{_FIELD}/{_ARRAY})"
 _STAGED = r"staging/(recipe\.json|(train|val)/\d{6,}\.npz)"
 # TensorStore writes a file beside its place and renames it; a killed one stays.
-_LOCK = r"(\.__lock)?"
-_FILE_OF_ARRAY = re.compile(_ARRAY + _LOCK)
+_TEMPORARY = r"(_[0-9a-f]+)?\.__lock"
+_LOCK = rf"({_TEMPORARY})?"
+_UNFINISHED = re.compile(_PART + _TEMPORARY)
 _FILE_OF_PART = re.compile(_PART + _LOCK)
 _FILE_OF_STAGING = re.compile(_STAGED + _LOCK)
 _FILE_OF_STORE = re.compile(f"({_TOP}|{_PART}|{_STAGED}){_LOCK}")
-
-
-def is_array_file(name: str) -> bool:
-    """Tells whether a file is of an array, by its name within the array's folder.
-
-    Example:
-        >>> is_array_file("c/0/0"), is_array_file("c/notes.txt")
-        (True, False)
-    """
-    return _FILE_OF_ARRAY.fullmatch(name) is not None
 
 
 def is_part_file(name: str) -> bool:
@@ -40,6 +32,18 @@ def is_part_file(name: str) -> bool:
         (False, False)
     """
     return _FILE_OF_PART.fullmatch(name) is not None
+
+
+def is_unfinished_file(name: str) -> bool:
+    """Tells whether a file is what a killed writer left of one of a part.
+
+    Example:
+        >>> is_unfinished_file("parts/00007/part.json_1f.__lock")
+        True
+        >>> is_unfinished_file("parts/00007/part.json")
+        False
+    """
+    return _UNFINISHED.fullmatch(name) is not None
 
 
 def is_staged_file(name: str) -> bool:

@@ -53,6 +53,7 @@ _DELETE = (
     "the command"
 )
 _LABELS = re.compile(r"(labels-[0-9a-f]{16})?")
+_KEY = re.compile(r"([0-9a-f]{16})?")
 # What fingerprints are made of. Runs name the data they were trained on by them, so
 # that what is added to manifests later is not added here.
 _OF_A_STORE = (
@@ -173,7 +174,7 @@ class PartManifest:
     """What ``part.json`` says of one part: whole episodes, about a million rows.
 
     Attributes:
-        index: Number of the part; its folder is ``parts/{index:05d}``.
+        index: Number of the part.
         split: ``"train"`` or ``"val"``.
         rows: Rows of the part; an episode of T transitions has T + 1.
         episodes: Episodes of the part.
@@ -185,6 +186,9 @@ class PartManifest:
         dropped: Episodes left out, by reason, as indices within the input.
         labels: Folder of the per-task arrays within the part, empty if they lie
             beside the others: relabelling writes new ones and leaves the old.
+        key: What is asked for, as 16 hexadecimal digits in the name of the part's
+            folder: whoever writes something else writes elsewhere. Empty in stores
+            made before there was one.
     """
 
     __pydantic_config__ = _STRICT
@@ -199,11 +203,12 @@ class PartManifest:
     plan: str = ""
     dropped: dict[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     labels: str = ""
+    key: str = ""
 
     @property
     def folder(self) -> str:
         """Folder of the part, relative to the store."""
-        return part_folder(self.index)
+        return part_folder(self.index, self.key)
 
     @property
     def labels_folder(self) -> str:
@@ -269,9 +274,14 @@ class DatasetManifest:
         return tuple(part for part in self.parts if part.split == split)
 
 
-def part_folder(index: int) -> str:
-    """Folder of a part, relative to the store: ``parts/00007``."""
-    return f"parts/{index:05d}"
+def part_folder(index: int, key: str = "") -> str:
+    """Folder of a part, relative to the store.
+
+    Example:
+        >>> part_folder(7, "3f9a0c1d2e4b5a69")
+        'parts/00007-3f9a0c1d2e4b5a69'
+    """
+    return f"parts/{index:05d}-{key}" if key else f"parts/{index:05d}"
 
 
 def discount_name(discount: float) -> str:
@@ -290,8 +300,15 @@ def returns_field(discount: float) -> str:
 
 
 def to_json(manifest: DatasetManifest | PartManifest) -> str:
-    """Encodes a manifest in canonical, readable JSON, sealed unless it is too old."""
+    """Encodes a manifest in canonical, readable JSON, sealed unless it is too old.
+
+    What an older store does not have is left out where it is empty: whatever is added
+    to one, it stays readable by whoever could read it.
+    """
     value = dataclasses.asdict(manifest)
+    for part in value.get("parts", [value]):
+        if not part["key"]:
+            del part["key"]
     if isinstance(manifest, PartManifest) or manifest.checked:
         value = seal(value)
     return json.dumps(value, indent=1, sort_keys=True) + "\n"
@@ -405,6 +422,8 @@ def _check_part(part: PartManifest, where: str, *, place: str = "") -> None:
     _require(episodes, where, f"{place}episodes", expected, part.episodes)
     labels = _LABELS.fullmatch(part.labels) is not None
     _require(labels, where, f"{place}labels", "labels-...", part.labels)
+    key = _KEY.fullmatch(part.key) is not None
+    _require(key, where, f"{place}key", "16 hexadecimal digits", part.key)
     for name, each in part.statistics.items():
         widths = {len(each.mean), len(each.std), len(each.minimum), len(each.maximum)}
         place_of = f"{place}statistics.{name}"

@@ -290,18 +290,16 @@ class Store:
         return array
 
 
-def read_part(root: str, index: int, labels: str = "") -> PartManifest | None:
+def read_part(root: str, folder: str) -> PartManifest | None:
     """Reads the manifest of a finished part, or None where it is not finished.
 
     Args:
         root: The store.
-        index: Number of the part.
-        labels: Folder of its per-task arrays, if they were written later.
+        folder: Folder of the part within it, or of labels that were written later.
 
     Returns:
         Its manifest.
     """
-    folder = f"{manifest.part_folder(index)}/{labels}".rstrip("/")
     name = f"{folder}/{manifest.PART_MANIFEST}"
     content = files.read(root, name)
     if content.data is None:

@@ -1,8 +1,9 @@
 """Writing one part, a block of whole episodes at a time, in bounded memory.
 
-A part is written by one worker only, each shard exactly once, and ``part.json`` comes
-last: a part without it is not there. Running the same part again rewrites the same
-bytes.
+``part.json`` comes last: a part without it is not there. Whoever writes the same part
+again, or at the same time, writes the same bytes to the same objects, each in one
+atomic step, and nothing is deleted: a writer that was stopped, given up and goes on
+years later does no harm to the part that another one finished.
 """
 
 import hashlib
@@ -13,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorstore as ts
 
-from pipeline.store import arrays, files, layout, manifest
+from pipeline.store import arrays, files, manifest
 from pipeline.store.errors import DataFormatError
 from pipeline.store.manifest import EPISODE_FIELD, FieldSpec, PartManifest
 
@@ -21,13 +22,13 @@ Array = npt.NDArray[Any]
 
 
 class ColumnsWriter:
-    """Appends rows to arrays of one folder.
+    """Appends rows to the per-row arrays of one folder.
 
     Holds at most two shards of each field: one being filled, one being written.
 
     Args:
         root: The store.
-        folder: Folder of the arrays within it; arrays that are there are deleted.
+        folder: Folder of the arrays within it; nobody writes other arrays there.
         fields: Every array, by name.
         rows: Most rows that will come.
         tasks: Tasks of the store.
@@ -44,16 +45,8 @@ class ColumnsWriter:
     ) -> None:
         self.folder = folder
         self._root = root
-        # Whatever an earlier, unfinished attempt left would otherwise be mixed in.
-        files.delete_where(
-            root, folder, lambda name: layout.is_part_file(f"{folder}/{name}")
-        )
         self._columns = {
-            name: _Column(
-                arrays.create(root, f"{folder}/{name}", field, rows=rows, tasks=tasks),
-                arrays.shard_rows(field),
-                f"{root}/{folder}/{name}",
-            )
+            name: _Column(root, f"{folder}/{name}", field, rows=rows, tasks=tasks)
             for name, field in fields.items()
         }
 
@@ -106,27 +99,7 @@ class ColumnsWriter:
 
 
 class PartWriter(ColumnsWriter):
-    """Appends rows to the arrays of one part.
-
-    Args:
-        root: The store.
-        index: Number of the part.
-        fields: Every per-row array, by name.
-        rows: Rows the part will have, at most.
-        tasks: Tasks of the store.
-    """
-
-    def __init__(
-        self,
-        root: str,
-        index: int,
-        fields: Mapping[str, FieldSpec],
-        *,
-        rows: int,
-        tasks: int,
-    ) -> None:
-        folder = manifest.part_folder(index)
-        super().__init__(root, folder, fields, rows=rows, tasks=tasks)
+    """Appends rows to the arrays of one part, and writes its episode table."""
 
     def finish(self, lengths: npt.NDArray[np.int64]) -> dict[str, str]:
         """Writes what is left and the episode table.
@@ -144,12 +117,8 @@ class PartWriter(ColumnsWriter):
         checksums = self.finish_columns(int(lengths.sum()))
         starts = np.cumsum(lengths) - lengths
         for name, values in (("episode_starts", starts), ("episode_lengths", lengths)):
-            rows = len(lengths)
-            path = f"{self.folder}/{name}"
-            array = arrays.create(self._root, path, EPISODE_FIELD, rows=rows, tasks=0)
-            column = _Column(
-                array, arrays.shard_rows(EPISODE_FIELD), f"{self._root}/{path}"
-            )
+            path, rows = f"{self.folder}/{name}", len(lengths)
+            column = _Column(self._root, path, EPISODE_FIELD, rows=rows, tasks=0)
             column.append(values.astype(np.int64, copy=False), path)
             checksums[name] = column.finish(rows)
         return checksums
@@ -165,12 +134,14 @@ def _miscounted(where: str, announced: int, rows: int) -> DataFormatError:
 class _Column:
     """One array being written: whole shards only, one write in flight."""
 
-    def __init__(self, array: ts.TensorStore, shard_rows: int, where: str) -> None:
+    def __init__(
+        self, root: str, path: str, field: FieldSpec, *, rows: int, tasks: int
+    ) -> None:
         self.rows = 0
-        self._where = where
-        self._array = array
-        self._dtype = array.dtype.numpy_dtype
-        self._shard_rows = shard_rows
+        self._root, self._path, self._field, self._tasks = root, path, field, tasks
+        self._array = arrays.create(root, path, field, rows=rows, tasks=tasks)
+        self._dtype = self._array.dtype.numpy_dtype
+        self._shard_rows = arrays.shard_rows(field)
         self._buffer = self._empty()
         self._digest = hashlib.sha256()
         self._pending: ts.WriteFutures | None = None
@@ -198,10 +169,7 @@ class _Column:
     def finish(self, rows: int) -> str:
         self._flush(self.rows % self._shard_rows)
         self._wait()
-        if rows < self._array.shape[0]:
-            shape = (rows, *self._array.shape[1:])
-            with files.storage_errors(self._where):
-                self._array.resize(exclusive_max=shape).result()
+        arrays.finish(self._root, self._path, self._field, rows=rows, tasks=self._tasks)
         return f"sha256:{self._digest.hexdigest()}"
 
     def _empty(self) -> Array:
@@ -220,6 +188,6 @@ class _Column:
 
     def _wait(self) -> None:
         if self._pending is not None:
-            with files.storage_errors(self._where):
+            with files.storage_errors(f"{self._root}/{self._path}"):
                 self._pending.result()
             self._pending = None

@@ -35,7 +35,7 @@ def test_a_finished_store_is_never_overwritten(make_npz, make_plan, read_tree):
 
 
 def _renumbered(plan, part):
-    done = reader.read_part(plan.root, 0)
+    done = reader.read_part(plan.root, plan.parts[0].folder)
     return type(done)(**{**vars(done), "index": part.index})
 
 
@@ -50,12 +50,13 @@ def test_a_missing_part_is_not_committed(make_npz, make_plan):
 def test_nothing_of_others_is_deleted(make_npz, make_plan, read_tree):
     path = make_npz(LENGTHS)
     plan = make_plan(path)
+    folder = plan.parts[0].folder
     names = (
         "notes.txt",
         "parts/photos/a.jpg",
         "parts/00099/notes.txt",
-        "parts/00000/notes.txt",
-        "parts/00000/observations/notes.txt",
+        f"{folder}/notes.txt",
+        f"{folder}/observations/notes.txt",
         "staging/a.npz",
     )
     claim(plan)
@@ -64,10 +65,10 @@ def test_nothing_of_others_is_deleted(make_npz, make_plan, read_tree):
     for name in names:
         files.write(plan.root, name, b"mine")
     before = read_tree(plan.root)
-    assert any(name.startswith("parts/00003/") for name in before)
+    assert any(name.startswith("parts/00003-") for name in before)
     write(plan)
     after = read_tree(plan.root)
-    assert not any(name.startswith("parts/00003/") for name in after)
+    assert not any(name.startswith("parts/00003-") for name in after)
     assert {name for name in after if after[name] == b"mine"} == set(names)
     write(make_plan(path, out="clean"))
     assert (

@@ -60,6 +60,7 @@ def test_what_is_appended_to_stays_of_version_1(plan, make_npz):
     assert store.rows() == before.rows() + 6
     np.testing.assert_array_equal(store.read("qpos")[:-6], before.read("qpos"))
     assert checksums_of(plan.root, store.manifest.parts[-1], "qpos")
+    assert "key" not in json.loads(files_of(plan.root))["parts"][-1]
     assert verify_store(store, deep=True) == []
 
 

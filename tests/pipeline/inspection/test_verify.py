@@ -80,7 +80,7 @@ def test_a_changed_value_is_found(store):
     array = open_for_writing(store.root, f"{part.folder}/observations")
     array[2, 3].write(0.5).result()
     (finding,) = findings(store)
-    assert finding.startswith("parts/00001/observations: checksum sha256:")
+    assert finding.startswith(f"{part.folder}/observations: checksum sha256:")
     assert "bytes have changed" in finding
 
 
@@ -88,40 +88,41 @@ def test_a_changed_value_is_found(store):
     "name", ["qvel/zarr.json", "qvel/c/0/0", "episode_lengths/zarr.json"]
 )
 def test_s3_a_removed_object_is_found(store, tmp_path, name):
-    (tmp_path / "store" / "parts" / "00000" / name).unlink()
+    folder = store.manifest.parts[0].folder
+    (tmp_path / "store" / folder / name).unlink()
     (finding,) = findings(store)
     field = name.split("/")[0]
-    assert finding.startswith(f"parts/00000/{field}: cannot be read")
+    assert finding.startswith(f"{folder}/{field}: cannot be read")
 
 
 def test_removed_zeros_are_found_too(store):
     rewrite(store, "masks", lambda values: values.fill(0))
     assert findings(store) == []
-    shutil.rmtree(f"{store.root}/parts/00000/masks/c")
+    shutil.rmtree(f"{store.root}/{store.manifest.parts[0].folder}/masks/c")
     assert "masks: cannot be read" in findings(store)[0]
 
 
 def test_a_manifest_that_contradicts_is_found(store, tmp_path):
-    path = tmp_path / "store" / "parts" / "00000" / "part.json"
+    folder = store.manifest.parts[0].folder
+    path = tmp_path / "store" / folder / "part.json"
     text = path.read_text()
     path.write_text(json.dumps({**json.loads(text), "rows": 9}))
     assert "bytes have changed" in findings(store)[0]
     other = dataclasses.replace(store.manifest.parts[0], rows=9)
     path.write_text(manifest.to_json(other))
     assert findings(store) == [
-        "parts/00000/part.json: differs from what dataset.json says of this part"
+        f"{folder}/part.json: differs from what dataset.json says of this part"
     ]
     path.write_text(text[:50])
     assert "not JSON" in findings(store)[0]
     path.unlink()
-    assert findings(store) == ["parts/00000/part.json: is missing"]
+    assert findings(store) == [f"{folder}/part.json: is missing"]
 
 
 def test_shapes_and_dtypes_are_compared(store):
     field = dataclasses.replace(store.manifest.fields["qpos"], dtype="float64")
-    arrays.create(store.root, "parts/00000/qpos", field, rows=4, tasks=0).write(
-        0.0
-    ).result()
+    path = f"{store.manifest.parts[0].folder}/qpos"
+    arrays.finish(store.root, path, field, rows=4, tasks=0)
     (finding,) = findings(store)
     rows = store.manifest.parts[0].rows
     assert f"expected float32[{rows}, 21], got float64[4, 21]" in finding
@@ -132,10 +133,11 @@ def test_arrays_without_checksums_are_found(store, monkeypatch):
     values = store.read_rows(part, "actions", 0, part.rows)
     field = store.manifest.fields["actions"]
     monkeypatch.setattr(arrays, "CHUNK_CODECS", arrays.CHUNK_CODECS[:-1])
-    array = arrays.create(
-        store.root, f"{part.folder}/actions", field, rows=part.rows, tasks=0
-    )
+    path = f"{part.folder}/actions"
+    shutil.rmtree(f"{store.root}/{path}")
+    array = arrays.create(store.root, path, field, rows=part.rows, tasks=0)
     array.write(values).result()
+    arrays.finish(store.root, path, field, rows=part.rows, tasks=0)
     (finding,) = findings(store)
     assert finding.startswith(f"{part.folder}/actions: its chunks have no checksums")
 
@@ -144,7 +146,10 @@ def test_an_episode_table_that_does_not_add_up_is_found(store):
     rewrite(store, "episode_lengths", lambda values: np.add.at(values, 0, 1))
     found = findings(store)
     rows = store.manifest.parts[0].rows
-    assert f"parts/00000/episode_lengths: sum to {rows + 1}, expected" in found[0]
+    assert (
+        f"{store.manifest.parts[0].folder}/episode_lengths: sum to {rows + 1}, expected"
+        in found[0]
+    )
     assert "episode_starts: do not follow" in found[1]
 
 
@@ -158,9 +163,9 @@ def test_deep_finds_labels_that_do_not_follow(store, field, value):
     rewrite(store, field, change)
     assert findings(store) == []
     found = findings(store, deep=True)
-    rows = store.manifest.parts[0].rows
+    rows, folder = store.manifest.parts[0].rows, store.manifest.parts[0].folder
     assert (
-        f"parts/00000/{field}: 2 of {rows} rows are not what physics state and tasks "
+        f"{folder}/{field}: 2 of {rows} rows are not what physics state and tasks "
         "give, the first of them row 3" in found
     )
     assert any(f"of {field} is not that of its rows" in each for each in found)
@@ -180,7 +185,7 @@ def test_deep_finds_statistics_that_are_not_of_the_rows(store):
     wrong = dataclasses.replace(part.statistics["actions"], mean=(0.1,) * 5)
     restate(store, statistics={**part.statistics, "actions": wrong})
     found = findings(store, deep=True)
-    assert "parts/00000/part.json: mean of actions is not that of its rows" in found
+    assert f"{part.folder}/part.json: mean of actions is not that of its rows" in found
     assert any("dataset.json: mean of actions" in each for each in found)
 
 

@@ -72,13 +72,16 @@ def test_a_file_that_is_not_ours_is_found(tmp_path):
     assert files.find_foreign(root, lambda name: True) is None
 
 
+UNLOCKED = {"file_io_locking": {"mode": "none"}}
+
+
 @pytest.mark.parametrize(
     ("root", "path", "expected"),
     [
         ("gs://bucket", "", {"driver": "gcs", "bucket": "bucket", "path": ""}),
         ("gs://bucket/", "a", {"driver": "gcs", "bucket": "bucket", "path": "a/"}),
         ("gs://b/c/d/", "e/f", {"driver": "gcs", "bucket": "b", "path": "c/d/e/f/"}),
-        ("/tmp/s", "e", {"driver": "file", "path": "/tmp/s/e/"}),
+        ("/tmp/s", "e", {"driver": "file", "path": "/tmp/s/e/", **UNLOCKED}),
     ],
 )
 def test_folders_are_described_to_tensorstore(root, path, expected):

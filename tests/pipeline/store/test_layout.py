@@ -11,9 +11,10 @@ def test_every_file_of_a_store_is_ours(make_npz, make_plan, read_tree):
     for part in plan.parts:
         write_part(part)
     names = {*read_tree(plan.root), "dataset.json", "append.json"}
-    assert {"shard.json", "parts/00000/part.json"} < names
+    assert {"shard.json", f"{plan.parts[0].folder}/part.json"} < names
     assert {name for name in names if not layout.is_store_file(name)} == set()
     assert all(layout.is_store_file(f"{name}.__lock") for name in names)
+    assert all(layout.is_store_file(f"{name}_1f.__lock") for name in names)
 
 
 @pytest.mark.parametrize(
@@ -24,6 +25,7 @@ def test_every_file_of_a_store_is_ours(make_npz, make_plan, read_tree):
         "parts/00000/observations/a.jpg",
         "parts/00000/observations/c/a.jpg",
         "parts/0/part.json",
+        "parts/00000-mine/part.json",
         "parts/00000/labels-of-mine/part.json",
         "staging/a.npz",
         "staging/test/000000.npz",

@@ -97,13 +97,14 @@ def test_a_newer_store_is_refused(root, tmp_path):
 
 
 def test_lost_and_damaged_objects_are_named(root, tmp_path):
-    part = tmp_path / "store" / "parts" / "00001"
+    folder = Store(root).manifest.parts[1].folder
+    part = tmp_path / "store" / folder
     shard = part / "actions" / "c" / "0" / "0"
     shard.write_bytes(shard.read_bytes()[:-9])
-    with pytest.raises(DataFormatError, match=r"parts/00001/actions: .*verify"):
+    with pytest.raises(DataFormatError, match=f"{folder}/actions: .*verify"):
         Store(root).read("actions")
     (part / "qpos" / "zarr.json").unlink()
-    with pytest.raises(DataFormatError, match=r"parts/00001/qpos: .*verify"):
+    with pytest.raises(DataFormatError, match=f"{folder}/qpos: .*verify"):
         Store(root).read("qpos")
 
 

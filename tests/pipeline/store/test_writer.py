@@ -24,7 +24,7 @@ def columns(seed=0):
 
 def write(root, cuts, seed=0, values=None):
     values = columns(seed) if values is None else values
-    part = writer.PartWriter(root, 0, FIELDS, rows=ROWS, tasks=2)
+    part = writer.PartWriter(root, "parts/00000", FIELDS, rows=ROWS, tasks=2)
     for first, last in zip([0, *cuts], [*cuts, ROWS], strict=True):
         part.append({name: v[first:last] for name, v in values.items()})
     return part.finish(LENGTHS)
@@ -53,25 +53,32 @@ def test_bytes_do_not_depend_on_the_blocks_they_came_in(tmp_path, read_tree):
     assert read(str(tmp_path / "1"), "episode_starts").tolist() == [0, ROWS - 10]
 
 
-def test_writing_again_rewrites_the_same_bytes_and_no_more(tmp_path, read_tree):
-    write(str(tmp_path), [5], seed=1)
-    stray = tmp_path / "parts" / "00000" / "qpos" / "c" / "0"
-    stray.parent.mkdir(parents=True)
-    stray.write_bytes(b"of an earlier attempt")
-    write(str(tmp_path), [9], seed=0)
-    once = read_tree(tmp_path)
-    write(str(tmp_path / "clean"), [], seed=0)
-    assert once == read_tree(tmp_path / "clean")
+def test_of_two_at_once_neither_harms_the_other(tmp_path, read_tree):
+    values, shard = columns(), arrays.shard_rows(IMAGE)
+    write(str(tmp_path / "alone"), [], values=values)
+    both = str(tmp_path / "both")
+    late = writer.PartWriter(both, "parts/00000", FIELDS, rows=ROWS, tasks=2)
+    late.append({name: v[: shard + 3] for name, v in values.items()})
+    write(both, [5], values=values)
+    once = read_tree(both)
+    assert once == read_tree(tmp_path / "alone")
+    # One that was stopped goes on, and is killed before its end.
+    late.append({name: v[shard + 3 :] for name, v in values.items()})
+    assert read_tree(both) == once
+    late.finish(LENGTHS)
+    assert read_tree(both) == once
 
 
 def test_a_part_is_there_only_after_its_commit(tmp_path):
-    part = writer.PartWriter(str(tmp_path), 0, {"r": SCALAR}, rows=1, tasks=2)
+    part = writer.PartWriter(
+        str(tmp_path), "parts/00000", {"r": SCALAR}, rows=1, tasks=2
+    )
     part.append({"r": np.zeros((1, 2), np.float32)})
     sums = part.finish(np.array([1]))
-    assert reader.read_part(str(tmp_path), 0) is None
+    assert reader.read_part(str(tmp_path), "parts/00000") is None
     value = PartManifest(0, "train", 1, 1, {}, sums, Origin("x", "y", "z", 0))
     part.commit(value)
-    assert reader.read_part(str(tmp_path), 0) == value
+    assert reader.read_part(str(tmp_path), "parts/00000") == value
 
 
 @pytest.mark.parametrize(
@@ -94,14 +101,16 @@ def test_a_part_is_there_only_after_its_commit(tmp_path):
 )
 def test_a_block_that_does_not_fit_is_refused(tmp_path, block, message):
     fields = {"r": SCALAR, "a": FieldSpec("float32", (3,))}
-    part = writer.PartWriter(str(tmp_path), 0, fields, rows=5, tasks=2)
+    part = writer.PartWriter(str(tmp_path), "parts/00000", fields, rows=5, tasks=2)
     with pytest.raises(DataFormatError, match=message):
         part.append(block)
 
 
 @pytest.mark.parametrize("rows", [3, 5])
 def test_fewer_or_more_rows_than_announced_are_an_error(tmp_path, rows):
-    part = writer.PartWriter(str(tmp_path), 0, {"r": SCALAR}, rows=4, tasks=1)
+    part = writer.PartWriter(
+        str(tmp_path), "parts/00000", {"r": SCALAR}, rows=4, tasks=1
+    )
 
     def write_all():
         part.append({"r": np.ones((rows, 1), np.float32)})
