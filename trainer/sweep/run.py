@@ -1,15 +1,18 @@
-"""Running a sweep: one program for each thing to do, one after another.
+"""Running a sweep: one program for each thing to do, of one cell or several at a time.
 
 A program that fails ends its cell, not the sweep. One that was preempted ends the sweep
 in the same way, to be started again.
 """
 
+import os
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +32,7 @@ from trainer.sweep.cells import Cell, State, logged_step, look
 # Beside the cells' folders, and not matched by OUT/*.
 LOGS = ".logs"
 _POLL_S = 2.0
+_ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
 
 
 class Runner(Protocol):
@@ -53,11 +57,21 @@ class Runner(Protocol):
 
 
 class Processes:
-    """A process for each command; a signal to stop is handed on to it."""
+    """A process for each command; a signal to stop is handed on to all there are.
 
-    def __init__(self) -> None:
-        self._child: subprocess.Popen[bytes] | None = None
+    Attributes:
+        share_cores: Whether XLA gives each process one thread on CPUs. The products
+            of a narrow network are too small to be split: two threads are hardly
+            faster than one, and processes side by side are.
+    """
+
+    def __init__(self, *, share_cores: bool = False) -> None:
+        self._children: set[subprocess.Popen[bytes]] = set()
         self._stop = False
+        self._environment = dict(os.environ)
+        if share_cores:
+            flags = f"{os.environ.get('XLA_FLAGS', '')} {_ONE_THREAD}"
+            self._environment["XLA_FLAGS"] = flags.strip()
 
     def __call__(
         self, arguments: Sequence[str], log: Path, tick: Callable[[], None]
@@ -65,20 +79,24 @@ class Processes:
         """Runs one command, see ``Runner``."""
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as file:
-            command = [sys.executable, "-m", "trainer", *arguments]
-            self._child = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=file, stderr=file
+            child = subprocess.Popen(
+                [sys.executable, "-m", "trainer", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                env=self._environment,
             )
+            self._children.add(child)
             try:
                 if self._stop:  # Before there was a child to tell.
-                    self._child.terminate()
+                    child.terminate()
                 while True:
                     try:
-                        return self._child.wait(_POLL_S)
+                        return child.wait(_POLL_S)
                     except subprocess.TimeoutExpired:
                         tick()
             finally:
-                self._child = None
+                self._children.discard(child)
 
     def stopped(self) -> bool:
         """Whether this process was told to stop."""
@@ -86,12 +104,13 @@ class Processes:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Hands SIGTERM and Ctrl-C on to the child: training saves, then ends."""
+        """Hands SIGTERM and Ctrl-C on to the children: training saves, then ends."""
 
         def hand_on(number: int, frame: FrameType | None) -> None:
             self._stop = True
-            if self._child is not None:
-                self._child.terminate()
+            # A copy: threads of cells add and discard meanwhile.
+            for child in tuple(self._children):
+                child.terminate()
 
         with handled(hand_on, signal.SIGTERM, signal.SIGINT):
             yield
@@ -140,14 +159,16 @@ def run_sweep(
     *,
     runner: Runner,
     console: Console,
+    parallel: int = 1,
     clock: Clock | None = None,
 ) -> int:
     """Trains and evaluates every cell that is not finished.
 
     Args:
-        cells: In the order to run them.
-        runner: Runs a cell's commands.
+        cells: In the order to begin them.
+        runner: Runs a cell's commands; called from ``parallel`` threads.
         console: For progress and failures.
+        parallel: Cells that run side by side.
         clock: Of the estimates.
 
     Returns:
@@ -162,40 +183,56 @@ def run_sweep(
         if state.stage != "finished"
     ]
     say(console, f"{len(cells)} cells, {len(cells) - len(waiting)} of them finished")
+    stop = threading.Event()
     failures: list[tuple[Cell, str]] = []
-    with _progress(console) as bar:
-        task = bar.add_task("", total=sum(_updates_left(*each) for each in waiting))
-        for index, (cell, state) in enumerate(waiting):
-            bar.update(task, description=f"{index + 1}/{len(waiting)} {cell.name}")
+    with _progress(console) as bar, ThreadPoolExecutor(parallel) as pool:
+        total = sum(_updates_left(*each) for each in waiting)
+        task = bar.add_task(f"0/{len(waiting)}", total=total)
+        done = [0] * len(waiting)
+
+        def show(index: int, updates: int) -> None:
+            done[index] = max(0, updates)
+            bar.update(task, completed=sum(done))
+
+        def work(index: int) -> tuple[str | None, float]:
+            cell, state = waiting[index]
+            if stop.is_set():
+                return _STOPPED, 0.0
             say(console, f"[{index + 1}/{len(waiting)}] {cell.name}: {state}")
-            started, updates = clock.now(), _updates_left(cell, state)
-            before = bar.tasks[0].completed
-
-            def tick(
-                cell: Cell = cell, state: State = state, at: float = before
-            ) -> None:
-                done = max(0, logged_step(cell) - state.step)
-                bar.update(task, completed=at + done)
-
-            problem = _finish(cell, state, runner, tick)
+            started = clock.now()
+            problem = _finish(
+                cell, state, runner, lambda: show(index, logged_step(cell) - state.step)
+            )
             if problem == _STOPPED:
-                say(console, "stopped; run the same command to go on")
-                return EXIT_PREEMPTED
-            bar.update(task, completed=before + updates)
-            seconds = clock.now() - started
+                stop.set()
+            return problem, clock.now() - started
+
+        futures = {pool.submit(work, index): index for index in range(len(waiting))}
+        left = dict(enumerate(waiting))
+        for future in as_completed(futures):
+            problem, seconds = _result(future, stop)
+            index = futures[future]
+            cell, state = left.pop(index)
+            if problem == _STOPPED:
+                continue
+            updates = _updates_left(cell, state)
+            show(index, updates)
+            bar.update(task, description=f"{len(waiting) - len(left)}/{len(waiting)}")
+            name = f"{cell.name}: " if parallel > 1 else ""
             if problem is not None:
                 failures.append((cell, problem))
-                say(console, f"  failed: {problem}")
+                say(console, f"  {name}failed: {problem}")
                 continue
             clock.add(cell, updates, seconds)
-            left = clock.left_s(
-                [(c, _updates_left(c, s)) for c, s in waiting[index + 1 :]]
-            )
+            rest = clock.left_s([(c, _updates_left(c, s)) for c, s in left.values()])
             say(
                 console,
-                f"  done in {format_duration(seconds)}"
-                + (f"; about {format_duration(left)} left" if left else ""),
+                f"  {name}done in {format_duration(seconds)}"
+                + (f"; about {format_duration(rest / parallel)} left" if rest else ""),
             )
+    if stop.is_set():
+        say(console, "stopped; run the same command to go on")
+        return EXIT_PREEMPTED
     if failures:
         say(console, f"{len(failures)} of {len(cells)} cells failed:")
         for cell, problem in failures:
@@ -205,6 +242,16 @@ def run_sweep(
 
 
 _STOPPED = "stopped"
+
+
+def _result(
+    future: Future[tuple[str | None, float]], stop: threading.Event
+) -> tuple[str | None, float]:
+    try:
+        return future.result()
+    except BaseException:  # A bug: no further cell is begun before it is shown.
+        stop.set()
+        raise
 
 
 def _finish(

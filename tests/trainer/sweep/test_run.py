@@ -60,10 +60,13 @@ class FakeRunner:
         return False
 
 
-def run(cells: Sequence[Cell], runner: FakeRunner | Processes) -> tuple[int, str]:
+def run(
+    cells: Sequence[Cell], runner: FakeRunner | Processes, *, parallel: int = 1
+) -> tuple[int, str]:
     said = io.StringIO()
     console = Console(file=said, width=200)
-    return run_sweep(cells, runner=runner, console=console), said.getvalue()
+    code = run_sweep(cells, runner=runner, console=console, parallel=parallel)
+    return code, said.getvalue()
 
 
 def test_a_sweep_does_what_is_missing_and_nothing_twice(sweep: Path) -> None:
@@ -109,6 +112,54 @@ def test_preemption_ends_the_sweep(sweep: Path) -> None:
     code, said = run(cells, runner)
     assert code == 75
     assert runner.ran[-1] == f"train {cells[1].name}"
+    assert "run the same command to go on" in said
+
+
+class Pair(FakeRunner):
+    """Begins a training only beside another one."""
+
+    def __init__(self, cells: Sequence[Cell]) -> None:
+        super().__init__(cells)
+        self._meeting = threading.Barrier(2, timeout=30)
+
+    def __call__(
+        self, arguments: Sequence[str], log: Path, tick: Callable[[], None]
+    ) -> int:
+        if arguments[0] == "train":
+            self._meeting.wait()
+        return super().__call__(arguments, log, tick)
+
+
+def test_cells_side_by_side(sweep: Path) -> None:
+    cells = cells_of(sweep, only="*-1-*")
+    runner = Pair(cells)
+    runner.codes = {f"train {cells[1].name}": 3}
+    code, said = run(cells, runner, parallel=2)
+    assert code == 1
+    stages = [look(cell).stage for cell in cells]
+    assert stages == ["finished", "new", "finished", "finished"]
+    assert f"{cells[0].name}: done in" in said
+    assert f"{cells[1].name}: failed: train ended with exit code 3" in said
+    assert "1 of 4 cells failed" in said
+
+
+def test_a_stop_lets_no_further_cell_begin(sweep: Path) -> None:
+    class Stopped(Pair):
+        def __call__(
+            self, arguments: Sequence[str], log: Path, tick: Callable[[], None]
+        ) -> int:
+            self.told = True
+            return super().__call__(arguments, log, tick)
+
+        def stopped(self) -> bool:
+            return self.told
+
+    cells = cells_of(sweep)
+    assert len(cells) == 8
+    runner = Stopped(cells)
+    code, said = run(cells, runner, parallel=2)
+    assert code == 75
+    assert sorted(runner.ran) == sorted(f"train {cell.name}" for cell in cells[:2])
     assert "run the same command to go on" in said
 
 
@@ -187,6 +238,22 @@ def test_a_process_leaves_its_words_and_its_code(tmp_path: Path) -> None:
     log = tmp_path / "logs" / "cell.log"
     assert Processes()(["trian"], log, lambda: None) == 2
     assert "unknown command 'trian'" in log.read_text()
+
+
+def test_processes_that_share_cores_take_one_thread_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "child"
+    script.write_text('#!/bin/bash\necho "$XLA_FLAGS"\n')
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+    monkeypatch.setenv("XLA_FLAGS", "--xla_of_the_user=1")
+    log = tmp_path / "log"
+    assert Processes()(["train"], log, lambda: None) == 0
+    assert Processes(share_cores=True)(["train"], log, lambda: None) == 0
+    alone, sharing = log.read_text().splitlines()
+    assert alone == "--xla_of_the_user=1"
+    assert sharing == "--xla_of_the_user=1 --xla_cpu_multi_thread_eigen=false"
 
 
 def test_a_signal_is_handed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
