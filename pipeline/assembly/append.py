@@ -5,22 +5,22 @@ takes them in in one atomic step.
 """
 
 import dataclasses
-import json
 import os
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from pipeline.assembly.commit import check_dropped, claim_of, delete_unfinished
+from pipeline.assembly.commit import check_dropped, check_whole, clear_parts
 from pipeline.assembly.plan import Inputs, PlanOptions, StorePlan, plan_inputs
-from pipeline.store import files, manifest
+from pipeline.store import claims, files, manifest
+from pipeline.store.claims import Claim
 from pipeline.store.errors import DataFormatError
 from pipeline.store.files import Content
 from pipeline.store.manifest import DatasetManifest, PartManifest, describe_fields
 from pipeline.store.moments import merge_statistics
 from pipeline.store.reader import Store
 
-# Of two at once, each would write into the other's parts.
-_CLAIM = "append.json"
+CLAIM = "append.json"
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,7 @@ def plan_append(root: str, inputs: Inputs, options: PlanOptions) -> AppendPlan |
         if (split, facts.digest) not in held
     )
     if not found:
+        check_whole(root, value)
         return None
     added = plan_inputs(
         root,
@@ -84,41 +85,49 @@ def plan_append(root: str, inputs: Inputs, options: PlanOptions) -> AppendPlan |
     return AppendPlan(there, added)
 
 
-def claim(plan: AppendPlan) -> None:
-    """Says in the store which parts are being added, so that nobody adds others.
+def claim(
+    plan: AppendPlan, *, take_over: bool = False
+) -> AbstractContextManager[Claim]:
+    """Says in the store which parts are being added, as long as a block runs.
 
     Args:
         plan: About to be written.
+        take_over: Whether to go on in the place of a process that may still run.
+
+    Returns:
+        To be entered; the claim.
 
     Raises:
-        DataFormatError: If another append has begun and not ended.
+        DataFormatError: If another append was begun there, or this one by a process
+            that is not known to have ended.
     """
-    asked = claim_of(plan.added)
-    there = files.read(plan.added.root, _CLAIM)
-    held = {part.plan for part in Store(plan.added.root).manifest.parts}
-    # One whose parts have been taken in was only not cleared away.
-    if there.data is None or set(json.loads(there.data)) <= held:
-        files.commit(plan.added.root, _CLAIM, asked, replacing=there)
-    elif there.data != asked:
-        raise DataFormatError(
-            f"{plan.added.root}/{_CLAIM}: another append has begun here and not "
-            "ended; repeat that one, or delete the file if it is given up"
-        )
+    root = plan.added.root
+    return claims.held(
+        root,
+        CLAIM,
+        [part.digest() for part in plan.added.parts],
+        what="append",
+        take_over=take_over,
+        settled=[part.plan for part in Store(root).manifest.parts],
+    )
 
 
-def commit_append(plan: AppendPlan, parts: Sequence[PartManifest]) -> DatasetManifest:
+def commit_append(
+    plan: AppendPlan, parts: Sequence[PartManifest], claimed: Claim | None = None
+) -> DatasetManifest:
     """Takes new parts into a store.
 
     Args:
         plan: What the parts were written by.
         parts: Their manifests, in any order.
+        claimed: The claim that they were written under.
 
     Returns:
         The store's new manifest.
 
     Raises:
         DataFormatError: If parts are missing, too many episodes were left out, or
-            somebody else has changed the store since it was planned.
+            somebody else has taken over or changed the store since it was planned.
     """
     root = plan.added.root
     found = sorted(parts, key=lambda part: part.index)
@@ -128,6 +137,9 @@ def commit_append(plan: AppendPlan, parts: Sequence[PartManifest]) -> DatasetMan
             f"{[part.index for part in found]}; repeat the command to write the rest"
         )
     check_dropped(plan.added, found)
+    now = Store(root).manifest
+    if all(part in now.parts for part in found):
+        return now  # A retry of a commit that did go through, or an equal twin's.
     where = os.path.join(root, manifest.DATASET_MANIFEST)
     old = manifest.dataset_from_json(plan.there.data or b"", where=where)
     together = (*old.parts, *found)
@@ -137,8 +149,13 @@ def commit_append(plan: AppendPlan, parts: Sequence[PartManifest]) -> DatasetMan
         statistics=merge_statistics(together),
         skipped=old.skipped | plan.added.skipped,
     )
-    delete_unfinished(root, [part.folder for part in found])
+
+    def check() -> None:
+        if claimed is not None:
+            claimed.check()
+
+    check()
+    clear_parts(root, [*now.parts, *found], check)
     data = manifest.to_json(value).encode()
     files.commit(root, manifest.DATASET_MANIFEST, data, replacing=plan.there)
-    files.delete(root, _CLAIM)
     return value

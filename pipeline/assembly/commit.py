@@ -1,19 +1,18 @@
 """Claiming a folder for a store and committing the store, in one atomic step."""
 
-import contextlib
-import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 
 from pipeline.assembly.plan import StorePlan
-from pipeline.store import files, layout, manifest
+from pipeline.store import arrays, claims, files, layout, manifest
+from pipeline.store.claims import Claim
 from pipeline.store.errors import DataFormatError
 from pipeline.store.folder import check_folder
-from pipeline.store.manifest import DatasetManifest, PartManifest
+from pipeline.store.manifest import EPISODE_FIELD, DatasetManifest, PartManifest
 from pipeline.store.moments import merge_statistics
 
-# Of two stores written into one folder, each would write into the other's parts.
-_CLAIM = "shard.json"
+CLAIM = "shard.json"
 
 
 def read_committed(root: str) -> DatasetManifest | None:
@@ -35,14 +34,59 @@ def find_committed(plan: StorePlan) -> DatasetManifest | None:
         The manifest, if the very same store is there; None if none is committed.
 
     Raises:
-        DataFormatError: If another finished store is there: it is never overwritten.
+        DataFormatError: If another finished store is there, which is never
+            overwritten, or the very same and parts of it are missing.
     """
     there = read_committed(plan.root)
+    if there is None:
+        return None
     asked = [part.digest() for part in plan.parts]
     # A store that was appended to still holds what was asked for.
-    if there is None or _plans(there)[: len(asked)] == asked:
-        return there
-    raise occupied(plan.root, there)
+    if _plans(there)[: len(asked)] != asked:
+        raise occupied(plan.root, there)
+    check_whole(plan.root, there)
+    return there
+
+
+def check_whole(root: str, there: DatasetManifest) -> None:
+    """Refuses to believe a manifest whose parts are not there.
+
+    Looks at names alone: `verify` reads the bytes.
+
+    Args:
+        root: The store.
+        there: Its manifest.
+
+    Raises:
+        DataFormatError: Naming a file that is missing.
+    """
+    names = {f"parts/{name}" for name in files.list_names(root, "parts")}
+    missing = sorted(
+        name
+        for part in there.parts
+        for name in (
+            f"{part.labels_folder}/{manifest.PART_MANIFEST}",
+            *_object_names(there, part),
+        )
+        if name not in names
+    )
+    if missing:
+        raise DataFormatError(
+            f"{root}: {manifest.DATASET_MANIFEST} says that this store is finished, "
+            f"and {missing[0]} is missing"
+            + (f", {len(missing) - 1} other files too" if len(missing) > 1 else "")
+            + "; fetch the store again, or delete it and repeat the command"
+        )
+
+
+def _object_names(there: DatasetManifest, part: PartManifest) -> Iterator[str]:
+    """Names of all objects that the arrays of a part consist of."""
+    table = {"episode_starts": EPISODE_FIELD, "episode_lengths": EPISODE_FIELD}
+    for name, field in {**there.fields, **table}.items():
+        rows = part.episodes if name in table else part.rows
+        folder = there.array_folder(part, name)
+        for each in arrays.object_names(field, rows=rows, tasks=len(there.tasks)):
+            yield f"{folder}/{each}"
 
 
 def is_made_from(
@@ -62,19 +106,22 @@ def occupied(root: str, there: DatasetManifest) -> DataFormatError:
     )
 
 
-def commit_store(plan: StorePlan, parts: Iterable[PartManifest]) -> DatasetManifest:
+def commit_store(
+    plan: StorePlan, parts: Iterable[PartManifest], claimed: Claim | None = None
+) -> DatasetManifest:
     """Commits a store whose parts are all written: from now on readers accept it.
 
     Args:
         plan: The plan that the parts were written by.
         parts: Their manifests, in any order.
+        claimed: The claim that they were written under.
 
     Returns:
         The store's manifest.
 
     Raises:
         DataFormatError: If parts are missing, too many episodes were left out, or
-            somebody else committed another store here meanwhile.
+            somebody else has taken over or committed another store here meanwhile.
     """
     found = sorted(parts, key=lambda part: part.index)
     if [part.index for part in found] != [part.index for part in plan.parts]:
@@ -96,53 +143,44 @@ def commit_store(plan: StorePlan, parts: Iterable[PartManifest]) -> DatasetManif
     )
     # Read before it is looked at: whoever commits in between must not be replaced.
     there = files.read(plan.root, manifest.DATASET_MANIFEST)
-    if find_committed(plan) is None:
-        _delete_strays(plan)
-        delete_unfinished(plan.root, [part.folder for part in plan.parts])
-        data = manifest.to_json(value).encode()
-        files.commit(plan.root, manifest.DATASET_MANIFEST, data, replacing=there)
-    release(plan)
+    committed = find_committed(plan)
+    if committed is not None:
+        return committed
+
+    def check() -> None:
+        if claimed is not None:
+            claimed.check()
+        if read_committed(plan.root) is not None:
+            raise DataFormatError(
+                f"{plan.root}: another run has committed a store here meanwhile; "
+                "nothing was overwritten, look at what it wrote"
+            )
+
+    clear_parts(plan.root, found, check)
+    if claimed is not None:
+        claimed.check()
+    data = manifest.to_json(value).encode()
+    files.commit(plan.root, manifest.DATASET_MANIFEST, data, replacing=there)
     return value
 
 
-def release(plan: StorePlan) -> None:
-    """Leaves the folder to whoever writes a store there next."""
-    files.delete(plan.root, _CLAIM)
-
-
-def claim_of(plan: StorePlan) -> bytes:
-    """What a claim holds: which parts are being written."""
-    return json.dumps([part.digest() for part in plan.parts]).encode()
-
-
-def claim(plan: StorePlan) -> None:
-    """Says in the folder which store is being written there, so that no other is.
+def claim(plan: StorePlan, *, take_over: bool = False) -> AbstractContextManager[Claim]:
+    """Says in the folder which store is being written there, as long as a block runs.
 
     Args:
         plan: About to be written.
+        take_over: Whether to go on in the place of a process that may still run.
+
+    Returns:
+        To be entered; the claim.
 
     Raises:
-        DataFormatError: If another one has begun there and not ended, or the folder
-            holds something else.
+        DataFormatError: If another store was begun there, or this one by a process
+            that is not known to have ended, or if the folder holds something else.
     """
     check_folder(plan.root)
-    asked = claim_of(plan)
-    there = files.read(plan.root, _CLAIM)
-    if there.data is None:
-        with contextlib.suppress(DataFormatError):  # Who was quicker is read below.
-            files.commit(plan.root, _CLAIM, asked, replacing=there)
-        there = files.read(plan.root, _CLAIM)
-    if there.data != asked:
-        raise DataFormatError(
-            f"{plan.root}/{_CLAIM}: another store has been begun here and not "
-            "finished; repeat the command it was begun with, choose another folder, or "
-            "delete this file if that store is given up"
-        )
-    try:
-        find_committed(plan)  # Finished since it was looked for, perhaps.
-    except DataFormatError:
-        release(plan)
-        raise
+    asked = [part.digest() for part in plan.parts]
+    return claims.held(plan.root, CLAIM, asked, what="store", take_over=take_over)
 
 
 def check_dropped(plan: StorePlan, parts: Sequence[PartManifest]) -> None:
@@ -170,28 +208,32 @@ def _plans(there: DatasetManifest) -> list[str]:
     return [part.plan for part in there.parts]
 
 
-def _delete_strays(plan: StorePlan) -> None:
-    """Deletes parts of unfinished runs with another plan."""
-    known = {part.folder.removeprefix("parts/") for part in plan.parts}
-    files.delete_where(
-        plan.root,
-        "parts",
-        lambda name: (
-            name.split("/")[0] not in known and layout.is_part_file(f"parts/{name}")
-        ),
-    )
+def clear_parts(
+    root: str, finished: Sequence[PartManifest], check: Callable[[], None]
+) -> None:
+    """Deletes what others have left among the parts of a store about to be committed.
 
-
-def delete_unfinished(root: str, folders: Iterable[str]) -> None:
-    """Deletes what killed writers have left in folders that are finished now.
+    That is parts of unfinished runs with another plan, and what killed writers have
+    left beside the files of these.
 
     Args:
         root: The store.
-        folders: Folders of parts or of their labels, relative to the store.
+        finished: All parts that the store will have.
+        check: Raises if somebody else has taken over; asked directly before each
+            folder is cleared.
     """
-    for folder in folders:
+    ours = {part.folder for part in finished}
+    found = dict.fromkeys(
+        f"parts/{name.split('/')[0]}"
+        for name in files.walk_names(root, "parts")
+        if layout.is_part_file(f"parts/{name}")
+    )
+    for folder in found:
+        check()
+        is_left = layout.is_unfinished_file if folder in ours else layout.is_part_file
+        delete_files(root, folder, is_left)
 
-        def is_left(name: str, top: str = folder) -> bool:
-            return layout.is_unfinished_file(f"{top}/{name}")
 
-        files.delete_where(root, folder, is_left)
+def delete_files(root: str, folder: str, is_left: Callable[[str], bool]) -> None:
+    """Deletes files of one folder of a part, by their names within the store."""
+    files.delete_where(root, folder, lambda name: is_left(f"{folder}/{name}"))

@@ -11,17 +11,19 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.assembly.commit import delete_unfinished
+from pipeline.assembly.commit import delete_files
 from pipeline.assembly.labels import label_episodes
 from pipeline.assembly.plan import BLOCK_ROWS
 from pipeline.sources.episodes import EpisodeRange, cut
-from pipeline.store import files, manifest, schema
+from pipeline.store import claims, files, layout, manifest, schema
+from pipeline.store.claims import Claim
 from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.files import Content
 from pipeline.store.manifest import DatasetManifest, FieldSpec, PartManifest, Task
@@ -29,6 +31,7 @@ from pipeline.store.moments import Summary, merge_statistics
 from pipeline.store.reader import Store, read_part
 from pipeline.store.writer import ColumnsWriter
 
+CLAIM = "relabel.json"
 # What rewards and masks are made from.
 _PHYSICS = ("qpos", "button_states")
 
@@ -158,19 +161,49 @@ def write_labels(plan: LabelsPlan) -> PartManifest:
     return result
 
 
-def commit_labels(plan: RelabelPlan, parts: Sequence[PartManifest]) -> DatasetManifest:
+def claim(
+    plan: RelabelPlan, *, take_over: bool = False
+) -> AbstractContextManager[Claim]:
+    """Says in the store which labels are being written, as long as a block runs.
+
+    Args:
+        plan: About to be written.
+        take_over: Whether to go on in the place of a process that may still run.
+
+    Returns:
+        To be entered; the claim.
+
+    Raises:
+        DataFormatError: If another relabelling was begun there, or this one by a
+            process that is not known to have ended.
+    """
+    return claims.held(
+        plan.root,
+        CLAIM,
+        [plan.parts[0].labels],
+        what="relabelling",
+        take_over=take_over,
+        settled=[part.labels for part in Store(plan.root).manifest.parts],
+    )
+
+
+def commit_labels(
+    plan: RelabelPlan, parts: Sequence[PartManifest], claimed: Claim | None = None
+) -> DatasetManifest:
     """Moves a store over to its new labels.
 
     Args:
         plan: What the labels were written by.
         parts: Manifests of all parts, in any order.
+        claimed: The claim that they were written under.
 
     Returns:
         The store's new manifest.
 
     Raises:
-        DataFormatError: If parts are missing, or somebody else has changed the store
-            since it was planned; the old labels are then still there.
+        DataFormatError: If parts are missing, or somebody else has taken over or
+            changed the store since it was planned; the old labels are then still
+            there.
     """
     found = tuple(sorted(parts, key=lambda part: part.index))
     if [p.index for p in found] != [each.part.index for each in plan.parts]:
@@ -178,6 +211,9 @@ def commit_labels(plan: RelabelPlan, parts: Sequence[PartManifest]) -> DatasetMa
             f"{plan.root}: expected labels of {len(plan.parts)} parts, got those of "
             f"{[part.index for part in found]}; repeat the command"
         )
+    now = Store(plan.root).manifest
+    if all(part in now.parts for part in found):
+        return now  # A retry of a commit that did go through, or an equal twin's.
     where = os.path.join(plan.root, manifest.DATASET_MANIFEST)
     old = manifest.dataset_from_json(plan.there.data or b"", where=where)
     of_rows = {n: field for n, field in old.fields.items() if field.per == "row"}
@@ -190,7 +226,10 @@ def commit_labels(plan: RelabelPlan, parts: Sequence[PartManifest]) -> DatasetMa
         parts=found,
         statistics=merge_statistics(found),
     )
-    delete_unfinished(plan.root, [part.labels_folder for part in found])
+    if claimed is not None:
+        claimed.check()
+    for part in found:
+        delete_files(plan.root, part.labels_folder, layout.is_unfinished_file)
     data = manifest.to_json(value).encode()
     files.commit(plan.root, manifest.DATASET_MANIFEST, data, replacing=plan.there)
     return value

@@ -16,6 +16,7 @@ from pipeline.beam.transforms import (
     WriteParts,
 )
 from pipeline.collection.staging import EpisodePlan
+from pipeline.store.claims import Claim
 
 
 def define_collection(
@@ -34,7 +35,7 @@ def define_collection(
 
 
 def define_sharding(
-    root: beam.Pipeline, plan: StorePlan, *, runs: int
+    root: beam.Pipeline, plan: StorePlan, *, runs: int, claimed: Claim | None = None
 ) -> beam.PCollection:
     """Defines the pipeline that writes and commits a store.
 
@@ -43,6 +44,7 @@ def define_sharding(
         plan: The store.
         runs: Groups of parts that workers take up. As many as there are workers read
             the input least often, one for each part spreads it furthest.
+        claimed: The claim to write under.
 
     Returns:
         Its manifest, one element.
@@ -51,12 +53,12 @@ def define_sharding(
         root
         | "Parts" >> beam.Create(plan.runs(runs))
         | WriteParts()
-        | CommitStore(functools.partial(commit_store, plan))
+        | CommitStore(functools.partial(commit_store, plan, claimed=claimed))
     )
 
 
 def define_appending(
-    root: beam.Pipeline, plan: AppendPlan, *, runs: int
+    root: beam.Pipeline, plan: AppendPlan, *, runs: int, claimed: Claim | None = None
 ) -> beam.PCollection:
     """Defines the pipeline that writes parts and takes them into a store.
 
@@ -64,6 +66,7 @@ def define_appending(
         root: A pipeline, or a test's.
         plan: The parts.
         runs: As of `define_sharding`.
+        claimed: As of `define_sharding`.
 
     Returns:
         The store's manifest, one element.
@@ -72,16 +75,19 @@ def define_appending(
         root
         | "Parts" >> beam.Create(plan.added.runs(runs))
         | WriteParts()
-        | CommitStore(functools.partial(commit_append, plan))
+        | CommitStore(functools.partial(commit_append, plan, claimed=claimed))
     )
 
 
-def define_relabelling(root: beam.Pipeline, plan: RelabelPlan) -> beam.PCollection:
+def define_relabelling(
+    root: beam.Pipeline, plan: RelabelPlan, *, claimed: Claim | None = None
+) -> beam.PCollection:
     """Defines the pipeline that writes new labels and moves a store over to them.
 
     Args:
         root: A pipeline, or a test's.
         plan: The labels.
+        claimed: As of `define_sharding`.
 
     Returns:
         The store's manifest, one element.
@@ -90,5 +96,5 @@ def define_relabelling(root: beam.Pipeline, plan: RelabelPlan) -> beam.PCollecti
         root
         | "Parts" >> beam.Create(plan.parts)
         | WriteLabels()
-        | CommitStore(functools.partial(commit_labels, plan))
+        | CommitStore(functools.partial(commit_labels, plan, claimed=claimed))
     )

@@ -14,6 +14,7 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,11 +25,13 @@ from pipeline.domains.environments import episode_seed
 from pipeline.sources.base import Block, Facts, Rows
 from pipeline.sources.episodes import EpisodeRange
 from pipeline.sources.ogbench_npz import TERMINALS
-from pipeline.store import files, layout, schema
+from pipeline.store import claims, files, layout, schema
+from pipeline.store.claims import Claim
 from pipeline.store.errors import DataFormatError
 from pipeline.store.folder import check_folder
 from pipeline.store.manifest import Split
 
+CLAIM = "collect.json"
 STAGING = "staging"
 _RECIPE = f"{STAGING}/recipe.json"
 # Far from every training episode: a longer collection of the same seed never trains
@@ -174,6 +177,29 @@ class CollectedEpisodes:
         return episode
 
 
+def claim(
+    root: str, recipe: Recipe, *, take_over: bool = False
+) -> AbstractContextManager[Claim]:
+    """Says in the folder what is being collected there, as long as a block runs.
+
+    Args:
+        root: The store.
+        recipe: The collection.
+        take_over: Whether to go on in the place of a process that may still run.
+
+    Returns:
+        To be entered; the claim.
+
+    Raises:
+        DataFormatError: If another collection was begun there, or this one by a
+            process that is not known to have ended, or if the folder holds something
+            else.
+    """
+    check_folder(root)
+    asked = [recipe.digest()]
+    return claims.held(root, CLAIM, asked, what="collection", take_over=take_over)
+
+
 def start(root: str, recipe: Recipe) -> list[EpisodePlan]:
     """Opens the staging folder for a collection.
 
@@ -221,7 +247,15 @@ def stage(plan: EpisodePlan, episode: Mapping[str, npt.NDArray[Any]]) -> None:
     Args:
         plan: Which episode it is.
         episode: ``[rows, ...]`` for each field, ``terminals`` among them.
+
+    Raises:
+        DataFormatError: If the collection has been finished or deleted meanwhile.
     """
+    if files.read(plan.root, _RECIPE).data is None:
+        raise DataFormatError(
+            f"{plan.root}/{_RECIPE}: is gone, so another command has finished this "
+            "collection, or somebody has deleted it; repeat the command to see which"
+        )
     buffer = io.BytesIO()
     np.savez(buffer, **episode)  # type: ignore[arg-type]
     name = _episode_name(plan.split, plan.index)
@@ -233,8 +267,18 @@ def count_staged(root: str) -> int:
     return sum(name.endswith(".npz") for name in files.list_names(root, STAGING))
 
 
-def finish(root: str) -> None:
-    """Deletes what was staged, and the staging folder if nothing else is in it."""
+def finish(root: str, recipe: Recipe) -> None:
+    """Deletes what was staged, and the staging folder if nothing else is in it.
+
+    Args:
+        root: The store, committed.
+        recipe: The collection; another one that is staged there stays.
+    """
+    there = files.read(root, _RECIPE).data
+    if there is not None and there != recipe._text().encode():
+        return
+    # First of all: whoever is still collecting stops.
+    files.delete(root, _RECIPE)
     files.delete_where(
         root, STAGING, lambda name: layout.is_staged_file(f"{STAGING}/{name}")
     )

@@ -1,5 +1,6 @@
 """``append``: more data for a store that is there."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,7 @@ class Append:
         max_bad_share: Share of the new episodes that may be skipped.
         on_bad_file: What to do with a file that is cut short or incomplete.
         workers: Processes on this machine.
+        take_over: As of shard.
         dry_run: Print the plan and stop.
     """
 
@@ -35,6 +37,7 @@ class Append:
     max_bad_share: float = 0.01
     on_bad_file: OnBadFile = "refuse"
     workers: int = 1
+    take_over: Flag = False
     dry_run: Flag = False
 
     def execute_with(self, output: Output, more: Sequence[str]) -> int:
@@ -44,6 +47,7 @@ class Append:
         from pipeline.commands import execution
         from pipeline.inspection import tables
         from pipeline.sources.detection import find_sources
+        from pipeline.store import claims
         from pipeline.store.reader import Store
 
         dataset = Store(self.store).manifest.dataset
@@ -57,6 +61,7 @@ class Append:
             PlanOptions(self.part_rows, self.on_bad_episode, self.max_bad_share),
         )
         if plan is None:
+            claims.clear(self.store, append.CLAIM)
             say(output.results, f"{self.store}: holds all of it already")
             return 0
         tables.print_plan(output.results, plan.added)
@@ -64,12 +69,13 @@ class Append:
             return 0
         from pipeline.beam import pipelines
 
-        append.claim(plan)
-        execution.run_parts(
-            output,
-            plan.added,
-            self.workers,
-            more,
-            lambda root, runs: pipelines.define_appending(root, plan, runs=runs),
-        )
+        with append.claim(plan, take_over=self.take_over) as claimed:
+            execution.run_parts(
+                output,
+                plan.added,
+                self.workers,
+                more,
+                claimed,
+                functools.partial(pipelines.define_appending, plan=plan),
+            )
         return 0

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pipeline.commands.arguments import EnvironmentId, check_workers
+from pipeline.commands.arguments import EnvironmentId, Flag, check_workers
 from pipeline.output import Output, say
 from pipeline.store.errors import UsageError
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pipeline.collection.staging import Recipe
     from pipeline.domains.datasets import Domain
     from pipeline.sources.base import Source
+    from pipeline.store.claims import Claim
     from pipeline.store.manifest import Split
 
 
@@ -30,6 +31,8 @@ class Collect:
         max_rows: Rows of an episode, if not as many as OGBench's have.
         npz: Also write OGBench's npz to this file.
         workers: Processes on this machine.
+        take_over: Go on in the place of another process that has begun to collect
+            here, which may still run.
     """
 
     environment_id: EnvironmentId
@@ -42,11 +45,10 @@ class Collect:
     max_rows: int | None = None
     npz: str | None = None
     workers: int = 1
+    take_over: Flag = False
 
     def execute_with(self, output: Output, more: Sequence[str]) -> int:
         """Collects what is missing, writes the store, exports it."""
-        from pipeline.assembly.commit import is_made_from, occupied, read_committed
-        from pipeline.assembly.plan import look_at
         from pipeline.collection import staging
         from pipeline.collection.scripted import check_scripted
         from pipeline.commands import execution
@@ -56,29 +58,71 @@ class Collect:
         check_scripted(domain)
         recipe = self._recipe(domain)
         check_workers(self.workers)
-        there = read_committed(self.out)
-        if there is None:
-            self._collect(output, recipe, more)
-            inputs: list[tuple[Split, Source]] = [
-                (split, staging.CollectedEpisodes(self.out, recipe, split))
-                for split in recipe.counts()
-            ]
-            plan = execution.plan_relabelled(
-                domain,
-                self.out,
-                look_at(inputs),
-                discounts=self.discounts,
-                versions=recipe.versions,
-            )
-            execution.write_store(output, plan, self.workers, more)
-            staging.finish(self.out)
-        elif not is_made_from(there, recipe.digest(), self.discounts):
-            raise occupied(self.out, there)
-        else:
-            say(output.results, f"{self.out}: already finished, nothing to do")
+        if not self._is_finished(output, recipe):
+            with staging.claim(self.out, recipe, take_over=self.take_over) as claimed:
+                # Finished since it was looked for, perhaps.
+                if not self._is_finished(output, recipe):
+                    self._write(output, domain, recipe, more, claimed)
         if self.npz is not None:
             execution.export_store(output, self.out, self.npz)
         return 0
+
+    def _is_finished(self, output: Output, recipe: "Recipe") -> bool:
+        """Whether the store is there; of an interrupted end the rest is done."""
+        from pipeline.assembly.commit import (
+            CLAIM,
+            check_whole,
+            is_made_from,
+            occupied,
+            read_committed,
+        )
+        from pipeline.collection import staging
+        from pipeline.store import claims
+
+        there = read_committed(self.out)
+        if there is None:
+            return False
+        if not is_made_from(there, recipe.digest(), self.discounts):
+            raise occupied(self.out, there)
+        check_whole(self.out, there)
+        staging.finish(self.out, recipe)
+        for name in (CLAIM, staging.CLAIM):
+            claims.clear(self.out, name)
+        say(output.results, f"{self.out}: already finished, nothing to do")
+        return True
+
+    def _write(
+        self,
+        output: Output,
+        domain: "Domain",
+        recipe: "Recipe",
+        more: Sequence[str],
+        claimed: "Claim",
+    ) -> None:
+        """Collects what is missing, then writes the store."""
+        from pipeline.assembly.plan import look_at
+        from pipeline.collection import staging
+        from pipeline.commands import execution
+
+        self._collect(output, recipe, more)
+        if not claimed.stands() and self._is_finished(output, recipe):
+            return
+        claimed.check()
+        inputs: list[tuple[Split, Source]] = [
+            (split, staging.CollectedEpisodes(self.out, recipe, split))
+            for split in recipe.counts()
+        ]
+        plan = execution.plan_relabelled(
+            domain,
+            self.out,
+            look_at(inputs),
+            discounts=self.discounts,
+            versions=recipe.versions,
+        )
+        execution.write_store(
+            output, plan, self.workers, more, take_over=self.take_over
+        )
+        staging.finish(self.out, recipe)
 
     def _recipe(self, domain: "Domain") -> "Recipe":
         from pipeline.assembly.plan import installed_versions

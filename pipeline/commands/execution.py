@@ -3,17 +3,20 @@
 Beam and the simulator are imported where they are needed: each takes seconds.
 """
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
-from pipeline.assembly.commit import claim, find_committed, release
+from pipeline.assembly.commit import CLAIM, claim, find_committed
 from pipeline.assembly.plan import DEFAULTS, Inputs, PlanOptions, StorePlan, plan_inputs
 from pipeline.domains.datasets import Domain
 from pipeline.inspection import export, progress, tables
 from pipeline.output import Output, say
-from pipeline.store.errors import DataFormatError
+from pipeline.store import claims
+from pipeline.store.claims import Claim
 from pipeline.store.reader import Store
 
+# What a command says that another one has taken the place of.
+ALREADY = "already finished, by another command that took over"
 # Starting worker processes takes as long as writing so many rows.
 _ROWS_WORTH_A_PROCESS = 1_000_000
 
@@ -59,7 +62,12 @@ def plan_relabelled(
 
 
 def write_store(
-    output: Output, plan: StorePlan, workers: int, beam_arguments: Sequence[str]
+    output: Output,
+    plan: StorePlan,
+    workers: int,
+    beam_arguments: Sequence[str],
+    *,
+    take_over: bool,
 ) -> None:
     """Writes a planned store, unless it is there.
 
@@ -68,26 +76,26 @@ def write_store(
         plan: The store.
         workers: Processes on this machine.
         beam_arguments: Beam's own.
+        take_over: Whether to go on in the place of a process that may still run.
     """
     from pipeline.beam import pipelines
 
     tables.print_plan(output.results, plan)
-    if find_committed(plan) is not None:
-        say(output.results, f"{plan.root}: already finished, nothing to do")
-        return
-    claim(plan)
-    try:
-        run_parts(
-            output,
-            plan,
-            workers,
-            beam_arguments,
-            lambda root, runs: pipelines.define_sharding(root, plan, runs=runs),
-        )
-    except DataFormatError:
-        # What cannot be written so may be written otherwise.
-        release(plan)
-        raise
+    if find_committed(plan) is None:
+        with claim(plan, take_over=take_over) as claimed:
+            # Finished since it was looked for, perhaps.
+            if find_committed(plan) is None:
+                run_parts(
+                    output,
+                    plan,
+                    workers,
+                    beam_arguments,
+                    claimed,
+                    functools.partial(pipelines.define_sharding, plan=plan),
+                )
+                return
+    claims.clear(plan.root, CLAIM)
+    say(output.results, f"{plan.root}: already finished, nothing to do")
 
 
 def run_parts(
@@ -95,7 +103,8 @@ def run_parts(
     plan: StorePlan,
     workers: int,
     beam_arguments: Sequence[str],
-    define: Callable[[Any, int], object],
+    claimed: Claim,
+    define: Callable[..., object],
 ) -> None:
     """Runs a pipeline that writes parts and commits them.
 
@@ -104,8 +113,9 @@ def run_parts(
         plan: The parts.
         workers: Processes on this machine.
         beam_arguments: Beam's own.
-        define: Puts the pipeline together, given its root and into how many runs to
-            group the parts.
+        claimed: The claim to write them under.
+        define: Puts the pipeline together, given its root, into how many ``runs`` to
+            group the parts, and as ``claimed`` the claim.
     """
     from pipeline.beam import runners
 
@@ -128,7 +138,10 @@ def run_parts(
     runs = useful if runners.is_local(options) else len(plan.parts)
     clock = progress.Rate(measure()[0])
     with progress.shown(output.progress, "write", plan.rows, measure):
-        runners.run(lambda root: define(root, runs), options)
+        runners.run(lambda root: define(root, runs=runs, claimed=claimed), options)
+    if not claimed.stands():
+        say(output.results, f"{plan.root}: {ALREADY}")
+        return
     numbers = {part.index for part in plan.parts}
     parts = [p for p in Store(plan.root).manifest.parts if p.index in numbers]
     dropped = sum(len(e) for part in parts for e in part.dropped.values())

@@ -1,13 +1,11 @@
 """``relabel``: more tasks or discounts for a store that is there."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pipeline.commands.arguments import (
-    StorePath,
-    check_workers,
-)
+from pipeline.commands.arguments import Flag, StorePath, check_workers
 from pipeline.output import Output, say
 from pipeline.store.errors import UsageError
 
@@ -24,18 +22,22 @@ class Relabel:
         discounts: Discounts to add.
         tasks: Numbers of the tasks to add.
         workers: Processes on this machine.
+        take_over: Go on in the place of another process that has begun to relabel
+            the store, which may still run.
     """
 
     store: StorePath
     discounts: tuple[float, ...] = ()
     tasks: tuple[int, ...] = ()
     workers: int = 1
+    take_over: Flag = False
 
     def execute_with(self, output: Output, more: Sequence[str]) -> int:
         """Writes the new labels, then moves the store over to them."""
         from pipeline.assembly import relabel
+        from pipeline.commands import execution
         from pipeline.inspection import progress
-        from pipeline.store import files, manifest
+        from pipeline.store import claims, files, manifest
         from pipeline.store.reader import Store
 
         value = Store(self.store).manifest
@@ -47,6 +49,7 @@ class Relabel:
             self.store, tasks=tasks, discounts=self.discounts
         )
         if plan is None:
+            claims.clear(self.store, relabel.CLAIM)
             say(output.results, f"{self.store}: holds all of it already")
             return 0
         from pipeline.beam import pipelines, runners
@@ -61,8 +64,13 @@ class Relabel:
 
         workers = min(self.workers, len(plan.parts))
         options = runners.make_options(workers, more)
-        with progress.shown(output.progress, "relabel", plan.rows, measure):
-            runners.run(lambda root: pipelines.define_relabelling(root, plan), options)
+        define = functools.partial(pipelines.define_relabelling, plan=plan)
+        with relabel.claim(plan, take_over=self.take_over) as claimed:
+            with progress.shown(output.progress, "relabel", plan.rows, measure):
+                runners.run(lambda root: define(root, claimed=claimed), options)
+            if not claimed.stands():
+                say(output.results, f"{self.store}: {execution.ALREADY}")
+                return 0
         say(
             output.results,
             f"{self.store}: now {len(plan.parts[0].tasks)} tasks, discounts "

@@ -35,6 +35,8 @@ class Shard:
         max_bad_share: Share of the episodes that may be skipped.
         on_bad_file: What to do with a file that is cut short or incomplete.
         workers: Processes on this machine.
+        take_over: Go on in the place of another process that has begun to write
+            here, which may still run.
         dry_run: Print the plan, with what looks wrong, and stop.
     """
 
@@ -51,6 +53,7 @@ class Shard:
     max_bad_share: float = 0.01
     on_bad_file: OnBadFile = "refuse"
     workers: int = 1
+    take_over: Flag = False
     dry_run: Flag = False
 
     def execute_with(self, output: Output, more: Sequence[str]) -> int:
@@ -66,7 +69,9 @@ class Shard:
             tables.print_plan(output.results, plan)
             _print_beam(output, more, self.workers)
         else:
-            execution.write_store(output, plan, self.workers, more)
+            execution.write_store(
+                output, plan, self.workers, more, take_over=self.take_over
+            )
         return 0
 
     def _plan(self) -> "StorePlan":

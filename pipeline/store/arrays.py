@@ -111,6 +111,18 @@ def finish(root: str, path: str, field: FieldSpec, *, rows: int, tasks: int) -> 
     files.write(root, f"{path}/{_METADATA}", described.result().value)
 
 
+def object_names(field: FieldSpec, *, rows: int, tasks: int) -> list[str]:
+    """Names of the objects that an array consists of, within its folder.
+
+    Example:
+        >>> object_names(FieldSpec("float32", (28,)), rows=200_000, tasks=0)
+        ['zarr.json', 'c/0/0', 'c/1/0']
+    """
+    trailing = "/0" * (len(array_shape(field, rows=rows, tasks=tasks)) - 1)
+    shards = -(-rows // shard_rows(field))
+    return [_METADATA, *(f"c/{shard}{trailing}" for shard in range(shards))]
+
+
 def open_array(
     root: str, path: str, *, context: ts.Context | None = None
 ) -> ts.TensorStore:

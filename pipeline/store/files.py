@@ -152,6 +152,34 @@ def commit(root: str, name: str, data: bytes, *, replacing: Content) -> None:
     Raises:
         DataFormatError: If somebody else has written it meanwhile.
     """
+    if _replace(root, name, data, replacing):
+        return
+    if read(root, name).data == data:
+        return  # A retry of a commit that did go through, or an equal twin.
+    raise DataFormatError(
+        f"{os.path.join(root, name)}: another run has committed this file meanwhile; "
+        "nothing was overwritten. Look at what it wrote, or choose another folder"
+    )
+
+
+def delete(root: str, name: str, *, replacing: Content | None = None) -> None:
+    """Deletes one small file; one that does not exist is no error.
+
+    Args:
+        root: Local path or ``gs://bucket/path``.
+        name: File within it.
+        replacing: What ``read`` returned, to leave alone what somebody else has
+            written meanwhile.
+    """
+    if replacing is not None:
+        _replace(root, name, None, replacing)
+        return
+    with _holding(root, name) as folder:
+        folder.write(name, None).result()
+
+
+def _replace(root: str, name: str, data: bytes | None, replacing: Content) -> bool:
+    """Writes or deletes a file if it is what it was; tells whether it was."""
     spec = kvstore_spec(root)
     if spec["driver"] == "file":
         # What was read is compared and replaced under a lock of the system's.
@@ -167,20 +195,7 @@ def commit(root: str, name: str, data: bytes, *, replacing: Content) -> None:
                 f"{where}: another process has held this file for "
                 f"{_COMMIT_TIMEOUT_S:g} s; end that process, then repeat the command"
             ) from None
-    if written.generation:
-        return
-    if read(root, name).data == data:
-        return  # A retry of a commit that did go through, or an equal twin.
-    raise DataFormatError(
-        f"{os.path.join(root, name)}: another run has committed this file meanwhile; "
-        "nothing was overwritten. Look at what it wrote, or choose another folder"
-    )
-
-
-def delete(root: str, name: str) -> None:
-    """Deletes one small file; one that does not exist is no error."""
-    with _holding(root, name) as folder:
-        folder.write(name, None).result()
+    return bool(written.generation)
 
 
 def list_names(root: str, path: str = "") -> list[str]:
@@ -198,6 +213,22 @@ def list_names(root: str, path: str = "") -> list[str]:
     return sorted(name.decode() for name in listed)
 
 
+def walk_names(root: str, path: str = "") -> Iterable[str]:
+    """Goes through every file below a folder, with what TensorStore left behind.
+
+    Args:
+        root: Local path or ``gs://bucket/path``; it need not exist.
+        path: Folder within it.
+
+    Returns:
+        Names relative to that folder, with forward slashes.
+    """
+    if is_remote(root):
+        return list_names(root, path)
+    # TensorStore's own listing leaves out what a killed writer did not finish.
+    return _walk(kvstore_spec(root, path)["path"])
+
+
 def find_foreign(root: str, is_ours: Callable[[str], bool]) -> str | None:
     """Looks for a file that is not ours in a folder.
 
@@ -208,12 +239,7 @@ def find_foreign(root: str, is_ours: Callable[[str], bool]) -> str | None:
     Returns:
         The name of one that is not; None if there is none.
     """
-    if is_remote(root):
-        names: Iterable[str] = list_names(root)
-    else:
-        # TensorStore's own listing leaves out what it left behind itself.
-        names = _walk(kvstore_spec(root)["path"])
-    return next((name for name in names if not is_ours(name)), None)
+    return next((name for name in walk_names(root) if not is_ours(name)), None)
 
 
 def delete_where(root: str, path: str, is_ours: Callable[[str], bool]) -> None:

@@ -11,6 +11,7 @@ from pipeline.store.errors import DataFormatError
 _MARKS = {
     "dataset.json": b'"format_version"',
     "shard.json": b"sha256:",
+    "collect.json": b"sha256:",
     "staging/recipe.json": b'"val_episodes"',
 }
 

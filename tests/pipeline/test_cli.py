@@ -13,6 +13,7 @@ import pytest
 import pipeline
 from pipeline.beam import runners
 from pipeline.cli import main
+from pipeline.store import claims
 
 LENGTHS = (5, 5, 7, 4, 1, 6)
 ROOT = Path(pipeline.__file__).parents[1]
@@ -158,6 +159,39 @@ def test_sharding_again_finds_it_finished(make_npz, tmp_path, capsys, read_tree)
     assert shard(path, tmp_path, "--discounts", 0.5) == 2
     assert_one_line(capsys, "already holds a finished store", "choose another folder")
     assert read_tree(tmp_path / "store") == before
+
+
+def test_a_twin_is_refused_until_it_is_told_to_take_over(make_npz, tmp_path, capsys):
+    path, out = make_npz(LENGTHS), tmp_path / "store"
+    with claims.held(str(out), "shard.json", ["sha256:0"], what="store") as claim:
+        assert shard(path, tmp_path) == 2
+        assert_one_line(capsys, f"process {os.getpid()} on", "add --take-over")
+        assert claim.stands()
+        assert shard(path, tmp_path, "--take-over") == 0
+        assert not claim.stands()
+    assert not (out / "shard.json").exists()
+    (lost,) = out.rglob("qvel/zarr.json")
+    lost.unlink()
+    assert shard(path, tmp_path) == 2
+    assert_one_line(capsys, "says that this store is finished", "qvel/zarr.json is")
+
+
+@pytest.mark.parametrize("error", [OSError("disk full"), ValueError("a bug")])
+def test_a_failure_leaves_no_claim(make_npz, tmp_path, monkeypatch, error):
+    seen = []
+
+    def fail(*_):
+        seen.extend(path.name for path in (tmp_path / "store").iterdir())
+        raise error
+
+    monkeypatch.setattr(runners, "run", fail)
+    if isinstance(error, OSError):
+        assert shard(make_npz(LENGTHS), tmp_path) == 1
+    else:
+        with pytest.raises(ValueError, match="a bug"):
+            shard(make_npz(LENGTHS), tmp_path)
+    assert seen == ["shard.json"]
+    assert list((tmp_path / "store").iterdir()) == []
 
 
 def test_a_folder_of_others_is_refused_before_the_input_is_read(

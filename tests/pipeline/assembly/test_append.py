@@ -30,9 +30,9 @@ def planned(root, *paths, split="train"):
 
 
 def add(asked):
-    claim(asked)
-    parts = [write_part(part) for part in asked.added.parts]
-    return commit_append(asked, parts)
+    with claim(asked) as claimed:
+        parts = [write_part(part) for part in asked.added.parts]
+        return commit_append(asked, parts, claimed)
 
 
 def test_new_parts_follow_the_old_ones(plan, make_npz, make_rows, read_tree):
@@ -74,13 +74,13 @@ def test_interrupted_and_repeated_it_gives_the_same_bytes(
 ):
     more = make_npz((6, 9, 9), name="more.npz", seed=5)
     asked = planned(plan.root, more)
-    claim(asked)
-    write_part(asked.added.parts[1])
-    assert len(Store(plan.root).manifest.parts) == 2  # readers see nothing of it
-    # Whoever adds something else now would write into these parts.
-    other = planned(plan.root, make_npz((4,), name="other.npz", seed=6))
-    with pytest.raises(DataFormatError, match="another append has begun"):
-        claim(other)
+    with claim(asked):
+        write_part(asked.added.parts[1])
+        assert len(Store(plan.root).manifest.parts) == 2  # readers see nothing of it
+        other = planned(plan.root, make_npz((4,), name="other.npz", seed=6))
+        begun = "another append has been begun here and not finished, by process"
+        with pytest.raises(DataFormatError, match=begun), claim(other):
+            pass
     add(planned(plan.root, more))
     clean = make_plan(make_npz(LENGTHS), out="clean")
     commit_store(clean, [write_part(part) for part in clean.parts])
@@ -90,7 +90,7 @@ def test_interrupted_and_repeated_it_gives_the_same_bytes(
 
 def test_a_claim_that_outlived_its_append_hinders_nobody(plan, make_npz, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(files, "delete", lambda root, name: None)
+        patch.setattr(files, "delete", lambda *args, **options: None)
         add(planned(plan.root, make_npz((6,), name="more.npz", seed=5)))
     assert os.path.exists(f"{plan.root}/append.json")
     add(planned(plan.root, make_npz((4,), name="other.npz", seed=6)))

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from pipeline.assembly.commit import claim, commit_store, find_committed
@@ -47,6 +49,63 @@ def test_a_missing_part_is_not_committed(make_npz, make_plan):
         Store(plan.root)
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["observations/c/0/0", "returns/0.9/zarr.json", "part.json", "episode_starts/c/0"],
+)
+def test_a_store_is_believed_only_if_its_parts_are_there(make_npz, make_plan, name):
+    plan = make_plan(make_npz(LENGTHS))
+    made = write(plan)
+    assert find_committed(plan) == made
+    lost = f"{made.parts[1].folder}/{name}"
+    Path(plan.root, lost).unlink()
+    with pytest.raises(DataFormatError, match=f"is finished, and {lost} is missing"):
+        find_committed(plan)
+
+
+def test_who_was_taken_over_from_commits_nothing(make_npz, make_plan, read_tree):
+    plan = make_plan(make_npz(LENGTHS))
+    with claim(plan) as first:
+        parts = [write_part(part) for part in plan.parts]
+        with claim(plan, take_over=True) as second:
+            before = read_tree(plan.root)
+            with pytest.raises(DataFormatError, match="has taken over"):
+                commit_store(plan, parts, first)
+            assert read_tree(plan.root) == before
+            made = commit_store(plan, parts, second)
+        # What is there by now is what it was about to commit.
+        assert commit_store(plan, parts, first) == made
+
+
+def test_parts_are_looked_at_again_before_they_are_deleted(
+    make_npz, make_plan, read_tree, monkeypatch
+):
+    """One that is stopped before its deletions deletes nothing of who came after."""
+    path = make_npz(LENGTHS)
+    mine, theirs = make_plan(path), make_plan(path, part_rows=6)
+    assert mine.root == theirs.root
+    walk, trees = files.walk_names, []
+
+    def stop(root, folder):
+        names = list(walk(root, folder))
+        if not trees:
+            trees.append(None)
+            with claim(theirs, take_over=True) as taken:
+                parts = [write_part(part) for part in theirs.parts]
+                commit_store(theirs, parts, taken)
+            trees.append(read_tree(root))
+        return names
+
+    write_part(theirs.parts[0])  # Of an attempt of before: to be deleted as a stray.
+    with claim(mine) as claimed:
+        parts = [write_part(part) for part in mine.parts]
+        monkeypatch.setattr(files, "walk_names", stop)
+        with pytest.raises(DataFormatError, match="has taken over"):
+            commit_store(mine, parts, claimed)
+    assert read_tree(mine.root) == trees[1]
+    Store(mine.root)
+
+
 def test_nothing_of_others_is_deleted(make_npz, make_plan, read_tree):
     path = make_npz(LENGTHS)
     plan = make_plan(path)
@@ -59,9 +118,9 @@ def test_nothing_of_others_is_deleted(make_npz, make_plan, read_tree):
         f"{folder}/observations/notes.txt",
         "staging/a.npz",
     )
-    claim(plan)
-    for part in make_plan(path, part_rows=4).parts:  # Of which some become strays.
-        write_part(part)
+    with claim(plan):
+        for part in make_plan(path, part_rows=4).parts:  # They become strays.
+            write_part(part)
     for name in names:
         files.write(plan.root, name, b"mine")
     before = read_tree(plan.root)

@@ -61,7 +61,7 @@ def test_staging_again_rewrites_the_same_bytes(tmp_path, make_rows, read_tree):
     root = str(tmp_path)
     stage_all(root, make_rows)
     before = read_tree(root)
-    staging.finish(root)
+    staging.finish(root, RECIPE)
     stage_all(root, make_rows)
     assert read_tree(root) == before
 
@@ -110,9 +110,27 @@ def test_missing_and_damaged_episodes_are_named(tmp_path, make_rows):
         list(source.read(ranges))
 
 
+def test_whoever_still_collects_what_is_finished_stages_nothing(tmp_path, make_rows):
+    plans = staging.start(str(tmp_path), RECIPE)
+    staging.stage(plans[0], make_rows((6,)))
+    staging.finish(str(tmp_path), RECIPE)
+    with pytest.raises(DataFormatError, match="another command has finished this"):
+        staging.stage(plans[1], make_rows((6,)))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_finishing_leaves_what_another_collection_has_staged(
+    tmp_path, make_rows, read_tree
+):
+    stage_all(str(tmp_path), make_rows)
+    before = read_tree(tmp_path)
+    staging.finish(str(tmp_path), dataclasses.replace(RECIPE, seed=4))
+    assert read_tree(tmp_path) == before
+
+
 def test_finishing_leaves_no_folder(tmp_path, make_rows):
     stage_all(str(tmp_path), make_rows)
-    staging.finish(str(tmp_path))
+    staging.finish(str(tmp_path), RECIPE)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -125,7 +143,7 @@ def test_finishing_and_starting_leave_files_of_others(tmp_path, make_rows, read_
     assert staging.start(root, RECIPE) == []
     before = read_tree(root)
     assert len(before) == 7 + 3
-    staging.finish(root)
+    staging.finish(root, RECIPE)
     mine = {name: data for name, data in before.items() if data == b"mine"}
     assert read_tree(root) == mine
 

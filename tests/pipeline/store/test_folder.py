@@ -29,10 +29,10 @@ def test_what_we_began_may_be_gone_on_with(make_npz, make_plan):
     with pytest.raises(DataFormatError, match=r"holds notes\.txt"):
         claim(plan)
     files.delete(plan.root, "notes.txt")
-    claim(plan)
-    files.write(plan.root, "notes.txt", b"mine")
-    check_folder(plan.root)
-    commit_store(plan, [write_part(part) for part in plan.parts])
+    with claim(plan) as claimed:
+        files.write(plan.root, "notes.txt", b"mine")
+        check_folder(plan.root)
+        commit_store(plan, [write_part(part) for part in plan.parts], claimed)
     check_folder(plan.root)
     assert files.read(plan.root, "notes.txt").data == b"mine"
 

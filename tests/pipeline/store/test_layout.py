@@ -7,10 +7,10 @@ from pipeline.store import layout
 
 def test_every_file_of_a_store_is_ours(make_npz, make_plan, read_tree):
     plan = make_plan(make_npz())
-    claim(plan)
-    for part in plan.parts:
-        write_part(part)
-    names = {*read_tree(plan.root), "dataset.json", "append.json"}
+    with claim(plan):
+        for part in plan.parts:
+            write_part(part)
+        names = {*read_tree(plan.root), "dataset.json", "append.json", "relabel.json"}
     assert {"shard.json", f"{plan.parts[0].folder}/part.json"} < names
     assert {name for name in names if not layout.is_store_file(name)} == set()
     assert all(layout.is_store_file(f"{name}.__lock") for name in names)

@@ -1,0 +1,213 @@
+"""Two commands at once for one store: the second takes over from one that is stopped.
+
+The first is stopped at a random moment, goes on when the second has ended, and is let
+end or killed. Whatever it was doing, the store is that of one command alone.
+"""
+
+import shutil
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.inspection.verify import verify_store
+from pipeline.store import layout
+from pipeline.store.reader import Store
+from tests.twins import Run
+
+Arguments = list[object]
+
+
+def write_npz(path: Path, lengths: Sequence[int], seed: int) -> Path:
+    """Data with rewards of their own: nobody needs a simulator for them."""
+    random = np.random.default_rng(seed)
+    rows = sum(lengths)
+    ends = np.zeros(rows, np.bool_)
+    ends[np.cumsum(lengths) - 1] = True
+    np.savez(
+        path,
+        observations=random.normal(size=(rows, 3)).astype(np.float32),
+        actions=random.uniform(-1, 1, (rows, 2)).astype(np.float32),
+        rewards=random.normal(size=rows).astype(np.float32),
+        masks=np.ones(rows, np.float32),
+        terminals=ends,
+    )
+    return path
+
+
+def read_tree(root: Path) -> dict[str, bytes]:
+    """Every file but those that a killed process had not yet renamed to a store's."""
+    tree = {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    }
+    return {n: data for n, data in tree.items() if not layout.is_unfinished_file(n)}
+
+
+def run(arguments: Arguments, log: Path) -> tuple[int, str]:
+    return Run(arguments, log).wait()
+
+
+def drill(
+    folder: Path,
+    base: Path | None,
+    make: Callable[[Path], Arguments],
+    claim: str,
+    *,
+    moments: int,
+    already: str,
+    seed: int,
+) -> None:
+    """Stops a command at so many moments, and looks at what comes of its store.
+
+    Args:
+        folder: An empty folder.
+        base: The store to begin with, if there is one.
+        make: The command, given the store.
+        claim: Name of its claim.
+        moments: How often.
+        already: What the command says where all is done.
+        seed: Of the moments.
+    """
+
+    def begin(name: str) -> Path:
+        out = folder / name
+        if base is not None:
+            shutil.copytree(base, out)
+        return out
+
+    alone = begin("alone")
+    first = Run(make(alone), folder / "alone.log")
+    first.wait_for(alone / claim)
+    began = time.monotonic()
+    assert first.wait()[0] == 0
+    takes_s = time.monotonic() - began
+    expected = read_tree(alone)
+    assert claim not in expected
+    assert verify_store(Store(str(alone)), deep=True) == []
+
+    random = np.random.default_rng(seed)
+    stopped = lost = 0
+    for moment in range(moments):
+        out = begin(f"{moment}")
+        first = Run(make(out), folder / f"{moment}-first.log")
+        still = first.stop_after(out / claim, random.uniform(0, takes_s))
+        code, said = run([*make(out), "--take-over"], folder / f"{moment}-second.log")
+        assert code == 0, said
+        assert verify_store(Store(str(out)), deep=True) == []
+        first.signal(signal.SIGCONT)
+        killed = still and moment % 2 == 1
+        if killed:
+            time.sleep(random.uniform(0, 0.1))
+            first.signal(signal.SIGKILL)
+        code, said = first.wait()
+        stopped += still
+        if still and not killed:
+            lost += 1
+            lines = [line for line in said.splitlines() if line]
+            if code:
+                assert code in (1, 2), said
+                assert lines[-1].startswith("error: "), said
+                assert "Traceback" not in said
+            else:
+                assert already in lines[-1] or "finished" in lines[-1], said
+        code, said = run(make(out), folder / f"{moment}-again.log")
+        assert code == 0, said
+        assert already in said, said
+        assert verify_store(Store(str(out)), deep=True) == []
+        found = read_tree(out)
+        assert found.keys() == expected.keys(), found.keys() ^ expected.keys()
+        assert found == expected
+        shutil.rmtree(out)
+    assert stopped >= moments / 2
+    assert lost > 0
+
+
+def shard(data: Path, out: Path) -> Arguments:
+    return [
+        *("shard", data, "--dataset", "mine", "--out", out),
+        *("--part-rows", 60, "--discounts", 0.9, 0.99),
+    ]
+
+
+def test_of_two_that_shard_neither_harms_the_store(tmp_path: Path) -> None:
+    data = write_npz(tmp_path / "mine.npz", [20] * 12, seed=0)
+    drill(
+        tmp_path,
+        None,
+        lambda out: shard(data, out),
+        "shard.json",
+        moments=2,
+        already="already finished",
+        seed=1,
+    )
+
+
+@pytest.mark.slow
+def test_twenty_moments_of_two_that_shard(tmp_path: Path) -> None:
+    data = write_npz(tmp_path / "mine.npz", [20] * 30, seed=0)
+    drill(
+        tmp_path,
+        None,
+        lambda out: shard(data, out),
+        "shard.json",
+        moments=20,
+        already="already finished",
+        seed=2,
+    )
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    """A store of 200 rows in four parts."""
+    data = write_npz(tmp_path / "mine.npz", [20] * 10, seed=0)
+    code, said = run(shard(data, tmp_path / "base"), tmp_path / "base.log")
+    assert code == 0, said
+    return tmp_path / "base"
+
+
+@pytest.mark.slow
+def test_twenty_moments_of_two_that_append(base: Path, tmp_path: Path) -> None:
+    more = write_npz(tmp_path / "more.npz", [20] * 30, seed=1)
+    drill(
+        tmp_path,
+        base,
+        lambda out: ["append", out, more, "--part-rows", 60],
+        "append.json",
+        moments=20,
+        already="holds all of it already",
+        seed=3,
+    )
+
+
+@pytest.mark.slow
+def test_twenty_moments_of_two_that_relabel(base: Path, tmp_path: Path) -> None:
+    drill(
+        tmp_path,
+        base,
+        lambda out: ["relabel", out, "--discounts", 0.5, 0.7, 0.8],
+        "relabel.json",
+        moments=20,
+        already="holds all of it already",
+        seed=4,
+    )
+
+
+@pytest.mark.slow
+def test_twenty_moments_of_two_that_collect(tmp_path: Path) -> None:
+    drill(
+        tmp_path,
+        None,
+        lambda out: [
+            *("collect", "pointmaze-medium-v0", "--dataset-type", "navigate"),
+            *("--episodes", 30, "--max-rows", 21, "--out", out),
+        ],
+        "collect.json",
+        moments=20,
+        already="already finished",
+        seed=5,
+    )

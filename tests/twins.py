@@ -1,0 +1,82 @@
+"""Two commands at once for one store: the first stopped at some moment, and its end.
+
+Both are forked from a process that has imported all they need, as imports take seconds
+and the work that matters here fractions of one.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+_TIMEOUT_S = 120.0
+
+_processes = multiprocessing.get_context("forkserver")
+_processes.set_forkserver_preload(
+    [
+        *("pipeline.cli", "pipeline.beam.pipelines", "pipeline.beam.runners"),
+        *("pipeline.commands.execution", "pipeline.sources.detection"),
+        *("pipeline.collection.scripted", "pipeline.domains.goals", "tests.twins"),
+    ]
+)
+
+
+def _execute(arguments: list[str], log: str) -> None:
+    """Runs a command of the pipeline, as a process of its own would."""
+    from pipeline.cli import main
+
+    said = os.open(log, os.O_WRONLY | os.O_CREAT)
+    for stream in (1, 2):
+        os.dup2(said, stream)
+    code = main(arguments)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+class Run:
+    """A command that is running.
+
+    Args:
+        arguments: Of ``python -m pipeline``.
+        log: Where to write what it says.
+    """
+
+    def __init__(self, arguments: Sequence[object], log: Path) -> None:
+        self._log = log
+        words = list(map(str, arguments))
+        self._process: BaseProcess = _processes.Process(
+            target=_execute, args=(words, str(log))
+        )
+        self._process.start()
+
+    def wait(self) -> tuple[int, str]:
+        """Its exit code, and all that it has said."""
+        self._process.join(_TIMEOUT_S)
+        code = self._process.exitcode
+        if code is None:
+            self.signal(signal.SIGKILL)
+            raise TimeoutError(f"still running: {self._log.read_text()}")
+        return code, self._log.read_text()
+
+    def signal(self, number: int) -> None:
+        """Sends a signal, if it has not ended."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._process.pid or 0, number)
+
+    def wait_for(self, path: Path) -> None:
+        """Waits until a file is there, or the command has ended."""
+        while not path.exists() and self._process.is_alive():
+            time.sleep(0.0005)
+
+    def stop_after(self, path: Path, seconds: float) -> bool:
+        """Stops it so long after a file is there; tells whether it still ran."""
+        self.wait_for(path)
+        time.sleep(seconds)
+        self.signal(signal.SIGSTOP)
+        return self._process.is_alive()
