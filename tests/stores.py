@@ -108,6 +108,7 @@ def version_1() -> Iterator[None]:
         plain = dataclasses.asdict(value)
         for part in plain.get("parts", [plain]):
             assert part.pop("key") == ""
+        assert plain.pop("action_scale", None) is None
         return json.dumps(plain, indent=1, sort_keys=True) + "\n"
 
     with pytest.MonkeyPatch.context() as patch:
@@ -136,7 +137,9 @@ def write_store(
                 arrays["rewards"], arrays["masks"], counts, discount=discount
             )
         inputs = {name: arrays[name] for name in ("observations", "actions")}
-        fields = schema.input_fields(inputs) | schema.task_fields(discounts)
+        fields = schema.input_fields(inputs, where="made-up") | schema.task_fields(
+            discounts
+        )
         tasks = arrays["rewards"].shape[1]
         folder = manifest.part_folder(index)
         writer = PartWriter(

@@ -11,7 +11,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from pipeline.assembly.commit import check_dropped, check_whole, clear_parts
-from pipeline.assembly.plan import Inputs, PlanOptions, StorePlan, plan_inputs
+from pipeline.assembly.plan import (
+    Inputs,
+    PlanOptions,
+    StorePlan,
+    both_splits,
+    plan_inputs,
+)
 from pipeline.store import claims, files, manifest
 from pipeline.store.claims import Claim
 from pipeline.store.errors import DataFormatError
@@ -54,6 +60,10 @@ def plan_append(root: str, inputs: Inputs, options: PlanOptions) -> AppendPlan |
     there = files.read(root, manifest.DATASET_MANIFEST)
     value = Store(root).manifest
     held = {(part.split, part.origin.digest) for part in value.parts}
+    for split, _, facts in inputs.found:
+        other = "val" if split == "train" else "train"
+        if (other, facts.digest) in held:
+            raise both_splits(facts.name, f"the store's {other} split")
     found = tuple(
         (split, source, facts)
         for split, source, facts in inputs.found
@@ -70,6 +80,7 @@ def plan_append(root: str, inputs: Inputs, options: PlanOptions) -> AppendPlan |
         tasks=value.tasks,
         discounts=value.discounts,
         options=options,
+        action_scale=value.action_scale,
         versions=value.versions,
         first_part=len(value.parts),
         keyed=value.format_version > 1,

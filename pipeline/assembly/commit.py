@@ -140,6 +140,7 @@ def commit_store(
         statistics=merge_statistics(found),
         versions=plan.versions,
         skipped=plan.skipped,
+        action_scale=plan.parts[0].action_scale,
     )
     # Read before it is looked at: whoever commits in between must not be replaced.
     there = files.read(plan.root, manifest.DATASET_MANIFEST)

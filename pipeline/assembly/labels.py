@@ -42,7 +42,7 @@ def label_tasks(tasks: Sequence[Task], rows: Mapping[str, Array]) -> dict[str, A
                 f"hold {', '.join(sorted(rows))}; add {name}, one value per row"
             )
     return {
-        schema.REWARDS: rows[schema.REWARDS].astype(np.float32)[:, None],
+        schema.REWARDS: rows[schema.REWARDS].astype(np.float32, copy=False)[:, None],
         schema.MASKS: (rows[schema.MASKS] != 0).astype(np.uint8)[:, None],
     }
 

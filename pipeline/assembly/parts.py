@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.assembly.actions import ActionRange
 from pipeline.assembly.labels import label_episodes
 from pipeline.assembly.plan import PartPlan
-from pipeline.sources.base import Block
+from pipeline.sources.base import Block, Rows
 from pipeline.store import files, layout, schema
 from pipeline.store.errors import BadEpisodeError, DataFormatError
 from pipeline.store.manifest import PartManifest
@@ -22,6 +23,8 @@ from pipeline.store.reader import read_part
 from pipeline.store.writer import PartWriter
 
 Array = npt.NDArray[Any]
+Int64 = npt.NDArray[np.int64]
+Columns = dict[str, Array]
 
 
 def write_parts(plans: Sequence[PartPlan]) -> Iterator[PartManifest]:
@@ -78,17 +81,10 @@ def _write(plan: PartPlan, blocks: Iterator[Block]) -> PartManifest:
     )
     summary = Summary()
     for read in blocks:
-        block = read
-        if plan.on_bad_episode == "refuse":
-            check_block(plan, block)
-        else:
-            block = _without_bad(block, bad)
+        block = read if plan.on_bad_episode == "refuse" else _good(plan, read, bad)
         if not len(block.lengths):
             continue
-        columns = {
-            **block.rows,
-            **label_episodes(plan.tasks, plan.discounts, block.rows, block.lengths),
-        }
+        columns = make_columns(plan, block)
         part.append(columns)
         summary.add(columns)
         lengths.append(block.lengths)
@@ -115,36 +111,79 @@ def _write(plan: PartPlan, blocks: Iterator[Block]) -> PartManifest:
     return result
 
 
-def _without_bad(block: Block, bad: dict[str, list[int]]) -> Block:
+def make_columns(plan: PartPlan, block: Block) -> Columns:
+    """Makes every per-row array of a block, as it is stored, and checks it.
+
+    Args:
+        plan: The part.
+        block: Whole episodes, as their source has them.
+
+    Returns:
+        ``[n, ...]`` for each field of the part.
+
+    Raises:
+        BadEpisodeError: Naming file, episode, row and value of the first bad one.
+    """
+    try:
+        return _checked(plan, block.rows, block.lengths, where=plan.origin.name)
+    except BadEpisodeError:
+        for episode, rows in block.split():
+            where = f"{plan.origin.name}, episode {episode}"
+            try:
+                _checked(plan, rows, _length_of(rows), where=where)
+            except BadEpisodeError as error:
+                if error.reason == schema.OUTSIDE:
+                    raise _with_range(plan, error) from error
+                raise
+        raise
+
+
+def _good(plan: PartPlan, block: Block, bad: dict[str, list[int]]) -> Block:
     """The block without its bad episodes, which are noted by reason."""
     try:
-        schema.check_episode(block.rows, where="")
+        _checked(plan, block.rows, block.lengths, where="")
         return block
     except BadEpisodeError:
         dropped = []
         for episode, rows in block.split():
             try:
-                schema.check_episode(rows, where="")
+                _checked(plan, rows, _length_of(rows), where="")
             except BadEpisodeError as error:
                 bad.setdefault(error.reason, []).append(episode)
                 dropped.append(episode)
         return block.without(dropped)
 
 
-def check_block(plan: PartPlan, block: Block) -> None:
-    """Refuses a block that holds a bad episode.
+def _checked(plan: PartPlan, rows: Rows, lengths: Int64, *, where: str) -> Columns:
+    stored = schema.cast_rows(rows, plan.action_scale)
+    schema.check_rows(stored, where=where, given=rows)
+    labels = label_episodes(plan.tasks, plan.discounts, stored, lengths)
+    schema.check_rows(labels, where=where)
+    return {**stored, **labels}
 
-    Args:
-        plan: The part, for the error.
-        block: Whole episodes.
 
-    Raises:
-        BadEpisodeError: Naming file, episode, row and value.
-    """
-    try:
-        schema.check_episode(block.rows, where=plan.origin.name)
-    except BadEpisodeError:
-        for episode, rows in block.split():
-            where = f"{plan.origin.name}, episode {episode}"
-            schema.check_episode(rows, where=where)
-        raise
+def _length_of(rows: Rows) -> Int64:
+    return np.array([max(map(len, rows.values()))], np.int64)
+
+
+def _with_range(plan: PartPlan, error: BadEpisodeError) -> BadEpisodeError:
+    """The error of an action outside its bounds, with what the whole file holds."""
+    found = ActionRange.of(plan.source, plan.source.describe(), plan.action_scale)
+    scale = plan.action_scale
+    bounds = "[-1, 1]" if scale is None else f"{list(scale.low)} to {list(scale.high)}"
+    share = f"{found.outside / found.rows:.2%} of the file's {found.rows:,} rows"
+    return BadEpisodeError(
+        f"{error}, {bounds}, as are those of {share}; its actions reach from "
+        f"{found.low.min():g} to {found.high.max():g}. {_ADVICE[scale is None]}",
+        reason=error.reason,
+    )
+
+
+# By whether the store's actions are in [-1, 1] as they are.
+_ADVICE = {
+    True: "Store them scaled with --action-bounds data (or LOW HIGH, those of the "
+    "environment), which acting undoes; or leave such episodes out with "
+    "--on-bad-episode skip",
+    False: "The bounds are those the store was made with; leave such episodes out with "
+    "--on-bad-episode skip, or write another store with wider --action-bounds",
+}

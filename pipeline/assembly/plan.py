@@ -21,6 +21,7 @@ from pipeline.sources.base import Facts, Source
 from pipeline.sources.episodes import EpisodeRange, cut, single_rows
 from pipeline.sources.options import PART_ROWS, OnBadEpisode, OnBadFile
 from pipeline.store import arrays, schema
+from pipeline.store.action_scale import ActionScale
 from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.manifest import (
     FORMAT_VERSION,
@@ -82,6 +83,8 @@ class PartPlan:
             leaves it out.
         keyed: Whether the part's folder is named after what it holds; those of a store
             of version 1 are not.
+        action_scale: Bounds that are stored as -1 and 1; None to store actions as
+            they are, in [-1, 1].
     """
 
     root: str
@@ -95,11 +98,11 @@ class PartPlan:
     discounts: tuple[float, ...]
     on_bad_episode: OnBadEpisode = "refuse"
     keyed: bool = True
+    action_scale: ActionScale | None = None
 
     def blocks(self) -> list[EpisodeRange]:
         """The pieces to read it in: whole episodes, one block in memory at a time."""
-        row_bytes = sum(_row_bytes(field, 0) for field in self.fields.values())
-        return cut(self.episodes, max(1, min(BLOCK_ROWS, BLOCK_BYTES // row_bytes)))
+        return cut_blocks(self.episodes, self.fields)
 
     def stored_fields(self) -> dict[str, FieldSpec]:
         """Every array the part will have."""
@@ -129,6 +132,8 @@ class PartPlan:
             "discounts": self.discounts,
             "on_bad_episode": self.on_bad_episode,
         }
+        if self.action_scale is not None:
+            asked["action_scale"] = dataclasses.asdict(self.action_scale)
         text = json.dumps(asked, sort_keys=True)
         return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
@@ -171,7 +176,9 @@ class StorePlan:
         """
         sources = [
             tuple(parts)
-            for _, parts in itertools.groupby(self.parts, lambda part: part.source)
+            for _, parts in itertools.groupby(
+                self.parts, lambda part: (part.split, part.source)
+            )
         ]
         runs = []
         for parts in sources:
@@ -273,6 +280,7 @@ def plan_inputs(
     tasks: Sequence[Task],
     discounts: Sequence[float],
     options: PlanOptions = DEFAULTS,
+    action_scale: ActionScale | None = None,
     versions: Mapping[str, str] | None = None,
     first_part: int = 0,
     keyed: bool = True,
@@ -287,6 +295,7 @@ def plan_inputs(
         tasks: Tasks to relabel for.
         discounts: Each in (0, 1].
         options: How to cut it, and what may be wrong with the inputs.
+        action_scale: Bounds of the actions, to store them scaled.
         versions: For the manifest; what is installed here by default.
         first_part: Number of the first part: those before are there.
         keyed: As of the parts' plans.
@@ -296,15 +305,17 @@ def plan_inputs(
 
     Raises:
         UsageError: If an argument is out of range.
-        DataFormatError: If an input lacks the physics state that the tasks need, or
-            inputs disagree.
+        DataFormatError: If an input lacks the physics state that the tasks need,
+            inputs disagree, or one is of both splits.
     """
     for discount in discounts:
         if not 0.0 < discount <= 1.0:
             raise UsageError(f"expected discounts in (0, 1], got {discount}")
     parts: list[PartPlan] = []
+    repeated = _find_repeated(inputs)
     for split, source, facts in inputs.found:
         _check_fields(facts, tasks, parts)
+        _check_scale(facts, action_scale)
         for episodes in cut(facts.episodes, options.part_rows):
             origin = Origin(
                 source=facts.source,
@@ -325,6 +336,7 @@ def plan_inputs(
                     discounts=tuple(sorted(set(discounts))),
                     on_bad_episode=options.on_bad_episode,
                     keyed=keyed,
+                    action_scale=action_scale,
                 )
             )
     return StorePlan(
@@ -337,7 +349,10 @@ def plan_inputs(
         ignored=tuple(
             sorted({n for _, _, facts in inputs.found for n in facts.ignored})
         ),
-        warnings=tuple(w for _, _, facts in inputs.found for w in facts.warnings),
+        warnings=(
+            *repeated,
+            *(w for _, _, facts in inputs.found for w in facts.warnings),
+        ),
         skipped=inputs.skipped,
     )
 
@@ -351,6 +366,43 @@ def installed_versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             versions[name] = "not installed"
     return versions
+
+
+def both_splits(name: str, other: str) -> DataFormatError:
+    """The error of validating on what is trained on."""
+    return DataFormatError(
+        f"{name}: expected other content in the val split than in the train split, got "
+        f"that of {other} in both; give --val another input, or leave it out"
+    )
+
+
+def _find_repeated(inputs: Inputs) -> list[str]:
+    """Refuses content that is of both splits; warns of what comes twice in one."""
+    warnings = []
+    known: dict[tuple[str, str], tuple[Split, str]] = {}
+    for split, _, facts in inputs.found:
+        # One recipe makes both splits of a collection.
+        content = facts.digest, facts.name if facts.source == "collect" else ""
+        if content not in known:
+            known[content] = split, facts.name
+            continue
+        earlier, name = known[content]
+        if earlier != split:
+            raise both_splits(facts.name, name)
+        warnings.append(
+            f"{facts.name} holds the same as {name}: its episodes will count twice"
+        )
+    return warnings
+
+
+def _check_scale(facts: Facts, scale: ActionScale | None) -> None:
+    """Refuses bounds of another number of components than the actions have."""
+    (width,) = facts.fields[schema.ACTIONS].shape
+    if scale is not None and len(scale.low) != width:
+        raise DataFormatError(
+            f"{facts.name}: expected actions of {len(scale.low)} components, as the "
+            f"bounds have, got {width}; one store holds data of one kind"
+        )
 
 
 def _check_fields(
@@ -371,6 +423,14 @@ def _check_fields(
             f"{describe_fields(parts[0].fields)}, got {describe_fields(facts.fields)}; "
             "one store holds data of one kind"
         )
+
+
+def cut_blocks(
+    episodes: EpisodeRange, fields: Mapping[str, FieldSpec]
+) -> list[EpisodeRange]:
+    """Cuts episodes into blocks of whole ones that bounded memory holds."""
+    row_bytes = sum(_row_bytes(field, 0) for field in fields.values())
+    return cut(episodes, max(1, min(BLOCK_ROWS, BLOCK_BYTES // row_bytes)))
 
 
 def _row_bytes(field: FieldSpec, tasks: int) -> int:

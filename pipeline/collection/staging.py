@@ -128,7 +128,7 @@ class CollectedEpisodes:
             source="collect",
             name=f"{self.recipe.dataset} ({self.split})",
             digest=self.recipe.digest(),
-            fields=schema.input_fields(self._load(0)),
+            fields=schema.input_fields(self._load(0), where=self.root),
             lengths=(self.recipe.rows,) * self.recipe.counts()[self.split],
         )
 

@@ -12,6 +12,7 @@ from pipeline.domains.datasets import Domain
 from pipeline.inspection import export, progress, tables
 from pipeline.output import Output, say
 from pipeline.store import claims
+from pipeline.store.action_scale import ActionScale
 from pipeline.store.claims import Claim
 from pipeline.store.reader import Store
 
@@ -28,6 +29,7 @@ def plan_relabelled(
     *,
     discounts: Sequence[float],
     options: PlanOptions = DEFAULTS,
+    action_scale: ActionScale | None = None,
     versions: Mapping[str, str] | None = None,
 ) -> StorePlan:
     """Plans a store with the five tasks of a domain.
@@ -38,6 +40,7 @@ def plan_relabelled(
         inputs: From `look_at`.
         discounts: As of `plan_inputs`.
         options: As of `plan_inputs`.
+        action_scale: As of `plan_inputs`.
         versions: As of `plan_inputs`.
 
     Returns:
@@ -57,6 +60,7 @@ def plan_relabelled(
         tasks=read_tasks(domain),
         discounts=discounts,
         options=options,
+        action_scale=action_scale,
         versions=versions,
     )
 

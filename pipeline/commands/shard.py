@@ -30,6 +30,9 @@ class Shard:
         success_timing: Of such data: pre if a row is rewarded for its state, post
             if for the state it leads to.
         discounts: Discounts to store return sums for.
+        action_bounds: Bounds of the actions, where they are not -1 and 1, to store
+            them scaled: LOW HIGH, or data to read them off the data, component by
+            component. Acting scales back.
         part_rows: Rows aimed at for each part.
         on_bad_episode: What to do with an episode that holds NaN or Inf.
         max_bad_share: Share of the episodes that may be skipped.
@@ -48,6 +51,7 @@ class Shard:
     environment: str | None = None
     success_timing: Literal["pre", "post"] = "post"
     discounts: tuple[float, ...] = (0.99,)
+    action_bounds: tuple[str, ...] = ()
     part_rows: int = PART_ROWS
     on_bad_episode: OnBadEpisode = "refuse"
     max_bad_share: float = 0.01
@@ -75,6 +79,7 @@ class Shard:
         return 0
 
     def _plan(self) -> "StorePlan":
+        from pipeline.assembly.actions import choose_scale
         from pipeline.assembly.plan import PlanOptions, look_at, plan_inputs
         from pipeline.commands import execution
         from pipeline.domains.datasets import parse_dataset
@@ -89,9 +94,15 @@ class Shard:
         # Before the simulator is started for the tasks.
         inputs = look_at(found, on_bad_file=self.on_bad_file)
         options = PlanOptions(self.part_rows, self.on_bad_episode, self.max_bad_share)
+        scale = choose_scale(inputs, self.action_bounds)
         if domain is not None:
             return execution.plan_relabelled(
-                domain, self.out, inputs, discounts=self.discounts, options=options
+                domain,
+                self.out,
+                inputs,
+                discounts=self.discounts,
+                options=options,
+                action_scale=scale,
             )
         environment_id = self.environment or self.dataset
         task = Task(
@@ -109,6 +120,7 @@ class Shard:
             tasks=[task],
             discounts=self.discounts,
             options=options,
+            action_scale=scale,
         )
 
 

@@ -19,8 +19,9 @@ def export_npz(store: Store, path: str) -> list[str]:
     """Writes each split of a store as an npz that OGBench's loader reads.
 
     Members are not compressed: the noise of floats hardly is. Rewards and masks that
-    came with the data go back with them; others follow from the physics state. A file
-    appears whole or not at all.
+    came with the data go back with them; others follow from the physics state. Actions
+    that are stored scaled go back in the bounds that they had. A file appears whole or
+    not at all.
 
     Args:
         store: The store.
@@ -98,4 +99,6 @@ def _blocks(store: Store, split: str, name: str) -> Iterator[npt.NDArray[np.gene
     for part in store.manifest.parts_of(split):
         for first in range(0, part.rows, step):
             rows = store.read_rows(part, name, first, min(first + step, part.rows))
+            if name == schema.ACTIONS and store.manifest.action_scale is not None:
+                rows = store.manifest.action_scale.from_unit(rows)
             yield rows[:, 0] if name in (schema.REWARDS, schema.MASKS) else rows

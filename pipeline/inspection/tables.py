@@ -1,5 +1,6 @@
 """What a store holds, for people: tables for a terminal, or one JSON object."""
 
+import dataclasses
 from typing import Any
 
 from rich.console import Console, Group
@@ -78,6 +79,9 @@ def store_facts(store: Store) -> dict[str, Any]:
             }
             for name, each in value.statistics.items()
         },
+        "action_scale": None
+        if value.action_scale is None
+        else dataclasses.asdict(value.action_scale),
         "versions": value.versions,
         "skipped": value.skipped,
     }

@@ -134,7 +134,7 @@ def _check_labels(store: Store, part: PartManifest) -> Iterator[str]:
         summary.add(rows)
         where = f"rows {first} to {last - 1}"
         try:
-            schema.check_episode(rows, where=where)
+            schema.check_rows(rows, where=where)
         except BadEpisodeError as error:
             yield str(error)
         labels = label_episodes(

@@ -37,14 +37,16 @@ def find_suspects(read: ReadStates, table: TransitionTable, *, where: str) -> li
     n = int(table.starts[-1] + table.counts[-1])
     inside = np.ones(n - 1, np.bool_)
     inside[table.starts[1:] - 1] = False
-    usual = _usual_steps(read, inside)
     jumps, broken = [], []
-    for first, last, steps, gaps in _steps(read, n, _BLOCK_ROWS):
-        within = inside[first : last - 1]
-        far = within & (steps > _JUMP * usual).any(axis=1)
-        jumps += (first + np.flatnonzero(far)).tolist()
-        if gaps is not None:
-            broken += (first + np.flatnonzero(within & gaps)).tolist()
+    # Infinities and NaN are for whoever checks the rows; here they are far from all.
+    with np.errstate(invalid="ignore", over="ignore"):
+        usual = _usual_steps(read, inside)
+        for first, last, steps, gaps in _steps(read, n, _BLOCK_ROWS):
+            within = inside[first : last - 1]
+            far = within & (steps > _JUMP * usual).any(axis=1)
+            jumps += (first + np.flatnonzero(far)).tolist()
+            if gaps is not None:
+                broken += (first + np.flatnonzero(within & gaps)).tolist()
     ends = table.starts[1:] - 1
     warnings = []
     if jumps:

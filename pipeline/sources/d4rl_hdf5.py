@@ -15,7 +15,6 @@ import numpy.typing as npt
 from pipeline.sources import boundaries, files, hdf5, transitions
 from pipeline.sources.base import Block, Facts
 from pipeline.sources.episodes import EpisodeRange
-from pipeline.sources.ogbench_npz import stored_dtype
 from pipeline.sources.transitions import (
     NEXT_OBSERVATIONS,
     TERMINALS,
@@ -23,10 +22,10 @@ from pipeline.sources.transitions import (
     TransitionTable,
 )
 from pipeline.store import schema
-from pipeline.store.errors import DataFormatError
 
 _REQUIRED = (schema.OBSERVATIONS, schema.ACTIONS, schema.REWARDS, TERMINALS)
 _OPTIONAL = (TIMEOUTS, NEXT_OBSERVATIONS)
+_PER_STEP = (schema.REWARDS, TERMINALS, TIMEOUTS)
 
 
 @dataclass(frozen=True)
@@ -47,16 +46,18 @@ class D4rlHdf5:
 
         Raises:
             UsageError: If there is no such file.
-            DataFormatError: If it is cut short, or lacks what the layout has.
+            DataFormatError: If it is cut short, lacks what the layout has, or does not
+                say where episodes were cut off.
         """
         with hdf5.opened(self.path) as file:
             members = self._members(file)
             rows = {name: len(member) for name, member in members.items()}
-            if len(set(rows.values())) > 1:
-                raise DataFormatError(
-                    f"{self.path}: expected one row of each data set per step, got "
-                    f"rows {rows}; the file is inconsistent, make or fetch it again"
-                )
+            transitions.check_rows(rows, where=self.path)
+            samples = {
+                name: self._flat(name, np.empty((0, *member.shape[1:]), member.dtype))
+                for name, member in members.items()
+            }
+            transitions.check_members(samples, where=self.path)
             table = self._table(members)
 
             def read(
@@ -69,18 +70,15 @@ class D4rlHdf5:
                 )
 
             suspects = boundaries.find_suspects(read, table, where=self.name)
-            sample = {
-                schema.OBSERVATIONS: _empty(schema.OBSERVATIONS, members),
-                schema.ACTIONS: _empty(schema.ACTIONS, members),
-                schema.REWARDS: np.empty(0, members[schema.REWARDS].dtype),
-                schema.MASKS: np.empty(0, np.bool_),
-            }
+            kept = (schema.OBSERVATIONS, schema.ACTIONS, schema.REWARDS)
+            sample = {name: samples[name] for name in kept}
+            sample[schema.MASKS] = np.empty(0, np.bool_)
             ignored = tuple(sorted(set(hdf5.names(file, self.path)) - set(members)))
         return Facts(
             source="d4rl_hdf5",
             name=self.name,
             digest=files.digest(self.path),
-            fields=schema.input_fields(sample),
+            fields=schema.input_fields(sample, where=self.path),
             lengths=table.lengths,
             ignored=ignored,
             warnings=(*table.warnings, *suspects),
@@ -104,7 +102,7 @@ class D4rlHdf5:
             for episodes in ranges:
                 first, count = table.file_rows(episodes)
                 given = {
-                    name: _flat(
+                    name: self._flat(
                         name, hdf5.read(member, first, first + count, self.path)
                     )
                     for name, member in members.items()
@@ -132,15 +130,8 @@ class D4rlHdf5:
             where=self.name,
         )
 
-
-def _empty(name: str, members: dict[str, Any]) -> npt.NDArray[Any]:
-    member = members[name]
-    return np.empty((0, *member.shape[1:]), stored_dtype(name, member.dtype))
-
-
-def _flat(name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Values as they are stored: per-step numbers without a second axis."""
-    if name in (schema.REWARDS, TERMINALS, TIMEOUTS):
-        return values.reshape(len(values))
-    kind = schema.OBSERVATIONS if name == NEXT_OBSERVATIONS else name
-    return values.astype(stored_dtype(kind, values.dtype), copy=False)
+    def _flat(self, name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Per-step numbers without a second axis, all else as it is."""
+        if name in _PER_STEP:
+            return transitions.flat(name, values, where=self.path)
+        return values

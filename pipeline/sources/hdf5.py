@@ -22,6 +22,7 @@ SUFFIXES = (".hdf5", ".h5")
 MAX_COMPRESSION = 1032
 # A soft link to a soft link to ... is a loop.
 _MAX_LINKS = 16
+_MAX_LEAVES = 1_000
 _MAX_ITEM_BYTES = 8
 # What h5py raises of bytes that HDF5 cannot make sense of, besides OSError.
 _DAMAGE = (
@@ -154,6 +155,45 @@ def dataset(group: Any, name: str, where: str) -> Any:
             f"{list(shape)}; write the file again"
         )
     _check_stored(found, f"{where}: {name}")
+    return found
+
+
+def leaves(parent: Any, name: str, where: str) -> dict[str, Any]:
+    """Finds a data set, or all those in a group.
+
+    Args:
+        parent: An ``h5py`` group.
+        name: Of the data set or group in it.
+        where: File and group, for the error.
+
+    Returns:
+        ``h5py`` data sets by their path within the group, which is empty for a data
+        set, as of `dataset`.
+
+    Raises:
+        DataFormatError: As of `dataset`; or if groups are nested too deeply.
+    """
+    import h5py
+
+    found = {}
+    waiting = [(name, 0)]
+    while waiting:
+        path, depth = waiting.pop()
+        there = _find(parent, path, where)
+        if not isinstance(there, h5py.Group):
+            found[path[len(name) + 1 :]] = dataset(parent, path, where)
+            continue
+        # Soft links to groups that they are in would lead round for ever.
+        if depth == _MAX_LINKS or len(waiting) > _MAX_LEAVES:
+            raise DataFormatError(
+                f"{where}: {path} lies {depth} groups deep among {len(waiting)} "
+                "others, more than observations have; write the file again"
+            )
+        waiting += [(f"{path}/{each}", depth + 1) for each in names(there, where)]
+    if not found:
+        raise DataFormatError(
+            f"{where}: expected data sets in {name}, got none; write the file again"
+        )
     return found
 
 

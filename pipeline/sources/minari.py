@@ -4,6 +4,7 @@ An episode has T+1 observations and T actions, rewards, terminations and truncat
 Read through h5py alone: nothing of Minari is imported, and nothing decoded.
 """
 
+import dataclasses
 import json
 import os
 import re
@@ -14,10 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.sources import files, hdf5
+from pipeline.domains import observations
+from pipeline.sources import files, hdf5, transitions
 from pipeline.sources.base import Block, Facts
 from pipeline.sources.episodes import EpisodeRange
-from pipeline.sources.ogbench_npz import stored_dtype
 from pipeline.store import schema
 from pipeline.store.errors import DataFormatError
 
@@ -41,12 +42,13 @@ class Minari:
         """Reads how many steps each episode has.
 
         Returns:
-            Facts of the data set.
+            Facts of the data set. Dictionaries of observations are laid out side by
+            side, and the unit of the observations says in which order.
 
         Raises:
             UsageError: If there is no such file.
             DataFormatError: If it is cut short, or of a layout that cannot be kept,
-                such as dictionaries of observations or encoded images.
+                such as dictionaries of actions or encoded images.
         """
         with hdf5.opened(self.path) as file:
             names = _episode_names(file, self.path)
@@ -54,20 +56,30 @@ class Minari:
             for name in names:
                 episode = self._members(file, name)
                 _check_lengths(episode, f"{self.path}: {name}")
-                lengths.append(len(episode[schema.OBSERVATIONS]))
+                lengths.append(len(episode[_TERMINATIONS]) + 1)
             first = self._members(file, names[0])
-            self._check_encoding(first[schema.OBSERVATIONS])
-            sample = {
-                schema.OBSERVATIONS: _rows(first, schema.OBSERVATIONS, 0),
-                schema.ACTIONS: _rows(first, schema.ACTIONS, 0),
-                schema.REWARDS: np.empty(0, first[schema.REWARDS].dtype),
+            self._check_encoding(first)
+            samples = {name: _no_rows(member) for name, member in first.items()}
+        observed = _observed(samples)
+        fields = schema.input_fields(
+            {
+                schema.OBSERVATIONS: observed.pop(""),
+                schema.ACTIONS: samples[schema.ACTIONS],
+                schema.REWARDS: self._flat(schema.REWARDS, samples[schema.REWARDS]),
                 schema.MASKS: np.empty(0, np.bool_),
-            }
+            },
+            where=self.path,
+        )
+        if observed:
+            order = observations.describe(observed)
+            fields[schema.OBSERVATIONS] = dataclasses.replace(
+                fields[schema.OBSERVATIONS], unit=f"side by side: {order}"
+            )
         return Facts(
             source="minari",
             name=self.name,
             digest=files.digest(self.path),
-            fields=schema.input_fields(sample),
+            fields=fields,
             lengths=tuple(lengths),
         )
 
@@ -105,24 +117,44 @@ class Minari:
         return "/".join(folders[-2:]) or MAIN_FILE
 
     def _members(self, file: Any, name: str) -> dict[str, Any]:
+        """Data sets of an episode; of dictionaries of observations, all there are."""
         where = f"{self.path}: {name}"
-        names = (schema.OBSERVATIONS, schema.ACTIONS, schema.REWARDS, _TERMINATIONS)
         episode = hdf5.group(file, name, self.path)
-        return {each: hdf5.dataset(episode, each, where) for each in names}
+        members = {
+            each: hdf5.dataset(episode, each, where)
+            for each in (schema.ACTIONS, schema.REWARDS, _TERMINATIONS)
+        }
+        observed = hdf5.leaves(episode, schema.OBSERVATIONS, where)
+        return members | {
+            f"{schema.OBSERVATIONS}/{path}" if path else schema.OBSERVATIONS: leaf
+            for path, leaf in observed.items()
+        }
 
     def _episode(self, file: Any, name: str) -> dict[str, npt.NDArray[Any]]:
         """Rows of one episode: the last one leads nowhere."""
+        where = f"{self.path}: {name}"
         members = self._members(file, name)
-        t = len(members[schema.REWARDS])
-        ended = hdf5.read(members[_TERMINATIONS], 0, t, f"{self.path}: {name}")
+        _check_lengths(members, where)
+        rows = {
+            each: hdf5.read(member, 0, len(member), where)
+            for each, member in members.items()
+        }
+        ended = transitions.flags(
+            rows[_TERMINATIONS], where=f"{where}: {_TERMINATIONS}"
+        )
         return {
-            schema.OBSERVATIONS: _rows(members, schema.OBSERVATIONS, t + 1),
-            schema.ACTIONS: _padded(_rows(members, schema.ACTIONS, t), 0),
-            schema.REWARDS: _padded(_rows(members, schema.REWARDS, t), 0),
-            schema.MASKS: _padded(ended == 0, 1),
+            schema.OBSERVATIONS: _observed(rows)[""],
+            schema.ACTIONS: _padded(rows[schema.ACTIONS], 0),
+            schema.REWARDS: _padded(
+                self._flat(schema.REWARDS, rows[schema.REWARDS]), 0
+            ),
+            schema.MASKS: _padded(~ended, 1),
         }
 
-    def _check_encoding(self, observations: Any) -> None:
+    def _flat(self, name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return transitions.flat(name, values, where=self.path)
+
+    def _check_encoding(self, members: dict[str, Any]) -> None:
         """Refuses images that Minari has encoded: they would be read as numbers."""
         metadata = os.path.join(os.path.dirname(self.path), _METADATA)
         if not files.is_file(metadata):
@@ -130,13 +162,45 @@ class Minari:
         with files.open_file(metadata) as stream:
             text = stream.read()
         space = _load(text, metadata).get("observation_space", "{}")
-        shape = _load(space, metadata).get("shape") if isinstance(space, str) else None
-        if isinstance(shape, list) and list(observations.shape[1:]) != list(shape):
-            raise DataFormatError(
-                f"{self.path}: expected observations of shape {shape}, as its "
-                f"{_METADATA} says, got {list(observations.shape[1:])}: encoded "
-                "images cannot be read; record the data set without JPEG encoding"
-            )
+        if not isinstance(space, str):
+            return
+        for path, shape in _shapes(_load(space, metadata), schema.OBSERVATIONS):
+            member = members.get(path)
+            if member is not None and list(member.shape[1:]) != shape:
+                raise DataFormatError(
+                    f"{self.path}: expected {path} of shape {shape}, as its "
+                    f"{_METADATA} says, got {list(member.shape[1:])}: encoded images "
+                    "cannot be read; record the data set without JPEG encoding"
+                )
+
+
+def _shapes(space: Any, path: str) -> Iterator[tuple[str, list[Any]]]:
+    """Where the boxes of a space are, and what shape each has."""
+    if not isinstance(space, dict):
+        return
+    if isinstance(space.get("shape"), list):
+        yield path, space["shape"]
+    inner = space.get("subspaces")
+    if isinstance(inner, dict):
+        for name, each in inner.items():
+            yield from _shapes(each, f"{path}/{name}")
+
+
+def _observed(rows: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    """Observations as one array, under no name, and what it is joined of, if it is."""
+    if schema.OBSERVATIONS in rows:
+        return {"": rows[schema.OBSERVATIONS]}
+    prefix = f"{schema.OBSERVATIONS}/"
+    columns = {
+        name.removeprefix(prefix): values
+        for name, values in rows.items()
+        if name.startswith(prefix)
+    }
+    return {"": observations.join(columns), **columns}
+
+
+def _no_rows(member: Any) -> npt.NDArray[Any]:
+    return np.empty((0, *member.shape[1:]), member.dtype)
 
 
 def _episode_names(file: Any, where: str) -> list[str]:
@@ -166,18 +230,12 @@ def _load(text: str | bytes, where: str) -> dict[str, Any]:
 def _check_lengths(members: dict[str, Any], where: str) -> None:
     counts = {name: len(member) for name, member in members.items()}
     steps = counts[schema.REWARDS]
-    expected = dict.fromkeys(counts, steps) | {schema.OBSERVATIONS: steps + 1}
+    expected = {name: steps + name.startswith(schema.OBSERVATIONS) for name in counts}
     if counts != expected:
         raise DataFormatError(
             f"{where}: expected {steps + 1} observations and {steps} of all else, got "
             f"{counts}; record the data set again"
         )
-
-
-def _rows(members: dict[str, Any], name: str, count: int) -> npt.NDArray[Any]:
-    member = members[name]
-    rows = hdf5.read(member, 0, count, member.name)
-    return rows.astype(stored_dtype(name, rows.dtype), copy=False)
 
 
 def _padded(values: npt.NDArray[Any], last: int) -> npt.NDArray[Any]:
@@ -189,7 +247,10 @@ def _padded(values: npt.NDArray[Any], last: int) -> npt.NDArray[Any]:
 def _joined(
     name: str, loaded: Sequence[dict[str, npt.NDArray[Any]]], where: str
 ) -> npt.NDArray[Any]:
-    kinds = {(each[name].dtype, each[name].shape[1:]) for each in loaded}
+    kinds = {
+        (schema.stored_dtype(name, each[name].dtype).name, each[name].shape[1:])
+        for each in loaded
+    }
     if len(kinds) > 1:
         raise DataFormatError(
             f"{where}: {name}: expected one kind of value, got "

@@ -1,18 +1,16 @@
 """OGBench's own files: one npz, rows of all trajectories one after another.
 
 Members are ``observations``, ``actions`` and ``terminals``, and mostly the physics
-state. Read in the dtypes that OGBench's loader gives them.
+state.
 """
 
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from pipeline.sources import npz
+from pipeline.sources import npz, transitions
 from pipeline.sources.base import Block, Facts
 from pipeline.sources.episodes import EpisodeRange, episode_lengths
 from pipeline.store import schema
@@ -20,9 +18,6 @@ from pipeline.store.errors import DataFormatError
 
 TERMINALS = "terminals"
 _REQUIRED = (schema.OBSERVATIONS, schema.ACTIONS, TERMINALS)
-_CAST = (schema.OBSERVATIONS, schema.ACTIONS)
-# Images and discrete actions stay what they are; all else is trained on as float32.
-_KEPT = (np.dtype(np.uint8), np.dtype(np.int32))
 
 
 @dataclass(frozen=True)
@@ -48,16 +43,12 @@ class OgbenchNpz:
         """
         members = self._members()
         lengths = {name: member.shape[0] for name, member in members.items()}
-        if len(set(lengths.values())) > 1:
-            raise DataFormatError(
-                f"{self.path}: expected one row of each member per step, got rows "
-                f"{lengths}; the file is inconsistent, make or fetch it again"
-            )
+        transitions.check_rows(lengths, where=self.path)
         table = episode_lengths(
             npz.read_array(self.path, TERMINALS), where=f"{self.path}: {TERMINALS}"
         )
         sample = {
-            name: np.empty((0, *member.shape[1:]), stored_dtype(name, member.dtype))
+            name: np.empty((0, *member.shape[1:]), member.dtype)
             for name, member in members.items()
             if name != TERMINALS
         }
@@ -65,7 +56,7 @@ class OgbenchNpz:
             source="ogbench_npz",
             name=os.path.basename(self.path),
             digest=npz.digest(self.path),
-            fields=schema.input_fields(sample),
+            fields=schema.input_fields(sample, where=self.path),
             lengths=tuple(table.tolist()),
             ignored=tuple(
                 name for name in npz.member_names(self.path) if name not in members
@@ -92,13 +83,7 @@ class OgbenchNpz:
             [(episodes.first_row, episodes.rows) for episodes in ranges],
         )
         for episodes, rows in zip(ranges, blocks, strict=True):
-            yield Block.of(
-                episodes,
-                {
-                    name: values.astype(stored_dtype(name, values.dtype), copy=False)
-                    for name, values in rows.items()
-                },
-            )
+            yield Block.of(episodes, rows)
 
     def _members(self) -> dict[str, npz.Member]:
         members = npz.read_members(self.path, [*_REQUIRED, *schema.PHYSICS])
@@ -110,9 +95,3 @@ class OgbenchNpz:
                     "a file of OGBench's layout"
                 )
         return members
-
-
-def stored_dtype(name: str, dtype: np.dtype[Any]) -> npt.DTypeLike:
-    """The dtype that OGBench's loader gives a member, and that a store keeps it in."""
-    native = dtype.newbyteorder("=")
-    return np.float32 if name in _CAST and native not in _KEPT else native

@@ -16,7 +16,6 @@ import numpy.typing as npt
 from pipeline.sources import boundaries, npz, transitions
 from pipeline.sources.base import Block, Facts
 from pipeline.sources.episodes import EpisodeRange, episode_lengths
-from pipeline.sources.ogbench_npz import stored_dtype
 from pipeline.sources.transitions import (
     NEXT_OBSERVATIONS,
     TERMINALS,
@@ -54,11 +53,13 @@ class OwnNpz:
         """
         members = self._members()
         rows = {name: member.shape[0] for name, member in members.items()}
-        if len(set(rows.values())) > 1:
-            raise DataFormatError(
-                f"{self.path}: expected one row of each member per step, got rows "
-                f"{rows}; the file is inconsistent, make or fetch it again"
-            )
+        transitions.check_rows(rows, where=self.path)
+        samples = {
+            name: self._flat(name, np.empty((0, *member.shape[1:]), member.dtype))
+            for name, member in members.items()
+        }
+        if schema.MASKS not in samples:
+            transitions.check_members(samples, where=self.path)
         warnings: tuple[str, ...] = ()
         table = self._table(members)
         if table is None:
@@ -71,16 +72,15 @@ class OwnNpz:
             suspects = self._suspects(members, table)
             warnings = (*table.warnings, *suspects)
         fields = {
-            name: _sample(name, members[name])
+            name: samples[name]
             for name in (schema.OBSERVATIONS, schema.ACTIONS, schema.REWARDS)
         }
-        masks = members.get(schema.MASKS)
-        fields[schema.MASKS] = np.empty(0, np.bool_ if masks is None else masks.dtype)
+        fields[schema.MASKS] = samples.get(schema.MASKS, np.empty(0, np.bool_))
         return Facts(
             source="own_npz",
             name=os.path.basename(self.path),
             digest=npz.digest(self.path),
-            fields=schema.input_fields(fields),
+            fields=schema.input_fields(fields, where=self.path),
             lengths=lengths,
             ignored=tuple(n for n in npz.member_names(self.path) if n not in members),
             warnings=warnings,
@@ -109,7 +109,7 @@ class OwnNpz:
         for episodes, given in zip(
             ranges, npz.stream(self.path, members, slices), strict=True
         ):
-            rows = {name: _stored(name, values) for name, values in given.items()}
+            rows = {name: self._flat(name, values) for name, values in given.items()}
             if table is None:
                 del rows[TERMINALS]
             else:
@@ -129,13 +129,6 @@ class OwnNpz:
             # The next row says it all.
             members.pop(TIMEOUTS, None)
             members.pop(NEXT_OBSERVATIONS, None)
-        elif TIMEOUTS not in members:
-            raise DataFormatError(
-                f"{self.path}: expected masks or timeouts beside rewards and "
-                "terminals, got neither, and a terminal could be the end of the task "
-                "or a time limit; add masks (0 where the task is solved, terminals at "
-                "the last of T+1 rows) or timeouts (rows are transitions)"
-            )
         return members
 
     def _table(self, members: dict[str, npz.Member]) -> TransitionTable | None:
@@ -164,15 +157,8 @@ class OwnNpz:
 
         return boundaries.find_suspects(read, table, where=os.path.basename(self.path))
 
-
-def _sample(name: str, member: npz.Member) -> npt.NDArray[Any]:
-    rows = np.empty((0, *member.shape[1:]), member.dtype)
-    return _stored(name, rows)
-
-
-def _stored(name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Values as they are stored: per-step numbers without a second axis."""
-    if name in _PER_STEP:
-        return values[:, 0] if values.shape[1:] == (1,) else values
-    kind = schema.OBSERVATIONS if name == NEXT_OBSERVATIONS else name
-    return values.astype(stored_dtype(kind, values.dtype), copy=False)
+    def _flat(self, name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Per-step numbers without a second axis, all else as it is."""
+        if name in _PER_STEP:
+            return transitions.flat(name, values, where=self.path)
+        return values

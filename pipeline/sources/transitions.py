@@ -1,8 +1,9 @@
 """Files of transitions, one row each, made into episodes of T transitions and T+1 rows.
 
-Pure. D4RL and most plain files keep rows of (s, a, r), an end of the task in
-``terminals`` and a time limit in ``timeouts``. The state an episode ends in is no row
-of theirs, and has to be found.
+Pure. What such a file must be stands here, whatever it is read with: `check_members`
+for its headers, `flat` and `find_episodes` for its values. D4RL and most plain files
+keep rows of (s, a, r), an end of the task in ``terminals`` and a time limit in
+``timeouts``. The state an episode ends in is no row of theirs, and has to be found.
 """
 
 from collections.abc import Mapping
@@ -22,6 +23,79 @@ Int64 = npt.NDArray[np.int64]
 TERMINALS = "terminals"
 TIMEOUTS = "timeouts"
 NEXT_OBSERVATIONS = "next_observations"
+
+
+def check_members(samples: Mapping[str, Array], *, where: str) -> None:
+    """Refuses headers that no file of transitions may have.
+
+    Args:
+        samples: ``[n, ...]`` of each member, as the file has it; n may be 0.
+        where: File, for the error.
+
+    Raises:
+        DataFormatError: If nothing says where an episode was cut off, or next
+            observations are of another kind than observations.
+    """
+    if TIMEOUTS not in samples:
+        raise DataFormatError(
+            f"{where}: expected masks or timeouts beside rewards and terminals, got "
+            "neither, and a terminal could be the end of the task or a time limit; add "
+            "timeouts (1 where an episode was cut off; rows are transitions), or in an "
+            "npz masks (0 where the task is solved, terminals at the last of T+1 rows)"
+        )
+    if NEXT_OBSERVATIONS in samples:
+        found, after = samples[schema.OBSERVATIONS], samples[NEXT_OBSERVATIONS]
+        kinds = [
+            f"{schema.stored_dtype(schema.OBSERVATIONS, each.dtype)}"
+            f"{list(each.shape[1:])}"
+            for each in (found, after)
+        ]
+        if kinds[0] != kinds[1]:
+            raise DataFormatError(
+                f"{where}: expected {NEXT_OBSERVATIONS} as observations are, a row "
+                f"{kinds[0]}, got {kinds[1]}; make the file again"
+            )
+
+
+def check_rows(rows: Mapping[str, int], *, where: str) -> None:
+    """Refuses members of unlike length.
+
+    Args:
+        rows: Of each member.
+        where: File, for the error.
+
+    Raises:
+        DataFormatError: If they differ.
+    """
+    if len(set(rows.values())) > 1:
+        raise DataFormatError(
+            f"{where}: expected one row of each member per step, got rows "
+            f"{dict(rows)}; the file is inconsistent, make or fetch it again"
+        )
+
+
+def flat(name: str, values: Array, *, where: str) -> Array:
+    """One number a step: ``[n]`` of what may be ``[n, 1]``.
+
+    Args:
+        name: Of the member.
+        values: As the file has them.
+        where: File, for the error.
+
+    Returns:
+        ``[n]``.
+
+    Raises:
+        DataFormatError: If there are several.
+    """
+    if values.shape[1:] == (1,):
+        return values[:, 0]
+    if values.ndim != 1:
+        raise DataFormatError(
+            f"{where}: expected {name} [rows], one number a row, got "
+            f"{['rows', *values.shape[1:]]}; choose one column"
+        )
+    return values
 
 
 @dataclass(frozen=True)
@@ -83,10 +157,15 @@ def find_episodes(
         >>> find_episodes(*ends, has_next=True, where="x").lengths
         (4, 3)
     """
-    ended = _flags(terminals, f"{where}: {TERMINALS}")
+    ended = flags(terminals, where=f"{where}: {TERMINALS}")
+    if not len(ended):
+        raise DataFormatError(
+            f"{where}: expected one value of {TERMINALS} per row, got no rows; make or "
+            "fetch the file again"
+        )
     cut_off = np.zeros_like(ended)
     if timeouts is not None:
-        cut_off = _flags(timeouts, f"{where}: {TIMEOUTS}")
+        cut_off = flags(timeouts, where=f"{where}: {TIMEOUTS}")
         if cut_off.shape != ended.shape:
             raise DataFormatError(
                 f"{where}: expected one value of {TIMEOUTS} per row, {len(ended)}, got "
@@ -137,6 +216,10 @@ def to_rows(
     given[schema.MASKS] = given.pop(TERMINALS) == 0
     rows = {name: values[taken] for name, values in given.items()}
     if following is not None:
+        states = rows[schema.OBSERVATIONS]
+        # What one of both can hold and the other cannot is for whoever stores it.
+        kind = np.result_type(states, following)
+        rows[schema.OBSERVATIONS] = states.astype(kind, copy=False)
         rows[schema.OBSERVATIONS][added] = following[ends[completed] - 1]
     rows[schema.ACTIONS][added] = 0
     rows[schema.REWARDS][added] = 0
@@ -144,14 +227,20 @@ def to_rows(
     return rows
 
 
-def _flags(values: Array, where: str) -> npt.NDArray[np.bool_]:
-    if values.ndim == 2 and values.shape[1] == 1:
-        values = values[:, 0]
-    if values.ndim != 1 or not len(values):
-        raise DataFormatError(
-            f"{where}: expected one value per row, [rows], got shape "
-            f"{list(values.shape)}; write it as a flat array"
-        )
+def flags(values: Array, *, where: str) -> npt.NDArray[np.bool_]:
+    """What is said of each step, and nothing but yes or no.
+
+    Args:
+        values: ``[n]`` or ``[n, 1]``, 0 or 1 each.
+        where: File and member, for the error.
+
+    Returns:
+        ``bool[n]``.
+
+    Raises:
+        DataFormatError: If a value is anything else, or there are several a row.
+    """
+    values = flat("values", values, where=where)
     unlike = np.flatnonzero((values != 0) & (values != 1))
     if len(unlike):
         row = int(unlike[0])

@@ -19,6 +19,7 @@ from typing import Any, Literal, TypeVar
 
 import pydantic
 
+from pipeline.store.action_scale import ActionScale
 from pipeline.store.decoding import (
     check_seal,
     digest,
@@ -231,6 +232,8 @@ class DatasetManifest:
         statistics: Merged over parts of the ``train`` split.
         versions: Of ogbench, mujoco, numpy and this project.
         skipped: Input files that were left out, by name, and why.
+        action_scale: What -1 and 1 of the stored actions were in the data; None if
+            they are stored as they were.
         format_version: Of the layout.
     """
 
@@ -245,6 +248,7 @@ class DatasetManifest:
     statistics: dict[str, Statistics]
     versions: dict[str, str]
     skipped: dict[str, str] = dataclasses.field(default_factory=dict)
+    action_scale: ActionScale | None = None
     format_version: int = FORMAT_VERSION
 
     @property
@@ -261,7 +265,10 @@ class DatasetManifest:
         value = dataclasses.asdict(self)
         value["parts"] = [_picked(part, _OF_A_PART) for part in value["parts"]]
         value["format_version"] = 1
-        return digest(_picked(value, _OF_A_STORE)).removeprefix("sha256:")
+        held = _picked(value, _OF_A_STORE)
+        if self.action_scale is not None:
+            held["action_scale"] = value["action_scale"]
+        return digest(held).removeprefix("sha256:")
 
     def array_folder(self, part: PartManifest, field: str) -> str:
         """Folder of one array of a part, relative to the store."""
@@ -309,6 +316,8 @@ def to_json(manifest: DatasetManifest | PartManifest) -> str:
     for part in value.get("parts", [value]):
         if not part["key"]:
             del part["key"]
+    if value.get("action_scale", value) is None:
+        del value["action_scale"]
     if isinstance(manifest, PartManifest) or manifest.checked:
         value = seal(value)
     return json.dumps(value, indent=1, sort_keys=True) + "\n"
@@ -398,6 +407,9 @@ def _check_dataset(value: DatasetManifest, where: str) -> None:
         fits = min(field.shape, default=1) > 0
         fits = fits and math.prod(field.shape) <= _MAX_ROW_NUMBERS
         _require(fits, where, f"{place}.shape", "lengths from 1", field.shape)
+    if value.action_scale is not None:
+        shape, bounds = value.fields["actions"].shape, len(value.action_scale.low)
+        _require(shape == (bounds,), where, "action_scale", f"{shape} bounds", bounds)
     indices = [part.index for part in value.parts]
     distinct = len(set(indices)) == len(indices) > 0
     _require(distinct, where, "parts", "at least one, of distinct indices", indices)

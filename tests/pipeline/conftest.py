@@ -55,6 +55,7 @@ def make_rows() -> Callable[..., dict[str, np.ndarray]]:
                 ("qvel", QVEL),
             )
         }
+        rows["actions"] = np.clip(rows["actions"], -1, 1)
         # The cube lies at one of the goals every few rows, elsewhere in between.
         at = random.integers(0, 3 * len(GOALS), n)
         near = np.asarray(GOALS)[at % len(GOALS)] + random.uniform(-0.01, 0.01, (n, 3))

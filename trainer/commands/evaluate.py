@@ -92,15 +92,19 @@ def _make_table(evaluations: "Sequence[Evaluation]") -> "Table":
 
     table = Table("step", "seed", "task", "success", "95 % interval", "return", "steps")
     for each in evaluations:
-        score = Score.of(each.successes)
-        low, high = score.interval
+        success, interval = "not reported", "n/a"
+        if each.successes is not None:
+            score = Score.of(each.successes)
+            low, high = score.interval
+            success = f"{score.successes} of {score.episodes}, {100 * score.rate:.0f} %"
+            interval = f"{100 * low:.0f} to {100 * high:.0f} %"
         table.add_row(
             f"{each.step:,}",
             f"{each.seed}",
             f"{each.task}",
-            f"{score.successes} of {score.episodes}, {100 * score.rate:.0f} %",
-            f"{100 * low:.0f} to {100 * high:.0f} %",
-            f"{sum(each.returns) / each.episodes:.2f}",
-            f"{sum(each.lengths) / each.episodes:.0f}",
+            success,
+            interval,
+            f"{each.mean_return:.2f}",
+            f"{each.mean_length:.0f}",
         )
     return table

@@ -63,7 +63,7 @@ class Train:
         from pipeline.store.reader import Store
         from trainer.data.feed import open_rows
         from trainer.runs.folder import RunFolder
-        from trainer.runs.run import describe_run
+        from trainer.runs.run import describe_run, find_action_outside
         from trainer.training.loop import train
         from trainer.training.session import check_folder
 
@@ -96,5 +96,13 @@ class Train:
             f"rewards {run.facts.reward_min:g} to "
             f"{run.facts.reward_max:g}, best return {run.facts.return_max:.2f}",
         )
+        outside = find_action_outside(store)
+        if outside is not None:
+            say(
+                output.progress,
+                f"warning: actions of {self.store} reach to {outside:g}, and what is "
+                "learned acts in [-1, 1]; write the store again, with --action-bounds",
+                style="yellow",
+            )
         step = train(run, rows, folder, console=output.progress, profile=self.profile)
         say(output.results, f"trained to step {step}; the run is in {self.out}")

@@ -11,7 +11,7 @@ import contextlib
 import os
 import signal
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, Literal, NamedTuple
@@ -25,6 +25,7 @@ from pipeline.domains.environments import (
     known_warnings_ignored,
     make_wrapped_environment,
 )
+from pipeline.domains.observations import flatten
 from pipeline.store.errors import UsageError
 from trainer.evaluation.child import Failure
 
@@ -32,6 +33,8 @@ Float32 = npt.NDArray[np.float32]
 SuccessTiming = Literal["pre", "post"]
 
 IDLE = -1
+# What environments call it: OGBench, and Gymnasium's robots.
+_SUCCESS = ("success", "is_success")
 # NumPy's global generator and Gymnasium's spaces take seeds of one word.
 _SEED_BITS = 2**31 - 1
 
@@ -59,6 +62,8 @@ class EnvironmentFacts:
     Attributes:
         observation_dim: S.
         action_dim: A.
+        action_low: ``[A]``, least action it takes.
+        action_high: ``[A]``, largest.
         success_timing: ``"pre"`` if success of a step is judged by the state before
             it, ``"post"`` by the state after it.
         maze: Its walls; None if the environment is no maze.
@@ -66,6 +71,8 @@ class EnvironmentFacts:
 
     observation_dim: int
     action_dim: int
+    action_low: tuple[float, ...]
+    action_high: tuple[float, ...]
     success_timing: SuccessTiming
     maze: MazeMap | None = None
 
@@ -76,13 +83,14 @@ class Episode:
 
     Attributes:
         index: Number of the episode within its evaluation, from 0.
-        success: Whether its last step was one of success.
+        success: Whether its last step was one of success; None if the environment
+            says nothing of it.
         total_reward: Undiscounted sum of its rewards.
         length: Steps.
     """
 
     index: int
-    success: bool
+    success: bool | None
     total_reward: float
     length: int
 
@@ -133,15 +141,41 @@ def read_facts(environment: Any) -> EnvironmentFacts:
 
     Returns:
         Its facts.
+
+    Raises:
+        UsageError: If its observations are no numbers, or its actions not continuous.
     """
+    action = environment.action_space
+    shape = getattr(action, "shape", None)
+    if not hasattr(action, "low") or shape is None or len(shape) != 1:
+        raise UsageError(
+            f"expected an environment of continuous actions [A], got {action}; this "
+            "agent acts in no other"
+        )
     # OGBench before 1.2 had no such choice and judged the state after the step.
     timing: Any = getattr(environment.unwrapped, "_success_timing", "post")
     return EnvironmentFacts(
-        observation_dim=int(np.prod(environment.observation_space.shape)),
-        action_dim=int(np.prod(environment.action_space.shape)),
+        observation_dim=_dimension(environment.observation_space),
+        action_dim=shape[0],
+        action_low=tuple(np.broadcast_to(action.low, shape).tolist()),
+        action_high=tuple(np.broadcast_to(action.high, shape).tolist()),
         success_timing=timing,
         maze=_read_maze(environment.unwrapped),
     )
+
+
+def _dimension(space: Any) -> int:
+    """Numbers of an observation; a dictionary's are laid side by side."""
+    inner = getattr(space, "spaces", None)
+    if isinstance(inner, Mapping):
+        return sum(_dimension(each) for each in inner.values())
+    shape = getattr(space, "shape", None)
+    if shape is None:
+        raise UsageError(
+            f"expected observations that are numbers, or dictionaries of them, got "
+            f"{space}; wrap the environment to observe arrays"
+        )
+    return int(np.prod(shape))
 
 
 def _read_maze(environment: Any) -> MazeMap | None:
@@ -192,9 +226,8 @@ class EpisodeEnvironment:
         self._total_reward = 0.0
         self._length = 0
         self.episode = IDLE
-        self.observation: Float32 = np.zeros(
-            environment.observation_space.shape, np.float32
-        )
+        size = _dimension(environment.observation_space)
+        self.observation: Float32 = np.zeros(size, np.float32)
         self._start_next()
 
     def step(self, action: Float32) -> Episode | None:
@@ -205,28 +238,19 @@ class EpisodeEnvironment:
 
         Returns:
             What came of the episode if it ended, else None.
-
-        Raises:
-            KeyError: If the environment does not report success.
         """
         space = self._environment.action_space
         with self._own_numpy_state():
             observation, reward, terminated, truncated, info = self._environment.step(
                 np.clip(action, space.low, space.high)
             )
-        self.observation = np.asarray(observation, np.float32)
+        self.observation = _flat(observation)
         self._total_reward += float(reward)
         self._length += 1
         if not (terminated or truncated):
             return None
-        if "success" not in info:
-            raise KeyError(
-                "expected info['success'] of an episode's last step, found only "
-                f"{sorted(info)}; is it an OGBench environment?"
-            )
-        episode = Episode(
-            self.episode, bool(info["success"]), self._total_reward, self._length
-        )
+        success = next((bool(info[name]) for name in _SUCCESS if name in info), None)
+        episode = Episode(self.episode, success, self._total_reward, self._length)
         self._start_next()
         return episode
 
@@ -242,7 +266,7 @@ class EpisodeEnvironment:
         self._environment.action_space.seed(seed)  # Resets draw from it.
         with self._own_numpy_state():
             observation, _ = self._environment.reset(seed=seed)
-        self.observation = np.asarray(observation, np.float32)
+        self.observation = _flat(observation)
 
     @contextlib.contextmanager
     def _own_numpy_state(self) -> Iterator[None]:
@@ -254,6 +278,11 @@ class EpisodeEnvironment:
         finally:
             self._numpy_state = np.random.get_state()  # noqa: NPY002
             np.random.set_state(outer)  # noqa: NPY002
+
+
+def _flat(observation: Any) -> Float32:
+    """An observation as one row, laid out as stores have it."""
+    return flatten(observation).astype(np.float32).reshape(-1)
 
 
 def serve(connection: Connection, spec: TaskEnvironment) -> None:

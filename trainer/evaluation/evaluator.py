@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from types import TracebackType
 
 import jax
+import numpy as np
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -17,8 +18,9 @@ from rich.progress import (
 )
 
 from pipeline.domains.datasets import TaskEnvironment
+from pipeline.output import say
 from pipeline.store.errors import DataFormatError
-from trainer.evaluation.environments import EnvironmentFacts
+from trainer.evaluation.environments import EnvironmentFacts, Episode
 from trainer.evaluation.rollouts import AgentActor, RolloutPool, usable_cores
 from trainer.nn.networks import Params
 from trainer.runs.evaluations import Evaluation, EvaluationSettings, append_evaluation
@@ -26,6 +28,8 @@ from trainer.runs.folder import RunFolder
 from trainer.runs.run import Run
 from trainer.runs.success_rates import Score
 
+# Share of the bounds that those of a policy may differ by without a word.
+_BOUNDS_SLACK = 0.05
 _SINGLE_TASK = re.compile(r"(?<=-singletask-task)\d+(?=-)")
 
 
@@ -104,6 +108,7 @@ class Evaluator:
             self._spec,
             environments=settings.environments,
             workers=min(settings.workers or usable_cores(), settings.episodes),
+            action_scale=run.action_scale,
         )
 
     def __enter__(self) -> "Evaluator":
@@ -115,6 +120,7 @@ class Evaluator:
             self._pool.close()
             raise
         _warn_of_timing(self._run, self._spec, self._pool.facts, self._console)
+        _warn_of_bounds(self._run, self._spec, self._pool.facts, self._console)
         return self
 
     def __exit__(
@@ -168,7 +174,7 @@ class Evaluator:
                 task=self._task,
                 environment_id=self._spec.environment_id,
                 episodes=self._settings.episodes,
-                successes=tuple(int(episode.success) for episode in played),
+                successes=_successes(played),
                 returns=tuple(episode.total_reward for episode in played),
                 lengths=tuple(episode.length for episode in played),
                 success_timing=self._pool.facts.success_timing,
@@ -180,10 +186,7 @@ class Evaluator:
             )
             append_evaluation(self._folder, evaluation)
             evaluations.append(evaluation)
-            progress.console.print(
-                f"{title.format(seed)}: {Score.of(evaluation.successes)} of "
-                f"{self._settings.episodes} episodes"
-            )
+            say(progress.console, f"{title.format(seed)}: {_outcome(evaluation)}")
         progress.remove_task(bar)
         return evaluations
 
@@ -247,18 +250,62 @@ def _check_fits(run: Run, spec: TaskEnvironment, facts: EnvironmentFacts) -> Non
             )
 
 
+def _successes(played: Sequence[Episode]) -> tuple[int, ...] | None:
+    """Outcomes of 0 and 1; None unless every episode has one."""
+    told = tuple(int(each.success) for each in played if each.success is not None)
+    return told if len(told) == len(played) else None
+
+
+def _outcome(evaluation: Evaluation) -> str:
+    if evaluation.successes is not None:
+        return f"{Score.of(evaluation.successes)} of {evaluation.episodes} episodes"
+    return (
+        f"return {evaluation.mean_return:.2f}, {evaluation.mean_length:.0f} steps on "
+        f"average of {evaluation.episodes} episodes; success not reported"
+    )
+
+
+def _warn_of_bounds(
+    run: Run, spec: TaskEnvironment, facts: EnvironmentFacts, console: Console
+) -> None:
+    """Says in one line if policies reach other actions than the environment takes."""
+    ones = np.ones(facts.action_dim)
+    scale = run.action_scale
+    low, high = (-ones, ones) if scale is None else (scale.low, scale.high)
+    low, high = np.asarray(low), np.asarray(high)
+    there = np.asarray(facts.action_low), np.asarray(facts.action_high)
+    slack = _BOUNDS_SLACK * (high - low)
+    # Bounds read off data stay a little within the environment's own.
+    clipped = (low < there[0] - slack) | (high > there[1] + slack)
+    short = np.isfinite(there[1] - there[0]) & (
+        high - low < (1 - _BOUNDS_SLACK) * (there[1] - there[0])
+    )
+    if (clipped | short).any():
+        at = int((clipped | short).argmax())
+        say(
+            console,
+            f"warning: {spec.environment_id} takes actions[{at}] from "
+            f"{there[0][at]:g} to {there[1][at]:g}, and policies of this run act from "
+            f"{low[at]:g} to {high[at]:g}: "
+            + ("what is outside is clipped" if clipped[at] else "they reach no others")
+            + "; if the data were recorded so all is well, else shard them again with "
+            f"--action-bounds {there[0][at]:g} {there[1][at]:g}",
+            style="yellow",
+        )
+
+
 def _warn_of_timing(
     run: Run, spec: TaskEnvironment, facts: EnvironmentFacts, console: Console
 ) -> None:
     """Says in one line if success is judged at another moment than in the data."""
     if facts.success_timing != run.task.success_timing:
-        console.print(
+        say(
+            console,
             f"warning: {spec.environment_id} judges success "
             f"{_TIMING[facts.success_timing]}, and the rewards trained on are labelled "
             f"{_TIMING[run.task.success_timing]}: lengths and returns differ by one "
             "step, a success in the very last one may not count",
             style="yellow",
-            soft_wrap=True,
         )
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.domains.datasets import TaskEnvironment
+from pipeline.store.action_scale import ActionScale
 from pipeline.store.errors import UsageError
 from trainer.agents.base import Agent
 from trainer.errors import EvaluationError
@@ -53,7 +54,8 @@ class Policy(Protocol):
             steps: ``i64[E]``, steps taken in that episode.
 
         Returns:
-            ``f32[E, C, A]``: C actions each, to be taken one after another.
+            ``f32[E, C, A]``: C actions each, to be taken one after another, in
+            [-1, 1] as a store has them.
         """
 
 
@@ -124,6 +126,7 @@ class RolloutPool:
         environments: E. Part of what fixes a result's last digits, since a policy's
             arithmetic may depend on the size of its batch.
         workers: Processes; at most E are started.
+        action_scale: What -1 and 1 of the policies' actions are to the environment.
 
     Raises:
         UsageError: If either number is below 1.
@@ -136,12 +139,14 @@ class RolloutPool:
         *,
         environments: int = DEFAULT_ENVIRONMENTS,
         workers: int,
+        action_scale: ActionScale | None = None,
     ) -> None:
         for name, value in (("environments", environments), ("workers", workers)):
             if value < 1:
                 raise UsageError(f"{name}: expected at least 1, got {value}")
         self.environments = environments
         self._spec = spec
+        self._action_scale = action_scale
         self._count = min(workers, environments)
         self._workers: list[Child] = []
         self._facts: EnvironmentFacts | None = None
@@ -248,6 +253,8 @@ class RolloutPool:
             if not playing:
                 return sorted(done, key=lambda episode: episode.index)
             actions = rows.next_actions(policy)
+            if self._action_scale is not None:
+                actions = self._action_scale.from_unit(actions)
             for worker, slots in playing:
                 worker.send(actions[slots])
 

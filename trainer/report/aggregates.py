@@ -78,8 +78,9 @@ def aggregate(
         lambda: defaultdict(list)
     )
     for agent, task, evaluations in runs:
-        if evaluations:
-            by_agent[agent][task].append(last_rates(evaluations))
+        rates = last_rates(evaluations)
+        if len(rates):
+            by_agent[agent][task].append(rates)
     found = []
     for agent, tasks in sorted(by_agent.items()):
         if all(len(rates) == 1 for rates in tasks.values()):
@@ -99,12 +100,16 @@ def aggregate(
 
 
 def last_rates(evaluations: Sequence[Evaluation]) -> npt.NDArray[np.float64]:
-    """Success rate of every training seed at the last step evaluated: ``f64[Q]``."""
-    last = max(evaluation.step for evaluation in evaluations)
+    """Success rate of every training seed at the last step evaluated: ``f64[Q]``.
+
+    Empty if none was, or success is not reported.
+    """
+    chosen = select_largest(evaluations)
+    last = max((evaluation.step for evaluation in chosen), default=None)
     by_seed: dict[int, list[int]] = defaultdict(list)
-    for evaluation in select_largest(evaluations):
+    for evaluation in chosen:
         if evaluation.step == last:
-            by_seed[evaluation.seed].extend(evaluation.successes)
+            by_seed[evaluation.seed].extend(evaluation.successes or ())
     return np.array([np.mean(by_seed[seed]) for seed in sorted(by_seed)])
 
 

@@ -256,6 +256,11 @@ def _section(source: _Source, pictures: list[Picture]) -> Section:
 def _remarks(source: _Source) -> list[str]:
     """What a reader must know before believing the pictures."""
     remarks = []
+    if any(each.successes is None for each in source.own):
+        remarks.append(
+            "The environment reports no success: there is no success rate, and what "
+            "can be compared are the returns in evaluations.jsonl."
+        )
     if not source.own:
         remarks.append(
             "This run was not evaluated yet: there is no success rate. Run `python -m "

@@ -14,6 +14,7 @@ from trainer.runs.run import Run
 from trainer.runs.success_rates import Summary, summarize
 
 NOT_EVALUATED = "not evaluated yet"
+NOT_REPORTED = "n/a: success not reported"
 
 NOTES = (
     "Success is that of an episode's last step, as OGBench counts it. Rates pool the "
@@ -41,7 +42,9 @@ class ResultRow:
         task: Task number it was evaluated in.
         trained_task: Task number it is trained for.
         agent: Agent's name.
-        summary: The rate; None if the run was never evaluated.
+        summary: The rate; None if the run was never evaluated, or its environment
+            reports no success.
+        evaluated: Whether the run was evaluated in the task at all.
         paper: The paper's number for the same task and method (VAST's, for a method
             that the paper does not have); None if it has not that data set, or the
             policy is trained for another task.
@@ -53,7 +56,13 @@ class ResultRow:
     trained_task: int
     agent: str
     summary: Summary | None
+    evaluated: bool
     paper: PaperResult | None
+
+    @property
+    def without(self) -> str:
+        """Why there is no rate."""
+        return NOT_REPORTED if self.evaluated else NOT_EVALUATED
 
     @property
     def verdict(self) -> str:
@@ -93,7 +102,7 @@ def result_rows(
         if task == own:
             paper = find_paper_result(run.dataset, own, paper_method(agent))
         rows += [
-            ResultRow(name, run.dataset, task, own, agent, summary, paper)
+            ResultRow(name, run.dataset, task, own, agent, summary, bool(there), paper)
             for summary in summaries
         ]
     return rows
@@ -129,7 +138,7 @@ def cells(row: ResultRow) -> tuple[str, ...]:
     start = (row.run, row.dataset, task)
     paper = "—" if row.paper is None else f"{row.paper.method} {row.paper}"
     if row.summary is None:
-        return (*start, NOT_EVALUATED, *("—",) * 6, paper, "—")
+        return (*start, row.without, *("—",) * 6, paper, "—")
     summary = row.summary
     low, high = summary.score.interval
     return (
@@ -175,7 +184,7 @@ def to_csv(rows: Sequence[ResultRow]) -> str:
         ]
     )  # fmt: skip
     for row in rows:
-        writer.writerow([*_csv_start(row), *_csv_summary(row.summary), *_csv_end(row)])
+        writer.writerow([*_csv_start(row), *_csv_summary(row), *_csv_end(row)])
     return buffer.getvalue()
 
 
@@ -183,9 +192,10 @@ def _csv_start(row: ResultRow) -> list[object]:
     return [row.run, row.dataset, row.task, row.trained_task, row.agent]
 
 
-def _csv_summary(summary: Summary | None) -> list[object]:
+def _csv_summary(row: ResultRow) -> list[object]:
+    summary = row.summary
     if summary is None:
-        return [NOT_EVALUATED, *[""] * 8]
+        return [row.without, *[""] * 8]
     low, high = summary.score.interval
     return [
         summary.statistic,

@@ -62,7 +62,8 @@ class Evaluation:
         task: Task number.
         environment_id: Gymnasium id.
         episodes: How many were played.
-        successes: 1 where the last step of the episode was one of success, else 0.
+        successes: 1 where the last step of the episode was one of success, else 0;
+            None if the environment does not report success.
         returns: Undiscounted sum of rewards of each episode.
         lengths: Steps of each episode.
         success_timing: ``"pre"`` if the environment judged success of a step by the
@@ -82,7 +83,7 @@ class Evaluation:
     task: int
     environment_id: str
     episodes: int
-    successes: tuple[int, ...]
+    successes: tuple[int, ...] | None
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
     success_timing: Literal["pre", "post"]
@@ -93,9 +94,19 @@ class Evaluation:
     duration_s: float
 
     @property
-    def success_rate(self) -> float:
-        """Share of successful episodes, in [0, 1]."""
-        return sum(self.successes) / self.episodes
+    def success_rate(self) -> float | None:
+        """Share of successful episodes, in [0, 1]; None if it was not reported."""
+        return None if self.successes is None else sum(self.successes) / self.episodes
+
+    @property
+    def mean_return(self) -> float:
+        """Undiscounted return of an episode, on average."""
+        return sum(self.returns) / self.episodes
+
+    @property
+    def mean_length(self) -> float:
+        """Steps of an episode, on average."""
+        return sum(self.lengths) / self.episodes
 
     @property
     def key(self) -> tuple[int, ...]:
@@ -173,10 +184,12 @@ def _decode(
             "version, remove the line and evaluate again"
         ) from error
     played = evaluation.episodes
-    lists = (evaluation.successes, evaluation.returns, evaluation.lengths)
+    lists: list[tuple[float, ...]] = [evaluation.returns, evaluation.lengths]
+    if evaluation.successes is not None:
+        lists.append(evaluation.successes)
     if played < 1 or {len(each) for each in lists} != {played}:
         raise DataFormatError(
-            f"{where}: expected successes, returns and lengths of {played} episodes, "
+            f"{where}: expected returns, lengths and successes of {played} episodes, "
             f"got {', '.join(str(len(each)) for each in lists)}; the file is damaged, "
             "remove the line and evaluate again"
         )

@@ -117,7 +117,8 @@ def export(
 
     Names are joined by points, such as ``value.hidden_0.kernel``; kernels are
     ``[inputs, outputs]``. The file's metadata hold ``step``, ``seeds`` and ``run``
-    (JSON), which say what networks they are of.
+    (JSON), which say what networks they are of. Actions are in [-1, 1]; where the run
+    has an ``action_scale``, -1 and 1 are its ``low`` and ``high`` to the environment.
 
     Args:
         folder: RUN.

@@ -9,10 +9,12 @@ from typing import Any
 
 import pydantic
 
+from pipeline.store.action_scale import ActionScale
 from pipeline.store.decoding import load_object, read_first_error
 from pipeline.store.errors import DataFormatError
-from pipeline.store.manifest import Task
+from pipeline.store.manifest import Task, describe_fields
 from pipeline.store.reader import Store
+from pipeline.store.schema import ACTION_TOLERANCE
 from trainer.agents import make_agent
 from trainer.agents.base import Agent, DataFacts
 from trainer.config import Config
@@ -38,6 +40,8 @@ class Run:
         fingerprint: Of store, split and task.
         store: Where the data were read from, as given.
         versions: Of the packages that computed it.
+        action_scale: What -1 and 1 of the actions it learned are to the environment;
+            None if the same.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
@@ -49,6 +53,7 @@ class Run:
     fingerprint: str
     store: str
     versions: dict[str, str]
+    action_scale: ActionScale | None = None
 
     def agent(self) -> Agent[Any]:
         """Builds the run's agent."""
@@ -106,7 +111,8 @@ def describe_run(config: Config, store: Store, task: int, *, fingerprint: str) -
         The run.
 
     Raises:
-        DataFormatError: If the store is of another data set than the configuration.
+        DataFormatError: If the store is of another data set than the configuration,
+            or holds what no agent learns from, such as images or discrete actions.
     """
     manifest = store.manifest
     if manifest.dataset != config.dataset:
@@ -115,6 +121,7 @@ def describe_run(config: Config, store: Store, task: int, *, fingerprint: str) -
             f"configuration is for, got one of {manifest.dataset}; choose the "
             "configuration of that data set, or another store"
         )
+    _check_fields(store)
     column, description = store.task(task)
     observations = manifest.statistics["observations"]
     rewards = acting_range(store, "rewards", column)
@@ -137,7 +144,37 @@ def describe_run(config: Config, store: Store, task: int, *, fingerprint: str) -
         versions={
             package: importlib.metadata.version(package) for package in _PACKAGES
         },
+        action_scale=manifest.action_scale,
     )
+
+
+def _check_fields(store: Store) -> None:
+    """Refuses a store whose rows no agent learns from."""
+    fields = store.manifest.fields
+    flat = all(len(fields[name].shape) == 1 for name in ("observations", "actions"))
+    if not flat or not fields["actions"].dtype.startswith("float"):
+        raise DataFormatError(
+            f"{store.root}: expected observations [rows, S] and continuous actions "
+            "[rows, A] to train on, got "
+            f"{describe_fields({n: fields[n] for n in ('observations', 'actions')})}; "
+            "images and discrete actions are not supported"
+        )
+
+
+def find_action_outside(store: Store) -> float | None:
+    """The action furthest outside [-1, 1], in which agents act.
+
+    Such actions are refused where a store is written; earlier versions let them in.
+
+    Args:
+        store: A committed store.
+
+    Returns:
+        Its value; None if all are within.
+    """
+    known = store.manifest.statistics["actions"]
+    furthest = max((*known.minimum, *known.maximum), key=abs)
+    return furthest if abs(furthest) > 1 + ACTION_TOLERANCE else None
 
 
 def write_run(folder: RunFolder, run: Run) -> None:

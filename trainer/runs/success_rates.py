@@ -116,7 +116,7 @@ def wilson_interval(successes: int, episodes: int) -> tuple[float, float]:
 
 
 def select_largest(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
-    """Of evaluations that share episodes, keeps the one with most of them.
+    """Of evaluations that report success and share episodes, keeps that with most.
 
     Episodes 0 to 9 are the same in an evaluation of 10 and one of 50 with the same
     seed; pooling both would count them twice.
@@ -129,6 +129,8 @@ def select_largest(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
     """
     largest: dict[tuple[int, ...], Evaluation] = {}
     for evaluation in evaluations:
+        if evaluation.successes is None:
+            continue
         key = evaluation.key[:-1]
         if key not in largest or largest[key].episodes < evaluation.episodes:
             largest[key] = evaluation
@@ -155,7 +157,7 @@ def summarize(evaluations: Sequence[Evaluation]) -> list[Summary]:
         evaluations: Of one run and task.
 
     Returns:
-        One summary for each of ``STATISTICS``; none if there are no evaluations.
+        One summary for each of ``STATISTICS``; none if no evaluation reports success.
     """
     chosen = select_largest(evaluations)
     if not chosen:
@@ -185,6 +187,13 @@ def describe_outcome(dataset: str, task: int, evaluations: Sequence[Evaluation])
         ``solved`` only if every episode was, of all training seeds.
     """
     summaries = summarize(evaluations)
+    if not summaries and evaluations:
+        last = max(evaluations, key=lambda each: each.step)
+        return (
+            f"success not reported: {dataset} task {task}, return "
+            f"{last.mean_return:.2f} of {last.episodes} episodes after {last.step:,} "
+            "updates"
+        )
     if not summaries:
         return f"not evaluated yet: {dataset} task {task}"
     score, (step,) = summaries[0].score, summaries[0].steps
@@ -214,7 +223,7 @@ def _summary(statistic: Statistic, evaluations: list[Evaluation]) -> Summary:
 
 def _pool(evaluations: Iterable[Evaluation]) -> Score:
     return Score.of(
-        outcome for evaluation in evaluations for outcome in evaluation.successes
+        outcome for evaluation in evaluations for outcome in evaluation.successes or ()
     )
 
 

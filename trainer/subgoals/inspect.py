@@ -215,7 +215,12 @@ def _roll_out(
     spec = task_environment(run, run.task.task)
     with (
         console.status(f"acting in {spec.environment_id}"),
-        RolloutPool(spec, environments=count, workers=usable_cores()) as pool,
+        RolloutPool(
+            spec,
+            environments=count,
+            workers=usable_cores(),
+            action_scale=run.action_scale,
+        ) as pool,
     ):
         traces = play_traces(
             pool, agent, one, episodes=inspection.episodes, seed=inspection.seed
@@ -244,7 +249,7 @@ def _draw_maze(run: Run, store: Store, played: _Played, maze: MazeMap) -> bytes:
     )
     title = (
         f"{run.dataset}, task {run.task.task}: VAST after {played.step:,} updates, "
-        f"{Score.of(trace.episode.success for trace in played.traces)}"
+        f"{Score.of(bool(trace.episode.success) for trace in played.traces)}"
     )
     return charts.to_png(maze_chart(scene, title))
 

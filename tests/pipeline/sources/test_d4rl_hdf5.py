@@ -7,6 +7,7 @@ import pytest
 from pipeline.cli import main
 from pipeline.sources.d4rl_hdf5 import D4rlHdf5
 from pipeline.sources.episodes import cut
+from pipeline.store import schema
 from pipeline.store.errors import DataFormatError
 from pipeline.store.reader import Store
 from pipeline.store.returns import suffix_sums
@@ -46,7 +47,8 @@ def make_d4rl(tmp_path):
 
 def read_all(source, rows):
     blocks = list(source.read(cut(source.describe().episodes, rows)))
-    return {n: np.concatenate([b.rows[n] for b in blocks]) for n in blocks[0].rows}
+    rows = {n: np.concatenate([b.rows[n] for b in blocks]) for n in blocks[0].rows}
+    return schema.cast_rows(rows)
 
 
 @pytest.mark.parametrize("rows", [25, 1000])

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from pipeline.cli import main
+from pipeline.domains.observations import flatten
 from pipeline.sources.episodes import cut
 from pipeline.sources.minari import Minari
+from pipeline.store import schema
 from pipeline.store.errors import DataFormatError
 from pipeline.store.reader import Store
 from tests.fuzz import MUTATIONS, drill_source, mutate_bytes
@@ -13,7 +15,8 @@ from tests.fuzz import MUTATIONS, drill_source, mutate_bytes
 
 def read_all(source, rows):
     blocks = list(source.read(cut(source.describe().episodes, rows)))
-    return {n: np.concatenate([b.rows[n] for b in blocks]) for n in blocks[0].rows}
+    rows = {n: np.concatenate([b.rows[n] for b in blocks]) for n in blocks[0].rows}
+    return schema.cast_rows(rows)
 
 
 @pytest.fixture
@@ -74,7 +77,7 @@ def test_minari_s_own_files_are_read(make_minari, rows):
     ends = np.cumsum(facts.lengths) - 1
     inner = np.setdiff1d(np.arange(sum(facts.lengths)), ends)
     np.testing.assert_array_equal(found["actions"][inner], np.concatenate(actions))
-    rewards = np.concatenate([buffer.rewards for buffer in buffers])
+    rewards = np.concatenate([buffer.rewards for buffer in buffers]).astype("f4")
     np.testing.assert_array_equal(found["rewards"][inner], rewards)
     assert np.flatnonzero(~found["masks"]).tolist() == [2]  # the one termination
 
@@ -89,14 +92,41 @@ def test_a_minari_folder_becomes_a_store(make_minari, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_minari_s_dictionaries_are_refused(make_minari, tmp_path):
-    space = gymnasium.spaces.Dict({"xy": BOX, "goal": BOX})
-    observations, actions = draw((3,))
+def test_minari_s_dictionaries_are_laid_out_by_name(make_minari, tmp_path):
+    inner = gymnasium.spaces.Dict({"z": BOX, "a": BOX})
+    space = gymnasium.spaces.Dict({"xy": BOX, "goal": inner})
+    observations, actions = draw((3, 5))
     folder, _ = make_minari(
-        [{"xy": o, "goal": o} for o in observations], actions, space
+        [{"xy": o, "goal": {"z": 2 * o, "a": 3 * o}} for o in observations],
+        actions,
+        space,
     )
-    with pytest.raises(DataFormatError, match=r"got a group of goal, xy"):
-        Minari(f"{folder}/data/main_data.hdf5").describe()
+    source = Minari(f"{folder}/data/main_data.hdf5")
+    field = source.describe().fields["observations"]
+    assert field.shape == (12,)
+    assert field.unit == "side by side: goal/a[4], goal/z[4], xy[4]"
+    found = read_all(source, 4)["observations"]
+    laid_out = np.concatenate([np.hstack([3 * o, 2 * o, o]) for o in observations])
+    np.testing.assert_array_equal(found, laid_out.astype(np.float32))
+    # An environment's own observation is laid out in the same way.
+    o = observations[0][1]
+    acted = flatten({"xy": o, "goal": {"z": 2 * o, "a": 3 * o}})
+    np.testing.assert_array_equal(acted.astype(np.float32), found[1])
+    out = str(tmp_path / "store")
+    assert main(["shard", folder, "--dataset", "walk", "--out", out]) == 0
+    assert Store(out).manifest.fields["observations"] == field
+
+
+def test_soft_links_that_lead_round_are_refused(tmp_path):
+    path = write_small(tmp_path / "main_data.hdf5")
+    with h5py.File(path, "r+") as file:
+        del file["episode_0/observations"]
+        for name in "ab":
+            file[f"episode_0/observations/{name}"] = h5py.SoftLink(
+                "/episode_0/observations"
+            )
+    with pytest.raises(DataFormatError, match="groups deep"):
+        Minari(str(path)).describe()
 
 
 def test_a_minari_episode_of_unlike_lengths_is_named(tmp_path):

@@ -73,7 +73,7 @@ def test_a_last_episode_without_end_is_cut_off_with_a_warning():
     ("terminals", "timeouts", "message"),
     [
         (np.array([0, 2]), None, "row 1: expected 0 or 1"),
-        (np.zeros(0), None, "expected one value per row"),
+        (np.zeros(0), None, "got no rows"),
         (np.zeros(3), np.zeros(2), "expected one value of timeouts per row, 3, got 2"),
     ],
 )

@@ -1,12 +1,15 @@
 import types
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
 from pipeline.domains.datasets import TaskEnvironment
+from pipeline.store.errors import UsageError
 from trainer.evaluation import environments
 from trainer.evaluation.environments import (
+    Episode,
     EpisodeEnvironment,
     make_task_environment,
     read_facts,
@@ -82,10 +85,78 @@ def test_a_maze_says_where_its_walls_are() -> None:
     assert maze.walls[0] == (True,) * 8
 
 
+class Goals(gymnasium.Env[Any, Any]):
+    """Observes dictionaries, takes actions in [-2, 2] and says what it is told to."""
+
+    def __init__(self, **info: Any) -> None:
+        box = gymnasium.spaces.Box(-9, 9, (2,))
+        inner = gymnasium.spaces.Dict({"z": box, "a": gymnasium.spaces.Discrete(3)})
+        self.observation_space = gymnasium.spaces.Dict({"xy": box, "goal": inner})
+        self.action_space = gymnasium.spaces.Box(-2, 2, (1,))
+        self.taken: list[Any] = []
+        self.info = info
+
+    def _observe(self) -> Any:
+        goal = {"z": np.array([3.0, 4.0]), "a": 2}
+        return {"xy": np.array([5.0, 6.0]), "goal": goal}
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.taken.append(action.tolist())
+        return self._observe(), -1.5, len(self.taken) == 3, False, self.info
+
+
+def test_dictionaries_are_observed_in_the_order_of_their_names() -> None:
+    made = Goals()
+    facts = read_facts(made)
+    assert facts.observation_dim == 5
+    assert (facts.action_low, facts.action_high) == ((-2.0,), (2.0,))
+    environment = EpisodeEnvironment(made, 0, [0])
+    # goal/a, goal/z, xy
+    assert environment.observation.tolist() == [2, 3, 4, 5, 6]
+    environment.step(np.zeros(1, np.float32))
+    assert environment.observation.tolist() == [2, 3, 4, 5, 6]
+    assert environment.observation.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("info", "success"),
+    [
+        ({}, None),
+        ({"success": 1.0}, True),
+        ({"is_success": 0.0}, False),
+        ({"success": False, "is_success": True}, False),
+    ],
+)
+def test_success_is_what_an_environment_says_of_it(
+    info: dict[str, Any], success: bool | None
+) -> None:
+    environment = EpisodeEnvironment(Goals(**info), 0, [7])
+    ends = [environment.step(np.full(1, 3.0, np.float32)) for _ in range(3)]
+    assert ends[:2] == [None, None]
+    assert ends[2] == Episode(7, success, -4.5, 3)
+
+
+@pytest.mark.parametrize(
+    ("space", "shape"),
+    [("action_space", None), ("action_space", (2, 2)), ("observation_space", None)],
+)
+def test_what_no_policy_can_act_in_is_refused(space: str, shape: Any) -> None:
+    made = Goals()
+    read_facts(made)
+    spaces = gymnasium.spaces
+    odd = spaces.Text(3) if shape is None else spaces.Box(-1, 1, shape)
+    setattr(made, space, odd)
+    with pytest.raises(UsageError, match="expected"):
+        read_facts(made)
+
+
 def test_an_arm_is_in_no_maze() -> None:
     arm = types.SimpleNamespace(
         observation_space=types.SimpleNamespace(shape=(3,)),
-        action_space=types.SimpleNamespace(shape=(2,)),
+        action_space=types.SimpleNamespace(shape=(2,), low=-1.0, high=1.0),
         unwrapped=types.SimpleNamespace(),
     )
     assert read_facts(arm).maze is None

@@ -5,15 +5,20 @@ import io
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from pipeline.domains.datasets import TaskEnvironment
+from pipeline.store.action_scale import ActionScale
 from pipeline.store.errors import DataFormatError
+from pipeline.store.manifest import Task
 from tests.runs import LIMIT, FakeTrainer, make_run
 from trainer.evaluation.evaluate import evaluate_run
 from trainer.evaluation.evaluator import task_environment
+from trainer.evaluation.rollouts import RolloutPool
 from trainer.runs.evaluations import (
     Evaluation,
     EvaluationSettings,
@@ -80,6 +85,56 @@ def test_the_latest_checkpoint_of_every_seed(run: Path) -> None:
         "duration_s",
     }
     assert read_evaluations(RunFolder.open(run)) == evaluations
+
+
+PENDULUM = dataclasses.replace(
+    make_run(),
+    task=Task(1, "stored", "Pendulum-v1", "stored"),
+    facts=dataclasses.replace(
+        make_run().facts,
+        observation_dim=3,
+        action_dim=1,
+        observation_mean=(0.0,) * 3,
+        observation_std=(1.0,) * 3,
+    ),
+)
+
+
+@pytest.mark.parametrize("bounds", [None, 2.0])
+def test_an_environment_without_success_gives_returns_and_lengths(
+    tmp_path: Path, bounds: float | None
+) -> None:
+    scale = None if bounds is None else ActionScale((-bounds,), (bounds,))
+    trainer = FakeTrainer(
+        tmp_path / "run", run=dataclasses.replace(PENDULUM, action_scale=scale)
+    )
+    trainer.commit(20)
+    trainer.close()
+    evaluations, shown = evaluate(tmp_path / "run")
+    assert [each.successes for each in evaluations] == [None, None]
+    assert all(each.success_rate is None for each in evaluations)
+    assert all(each.lengths == (200, 200) for each in evaluations)
+    assert all(max(each.returns) < -100 for each in evaluations)
+    assert "200 steps on average of 2 episodes; success not reported" in shown
+    # Its torque is of [-2, 2]: half of it is out of reach unless the data were scaled.
+    warning = "Pendulum-v1 takes actions[0] from -2 to 2, and policies of this run act"
+    assert (warning in shown) == (scale is None)
+    lines = (tmp_path / "run" / EVALUATIONS_FILE).read_text().splitlines()
+    assert [json.loads(line)["successes"] for line in lines] == [None, None]
+    assert read_evaluations(RunFolder.open(tmp_path / "run")) == evaluations
+
+
+def test_actions_are_scaled_back_when_acting() -> None:
+    spec = TaskEnvironment("Pendulum-v1")
+
+    def push(observations: Any, episodes: Any, steps: Any) -> Any:
+        return np.ones((len(observations), 1, 1))
+
+    totals = []
+    for scale in (None, ActionScale((-2.0,), (1.0,)), ActionScale((-2.0,), (2.0,))):
+        with RolloutPool(spec, environments=1, workers=1, action_scale=scale) as pool:
+            totals.append(pool.rollout(push, episodes=1, seed=0)[0].total_reward)
+    assert totals[0] == totals[1] != totals[2]
 
 
 def test_all_checkpoints_and_repeating_them(run: Path) -> None:

@@ -80,6 +80,19 @@ def test_a_run_that_was_not_evaluated(run: Path, tmp_path: Path) -> None:
     assert "not evaluated yet | — |" in written[1].read_text()
 
 
+def test_a_run_whose_environment_reports_no_success(run: Path, tmp_path: Path) -> None:
+    (run / "evaluations.jsonl").unlink()
+    for seed in (0, 1):
+        silent = evaluation(1000, seed, 0, successes=None)
+        append_evaluation(RunFolder.open(run), silent)
+    written = write_report([RunFolder.open(run)], open_folder(tmp_path / "report"))
+    html = written[0].read_text()
+    assert "n/a: success not reported" in html
+    assert "The environment reports no success" in html
+    assert "not evaluated yet" not in html
+    assert not (tmp_path / "report" / "success.png").exists()
+
+
 def test_a_run_that_logged_nothing(run: Path, tmp_path: Path) -> None:
     (run / METRICS_FILE).unlink()
     written = write_report([RunFolder.open(run)], open_folder(tmp_path / "report"))

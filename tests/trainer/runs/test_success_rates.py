@@ -71,3 +71,12 @@ def test_solved_is_said_of_the_last_checkpoint(
 
 def test_what_was_not_evaluated_is_not_called_unsolved() -> None:
     assert describe_outcome("maze", 2, []) == "not evaluated yet: maze task 2"
+
+
+def test_what_reports_no_success_is_not_called_unsolved() -> None:
+    silent = [evaluation(step, 0, 0, successes=None) for step in (1000, 2000)]
+    assert summarize(silent) == []
+    assert describe_outcome("walk", 1, silent) == (
+        "success not reported: walk task 1, return -200.00 of 10 episodes after 2,000 "
+        "updates"
+    )

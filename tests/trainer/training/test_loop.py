@@ -1,5 +1,6 @@
 """The loop and its checkpoints, in this process: resume, refusal, preemption."""
 
+import copy
 import dataclasses
 import json
 import os
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from pipeline.store.action_scale import ActionScale
 from pipeline.store.errors import DataFormatError
 from pipeline.store.reader import Store
 from tests.stores import write_store
@@ -29,7 +31,7 @@ from trainer.parallel.mesh import make_mesh
 from trainer.parallel.mesh_shape import MeshConfig
 from trainer.runs.checkpoints import CheckpointReader, CheckpointWriter
 from trainer.runs.folder import METRICS_FILE, RunFolder
-from trainer.runs.run import Run, describe_run
+from trainer.runs.run import Run, describe_run, find_action_outside
 from trainer.step.state import init_state
 from trainer.training import loop, session
 from trainer.training.session import check_folder
@@ -391,6 +393,50 @@ def test_store_of_another_data_set_is_refused(store: Store, table: RowTable) -> 
     config = dataclasses.replace(CONFIG, dataset="cube-single-play")
     with pytest.raises(DataFormatError, match="expected a store of cube-single-play"):
         describe_run(config, store, 1, fingerprint=table.fingerprint)
+
+
+def test_a_run_knows_the_scale_of_its_actions(store: Store, table: RowTable) -> None:
+    scale = ActionScale((-2.0,) * 3, (2.0,) * 3)
+    other = copy.copy(store)
+    other.manifest = dataclasses.replace(store.manifest, action_scale=scale)
+    run = make_run(other, table)
+    assert run.action_scale == scale
+    plain = json.loads(json.dumps(run.to_json()))
+    assert Run.from_json(plain, where="run.json") == run
+    assert other.manifest.fingerprint() != store.manifest.fingerprint()
+    # Runs from before there were scales have none.
+    del plain["action_scale"]
+    assert Run.from_json(plain, where="run.json").action_scale is None
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("observations", {"shape": (64, 64, 3), "dtype": "uint8"}),
+        ("actions", {"shape": ()}),
+        ("actions", {"dtype": "int32"}),
+    ],
+)
+def test_what_no_agent_learns_from_is_refused(
+    store: Store, table: RowTable, name: str, changes: dict[str, Any]
+) -> None:
+    fields = store.manifest.fields
+    odd = {**fields, name: dataclasses.replace(fields[name], **changes)}
+    other = copy.copy(store)
+    other.manifest = dataclasses.replace(store.manifest, fields=odd)
+    with pytest.raises(DataFormatError, match=r"continuous actions \[rows, A\]"):
+        make_run(other, table)
+
+
+def test_actions_outside_are_told_of_older_stores(store: Store) -> None:
+    assert find_action_outside(store) is None
+    known = store.manifest.statistics
+    reaching = dataclasses.replace(known["actions"], minimum=(-1.0, -3.0, -1.0))
+    other = copy.copy(store)
+    other.manifest = dataclasses.replace(
+        store.manifest, statistics={**known, "actions": reaching}
+    )
+    assert find_action_outside(other) == -3
 
 
 def test_a_mesh_that_is_refused_makes_no_folder(

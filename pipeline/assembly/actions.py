@@ -1,0 +1,114 @@
+"""How far the actions of an input reach, read through once where that is asked for."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.assembly.plan import Inputs, cut_blocks
+from pipeline.sources.base import Facts, Source
+from pipeline.store import schema
+from pipeline.store.action_scale import ActionScale
+from pipeline.store.errors import DataFormatError, UsageError
+
+Float64 = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ActionRange:
+    """Bounds of the finite actions of some rows.
+
+    Attributes:
+        low: ``f64[A]``.
+        high: ``f64[A]``.
+        rows: Rows.
+        outside: Rows with a component outside its bounds.
+    """
+
+    low: Float64
+    high: Float64
+    rows: int
+    outside: int
+
+    @classmethod
+    def of(
+        cls,
+        source: Source,
+        facts: Facts,
+        scale: ActionScale | None = None,
+    ) -> "ActionRange":
+        """Reads the actions of a source.
+
+        Args:
+            source: Any.
+            facts: Of it.
+            scale: Bounds that rows may be outside of; [-1, 1] if None.
+
+        Returns:
+            Their range.
+
+        Raises:
+            DataFormatError: If the source is damaged, or no action is finite.
+        """
+        lows, highs, rows, outside = [], [], 0, 0
+        for block in source.read(cut_blocks(facts.episodes, facts.fields)):
+            actions: npt.NDArray[Any] = block.rows[schema.ACTIONS]
+            finite = actions[np.isfinite(actions).all(axis=1)].astype(np.float64)
+            unit = finite if scale is None else scale.to_unit(finite)
+            bound = 1 + schema.ACTION_TOLERANCE
+            rows += len(actions)
+            outside += int((np.abs(unit) > bound).any(axis=1).sum())
+            if len(finite):
+                lows.append(finite.min(axis=0))
+                highs.append(finite.max(axis=0))
+        if not lows:
+            raise DataFormatError(
+                f"{facts.name}: expected finite actions, got none "
+                f"in {rows:,} rows; look into the input"
+            )
+        return cls(np.min(lows, axis=0), np.max(highs, axis=0), rows, outside)
+
+    def union(self, other: "ActionRange") -> "ActionRange":
+        """The range of both."""
+        return ActionRange(
+            np.minimum(self.low, other.low),
+            np.maximum(self.high, other.high),
+            self.rows + other.rows,
+            self.outside + other.outside,
+        )
+
+
+def choose_scale(inputs: Inputs, bounds: Sequence[str]) -> ActionScale | None:
+    """Chooses how the actions of a new store are scaled.
+
+    Args:
+        inputs: From `look_at`.
+        bounds: ``data``, for the least and largest of each component, which are read
+            through; or two numbers, low and high of every component; or nothing.
+
+    Returns:
+        The scale; None if actions are stored as they are.
+
+    Raises:
+        UsageError: If the bounds are neither.
+        DataFormatError: If an input is damaged.
+    """
+    if not bounds:
+        return None
+    if list(bounds) == ["data"]:
+        found = reduce(
+            ActionRange.union,
+            (ActionRange.of(source, facts) for _, source, facts in inputs.found),
+        )
+        return ActionScale.of_data(found.low, found.high)
+    try:
+        low, high = map(float, bounds)
+    except ValueError as error:
+        raise UsageError(
+            f"expected --action-bounds data, or LOW HIGH, got {' '.join(bounds)}"
+        ) from error
+    (width,) = inputs.found[0][2].fields[schema.ACTIONS].shape
+    return ActionScale((low,) * width, (high,) * width)
