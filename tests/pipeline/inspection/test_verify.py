@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,8 +9,10 @@ import tensorstore as ts
 
 from pipeline.assembly.commit import commit_store
 from pipeline.assembly.parts import write_part
+from pipeline.cli import main
 from pipeline.inspection import verify
 from pipeline.store import arrays, files, manifest
+from pipeline.store.moments import Moments
 from pipeline.store.reader import Store
 
 LENGTHS = (5, 5, 7, 4, 1, 6)
@@ -168,7 +171,9 @@ def test_deep_finds_labels_that_do_not_follow(store, field, value):
         f"{folder}/{field}: 2 of {rows} rows are not what physics state and tasks "
         "give, the first of them row 3" in found
     )
-    assert any(f"of {field} is not that of its rows" in each for each in found)
+    assert any(
+        f"of {field} is " in each and "not that of its rows" in each for each in found
+    )
 
 
 def test_deep_finds_values_that_are_not_finite(store):
@@ -185,8 +190,44 @@ def test_deep_finds_statistics_that_are_not_of_the_rows(store):
     wrong = dataclasses.replace(part.statistics["actions"], mean=(0.1,) * 5)
     restate(store, statistics={**part.statistics, "actions": wrong})
     found = findings(store, deep=True)
-    assert f"{part.folder}/part.json: mean of actions is not that of its rows" in found
+    (finding,) = (each for each in found if each.startswith(part.folder))
+    assert ": mean of actions is 0.1, 0.1, 0.1, ..., not that of its rows, " in finding
     assert any("dataset.json: mean of actions" in each for each in found)
+
+
+@pytest.mark.parametrize("key", ["count", "mean", "std", "minimum", "maximum"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e300, "nearby"])
+@pytest.mark.parametrize("size", [1.0, 1e-12, 1e12])
+def test_statistics_are_compared_with_what_was_found(key, value, size):
+    rows = np.random.default_rng(0).normal(scale=size, size=(100, 2))
+    found = {"qvel": Moments.of(rows).to_statistics()}
+    stated = getattr(found["qvel"], key)
+    compared = verify._compare_statistics("part.json", found, found, "of its rows")
+    assert compared == []
+    if key == "count":
+        wrong = 101 if value == "nearby" else value
+    else:  # The first component is as it should be.
+        off = stated[1] + 1e-4 * size if value == "nearby" else value
+        wrong = (stated[0], off)
+    lying = {"qvel": dataclasses.replace(found["qvel"], **{key: wrong})}
+    (finding,) = verify._compare_statistics("part.json", found, lying, "of its rows")
+    assert f"part.json: {key} of qvel is " in finding
+
+
+@pytest.mark.parametrize("name", ["dataset.json", "part.json"])
+@pytest.mark.parametrize("text", ["NaN", "Infinity", "1e999"])
+def test_statistics_that_are_not_finite_are_refused(store, capsys, name, text):
+    folder = store.root
+    if name == "part.json":
+        folder = f"{store.root}/{store.manifest.parts[0].folder}"
+    path = Path(folder) / name
+    value = json.loads(path.read_text())
+    value["statistics"]["actions"]["mean"][0] = "THIS"
+    path.write_text(json.dumps(value).replace('"THIS"', text))
+    assert main(["verify", store.root, "--deep"]) in (1, 2)
+    said = capsys.readouterr()
+    assert name in said.out + said.err
+    assert "sound" not in said.out
 
 
 def test_episode_fields_are_those_of_the_writer():
