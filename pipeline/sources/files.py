@@ -24,6 +24,8 @@ _WILDCARDS = "*?["
 def find(pattern: str, suffixes: tuple[str, ...]) -> list[str]:
     """Finds the files that a path, folder or glob means.
 
+    A path that is there is that file or folder, whatever its name looks like.
+
     Args:
         pattern: A local path or ``gs://bucket/path``: a file, a folder, or a glob
             (``*``, ``?`` and ``[...]``, within one folder or over several).
@@ -35,16 +37,12 @@ def find(pattern: str, suffixes: tuple[str, ...]) -> list[str]:
     Raises:
         UsageError: If there is none.
     """
-    if not any(each in pattern for each in _WILDCARDS):
-        if is_file(pattern):
-            return [pattern]
-        found = [
-            path
-            for path in _listed(pattern.rstrip("/") + "/*")
-            if path.endswith(suffixes)
-        ]
-        what = f"a file, or a folder of {' or '.join(suffixes)} files"
-    else:
+    if is_file(pattern):
+        return [pattern]
+    inside = f"{glob.escape(pattern.rstrip('/'))}/*"
+    found = [path for path in _listed(inside) if path.endswith(suffixes)]
+    what = f"a file, or a folder of {' or '.join(suffixes)} files"
+    if not found and any(each in pattern for each in _WILDCARDS):
         found = [path for path in _listed(pattern) if path.endswith(suffixes)]
         what = f"at least one {' or '.join(suffixes)} file that matches"
     if not found:

@@ -18,6 +18,7 @@ from pipeline.sources import files
 from pipeline.store.errors import DataFormatError, MissingPackageError
 
 SUFFIXES = (".hdf5", ".h5")
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
 # The most that deflate, the densest of HDF5's own filters, makes of one byte.
 MAX_COMPRESSION = 1032
 # A soft link to a soft link to ... is a loop.

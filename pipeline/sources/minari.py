@@ -24,7 +24,7 @@ from pipeline.store.errors import DataFormatError
 
 MAIN_FILE = "main_data.hdf5"
 _METADATA = "metadata.json"
-_EPISODE = re.compile(r"episode_(0|[1-9][0-9]*)")
+EPISODE = re.compile(r"episode_(0|[1-9][0-9]*)")
 _TERMINATIONS = "terminations"
 
 
@@ -205,7 +205,7 @@ def _no_rows(member: Any) -> npt.NDArray[Any]:
 
 def _episode_names(file: Any, where: str) -> list[str]:
     there = hdf5.names(file, where)
-    found = [name for name in there if _EPISODE.fullmatch(name)]
+    found = [name for name in there if EPISODE.fullmatch(name)]
     if not found:
         raise DataFormatError(
             f"{where}: expected groups episode_0, episode_1 and so on, got "

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
@@ -11,7 +12,7 @@ from pipeline.cli import main
 from pipeline.sources import files
 from pipeline.sources.detection import find_sources
 from pipeline.sources.ogbench_npz import OgbenchNpz
-from pipeline.store.errors import DataFormatError
+from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.reader import Store
 from tests.fake_gcs import serve
 
@@ -106,6 +107,71 @@ def test_sources_are_inferred(make_npz, name, dataset, members, kind):
     path = make_npz(name=name, **members)
     assert find_sources(path, dataset=dataset)[0] == kind
     assert find_sources(path, dataset=dataset, kind="npz")[0] == "npz"
+
+
+@pytest.mark.parametrize("name", ["exp [v1]", "a*b", "q?", "[/a]", "[red]x[/red]"])
+def test_a_path_that_is_there_is_no_pattern(make_npz, tmp_path, name):
+    (tmp_path / name).mkdir(parents=True)
+    path = make_npz(name=f"{name}/x[0].npz")
+    assert files.find(path, (".npz",)) == [path]
+    assert files.find(f"{tmp_path / name}", (".npz",)) == [path]
+    assert files.find(f"{tmp_path / name}/", (".npz",)) == [path]
+    kind, [(split, source)] = find_sources(path, dataset="cube-single-play")
+    assert (kind, split, source) == ("ogbench", "train", OgbenchNpz(path))
+
+
+def test_a_pattern_beside_such_a_path_is_one_still(make_npz, tmp_path):
+    (tmp_path / "a1").mkdir()
+    path = make_npz(name="a1/x.npz")
+    assert files.find(f"{tmp_path}/a[0-9]/*.npz", (".npz",)) == [path]
+    assert files.find(f"{tmp_path}/a?/x.npz", (".npz",)) == [path]
+
+
+def write_hdf5(path, *names):
+    with h5py.File(path, "w") as file:
+        for name in names:
+            file[name] = np.zeros((3, 1))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "members", "kind"),
+    [
+        ("a.hdf5", ("episode_5/observations", "episode_12/observations"), "minari"),
+        ("a.h5", ("observations", "actions"), "d4rl"),
+        ("a.data", ("observations", "actions"), "d4rl"),
+        ("a.data", ("episode_0/actions",), "minari"),
+    ],
+)
+def test_hdf5_is_told_by_what_it_holds(tmp_path, name, members, kind):
+    path = write_hdf5(tmp_path / name, *members)
+    assert find_sources(path, dataset="mine")[0] == kind
+
+
+def test_what_is_of_no_kind_is_told_with_what_it_holds(tmp_path, make_npz):
+    path = write_hdf5(tmp_path / "robomimic.hdf5", "data/demo_0/obs", "mask/train")
+    with pytest.raises(DataFormatError, match=r"robomimic.*got data, mask; ") as said:
+        find_sources(path, dataset="mine")
+    for kind in ("ogbench", "npz", "d4rl", "minari"):
+        assert kind in str(said.value)
+    np.savez(tmp_path / "pixels.npz", image=np.zeros(3), label=np.zeros(3))
+    with pytest.raises(DataFormatError, match=r"pixels.*got image, label; "):
+        find_sources(str(tmp_path / "pixels.npz"), dataset="mine")
+
+
+def test_a_damaged_first_file_does_not_decide(make_npz, tmp_path):
+    good = make_npz(name="b.npz", rewards=np.zeros(17))
+    (tmp_path / "a.npz").write_bytes(b"PK\3\4 and no more")
+    kind, found = find_sources(str(tmp_path / "*.npz"), dataset="mine")
+    assert (kind, len(found)) == ("npz", 2)
+    assert found[1][1].path == good
+
+
+def test_files_of_several_kinds_are_refused(make_npz, tmp_path):
+    make_npz(name="a.npz")
+    write_hdf5(tmp_path / "b.hdf5", "observations")
+    with pytest.raises(UsageError, match=r"b\.hdf5: expected files of one kind"):
+        find_sources(str(tmp_path), dataset="mine")
 
 
 @pytest.fixture(scope="module")
