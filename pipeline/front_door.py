@@ -18,6 +18,7 @@ and errors to standard error, and the exit code is that of the exception's class
 What has no code there is a bug: its traceback is shown, and Python exits with 1.
 """
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -174,6 +175,7 @@ def parse(
     if "--" in ours:
         end = ours.index("--")
         ours, more = ours[:end], ours[end + 1 :]
+    ours = [_expand_home(word) for word in ours]
     kind: Any = program.commands[name]
     options: dict[str, Any] = {
         "args": ours,
@@ -195,6 +197,18 @@ def parse(
             f"out (these commands do: {', '.join(passing)})"
         )
     return command, more
+
+
+def _expand_home(word: str) -> str:
+    """A word with the home folder for a leading ``~``, as a shell has it.
+
+    Shells leave it where it is quoted or follows ``=``. Nobody behind this door looks
+    for it again: a path means one folder to whoever is handed it.
+    """
+    name, equals, value = word.partition("=")
+    if equals and name.startswith("--"):
+        return f"{name}={os.path.expanduser(value)}"
+    return os.path.expanduser(word)
 
 
 def exit_code(error: BaseException) -> int | None:

@@ -1,8 +1,15 @@
-"""Where the three programs write: results to one place, progress to another."""
+"""Where the three programs write: results to one place, progress to another.
 
+Everything printed passes here. Paths, names and messages are a user's, and what looks
+like markup in them is none.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.text import Text
 
 
 @dataclass(frozen=True)
@@ -38,3 +45,19 @@ def say(console: Console, text: str, *, style: str | None = None) -> None:
     console.print(
         text, style=style, highlight=False, markup=False, emoji=False, soft_wrap=True
     )
+
+
+def show(console: Console, renderable: RenderableType) -> None:
+    """Prints a table or a group of them; text is for `say`."""
+    console.print(renderable)
+
+
+@contextlib.contextmanager
+def working(console: Console, text: str) -> Iterator[Callable[[str], None]]:
+    """Shows on a terminal what is being done while a block runs.
+
+    Yields:
+        Says what is being done now.
+    """
+    with console.status(Text(text)) as status:
+        yield lambda text: status.update(Text(text))

@@ -92,10 +92,12 @@ def _show_bar(
     done: threading.Event,
 ) -> None:
     columns = (
-        rich.progress.TextColumn("{task.description}"),
+        rich.progress.TextColumn("{task.description}", markup=False),
         rich.progress.BarColumn(),
-        rich.progress.TextColumn("{task.completed:,.0f} of {task.total:,.0f}"),
-        rich.progress.TextColumn("{task.fields[remark]}"),
+        rich.progress.TextColumn(
+            "{task.completed:,.0f} of {task.total:,.0f}", markup=False
+        ),
+        rich.progress.TextColumn("{task.fields[remark]}", markup=False),
         rich.progress.TimeRemainingColumn(),
     )
     with rich.progress.Progress(*columns, console=console) as bar:

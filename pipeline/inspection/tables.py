@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.assembly.plan import StorePlan
-from pipeline.output import say
+from pipeline.output import say, show
 from pipeline.store import manifest, schema
 from pipeline.store.manifest import Statistics
 from pipeline.store.reader import Store
@@ -115,7 +115,8 @@ def print_store(console: Console, store: Store) -> None:
         store: The store.
     """
     facts = store_facts(store)
-    console.print(
+    show(
+        console,
         Group(
             Text(f"{facts['dataset']}, made in {facts['environment_id']}", "bold"),
             Text(
@@ -127,7 +128,7 @@ def print_store(console: Console, store: Store) -> None:
             _tasks(facts),
             _parts(facts),
             Text("made with " + ", ".join(" ".join(v) for v in _versions(facts))),
-        )
+        ),
     )
 
 

@@ -63,7 +63,7 @@ def kvstore_spec(root: str, path: str = "") -> dict[str, Any]:
             f"{root}: expected a local path or gs://bucket/path; other object stores "
             "are not supported"
         )
-    local = os.path.join(os.path.abspath(os.path.expanduser(root)), folder)
+    local = os.path.join(os.path.abspath(root), folder)
     # A file is written beside its place, under a name of the writer's own, and renamed:
     # no lock is needed for that, and nobody waits for a process that is stopped.
     locking = {"mode": "none"}

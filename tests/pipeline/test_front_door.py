@@ -133,3 +133,26 @@ def test_the_process_s_own_arguments_are_read(
     monkeypatch.setattr(sys, "argv", ["echo", "echo", "--word", "own"])
     assert front_door.run(PROGRAM) == 0
     assert capsys.readouterr().out == "own\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--word", "~/run"], "HOME/run"),
+        (["--word=~/run"], "HOME/run"),
+        (["--word", "~"], "HOME"),
+        (["--word", "./~/run"], "./~/run"),
+        (["--word", "a~b"], "a~b"),
+        (["--word", "gs://bucket/~"], "gs://bucket/~"),
+    ],
+)
+def test_home_is_found_where_arguments_are_parsed(words, said, capsys, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    assert front_door.run(PROGRAM, ["echo", *words]) == 0
+    assert capsys.readouterr().out.strip() == said.replace("HOME", "/home/me")
+
+
+def test_what_is_passed_on_is_left_alone(capsys, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    assert front_door.run(PROGRAM, ["pass", "--", "--at=~/x", "~"]) == 0
+    assert capsys.readouterr().out.strip() == "--at=~/x ~"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from pipeline.output import Output
+from pipeline.output import Output, show, working
 from trainer.commands.arguments import check_counts
 
 if TYPE_CHECKING:
@@ -42,19 +42,19 @@ class BenchFeed:
         from trainer.costs.bench_feed import bench_feed
 
         check_counts(self, "batch_size", "updates_per_call")
-        with output.progress.status("measuring") as status:
+        with working(output.progress, "measuring") as say_now:
             report = bench_feed(
                 Store(self.store),
                 task=self.task,
                 batch_size=self.batch_size,
                 updates_per_call=self.updates_per_call,
                 seconds=self.seconds,
-                progress=status.update,
+                progress=say_now,
             )
         if self.json:
             output.results.print_json(json.dumps(dataclasses.asdict(report)))
         else:
-            output.results.print(_make_table(report, self.updates_per_call))
+            show(output.results, _make_table(report, self.updates_per_call))
         return 0
 
 

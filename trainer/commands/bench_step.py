@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from pipeline.output import Output
+from pipeline.output import Output, show, working
 from pipeline.store.errors import UsageError
 from trainer.commands.arguments import check_counts
 
@@ -59,7 +59,7 @@ class BenchStep:
         check_counts(
             self, "updates", "updates_per_call", "observation_dim", "action_dim"
         )
-        with output.progress.status("measuring") as status:
+        with working(output.progress, "measuring") as say_now:
             rows = bench_step(
                 self.agent,
                 widths=_numbers("widths", self.widths),
@@ -73,7 +73,7 @@ class BenchStep:
                 action_dim=self.action_dim,
                 settings={"depth": self.depth}
                 | ({} if self.flow_steps is None else {"flow_steps": self.flow_steps}),
-                progress=status.update,
+                progress=say_now,
             )
         device = jax.devices()[0].device_kind
         out = output.results
@@ -83,7 +83,7 @@ class BenchStep:
             out.print_json(json.dumps(measured))
         else:
             out.width = max(out.width, _LEAST_WIDTH)
-            out.print(table_of(rows, title=f"{self.agent} on {device}"))
+            show(out, table_of(rows, title=f"{self.agent} on {device}"))
         return 0
 
 

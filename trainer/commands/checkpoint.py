@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from pipeline.output import Output, say
+from pipeline.output import Output, say, show
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -110,6 +110,6 @@ def _show(found: "Inspection", out: "Console") -> None:
             array.dtype,
             f"{array.size_bytes:,}",
         )
-    out.print(table)
+    show(out, table)
     total = sum(array.size_bytes for array in found.arrays)
     say(out, f"{len(found.arrays)} arrays, {total / 2**20:,.1f} MiB")

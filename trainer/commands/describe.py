@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from pipeline.output import Output, say
+from pipeline.output import Output, say, show
 from pipeline.store.errors import UsageError
 from trainer.commands.arguments import check_counts
 from trainer.costs import published
@@ -67,15 +67,15 @@ class Describe:
         if self.json:
             out.print_json(json.dumps(description.to_json()))
             return 0
-        out.print(_settings(configuration.encode(config), task=self.task))
+        show(out, _settings(configuration.encode(config), task=self.task))
         say(out, _data_line(description))
-        out.print(_networks(description))
+        show(out, _networks(description))
         say(out, _parameters_line(description))
         if description.cost is None:
             say(out, f"operations of {config.agent.name} are not counted")
         else:
             say(out, _cost_line(description.cost, seeds=config.trainer.seeds))
-            out.print(_bounds(description.cost))
+            show(out, _bounds(description.cost))
         return 0
 
     def _on_mesh(
@@ -125,7 +125,7 @@ def _show_mesh(found: "MeshDescription", out: "Console") -> None:
             array.spec,
             f"{array.device_bytes:,}",
         )
-    out.print(table)
+    show(out, table)
     devices = " × ".join(f"{axis} {size}" for axis, size in found.mesh.items())
     rest, params = found.rest_bytes / 2**20, found.params_bytes / 2**20
     say(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from pipeline.output import Output
+from pipeline.output import Output, show
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -80,7 +80,7 @@ class Evaluate:
                 console=output.progress,
             )
         if evaluations:
-            output.results.print(_make_table(evaluations))
+            show(output.results, _make_table(evaluations))
         return 0
 
 

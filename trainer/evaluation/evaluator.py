@@ -18,7 +18,7 @@ from rich.progress import (
 )
 
 from pipeline.domains.datasets import TaskEnvironment
-from pipeline.output import say
+from pipeline.output import say, working
 from pipeline.store.errors import DataFormatError
 from trainer.evaluation.environments import EnvironmentFacts, Episode
 from trainer.evaluation.rollouts import AgentActor, RolloutPool, usable_cores
@@ -112,7 +112,7 @@ class Evaluator:
         )
 
     def __enter__(self) -> "Evaluator":
-        with self._console.status(f"starting {self._spec.environment_id}"):
+        with working(self._console, f"starting {self._spec.environment_id}"):
             self._pool.__enter__()
         try:
             _check_fits(self._run, self._spec, self._pool.facts)
@@ -226,10 +226,10 @@ def make_evaluators(
 def episode_bars(console: Console) -> Progress:
     """Bars of episodes."""
     return Progress(
-        TextColumn("evaluating {task.description}"),
+        TextColumn("evaluating {task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("episodes"),
+        TextColumn("episodes", markup=False),
         TimeRemainingColumn(),
         console=console,
         transient=True,

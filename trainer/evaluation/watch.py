@@ -14,6 +14,7 @@ from typing import Literal
 
 from rich.console import Console
 
+from pipeline.output import say
 from pipeline.store.errors import UsageError
 from trainer.errors import PreemptedError, StalledError
 from trainer.evaluation.evaluator import Evaluator, episode_bars, make_evaluators
@@ -108,8 +109,9 @@ def watch_run(
             newest = max(there, default=0)
             for step in sorted((wanted or set()) - handled - set(there)):
                 if step < newest:
-                    console.print(
-                        f"step {step:,}: has no checkpoint any more, left out"
+                    say(
+                        console,
+                        f"step {step:,}: has no checkpoint any more, left out",
                     )
                     handled.add(step)
             waiting = set(there) - handled
@@ -204,9 +206,10 @@ class _FolderWatch:
         """Waits for the first checkpoint: what the folder says is then final."""
         if not self.steps():
             found = self._folder.exists()
-            self._console.print(
+            say(
+                self._console,
                 f"waiting for {'the first checkpoint of ' if found else ''}"
-                f"{self._folder}" + ("" if found else ": there is no run yet")
+                f"{self._folder}" + ("" if found else ": there is no run yet"),
             )
         while not self.steps():
             self.sleep()
@@ -251,7 +254,7 @@ def restore_unless_deleted(
         if not there:
             break
         time.sleep(_DELETION_S)
-    console.print(f"step {step:,}: was deleted before it could be evaluated, left out")
+    say(console, f"step {step:,}: was deleted before it could be evaluated, left out")
     return None
 
 

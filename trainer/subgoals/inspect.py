@@ -15,7 +15,7 @@ import numpy as np
 from etils import epath
 from rich.console import Console
 
-from pipeline.output import say
+from pipeline.output import say, working
 from pipeline.store import files
 from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.reader import Store
@@ -214,7 +214,7 @@ def _roll_out(
     count = min(inspection.episodes, 8)
     spec = task_environment(run, run.task.task)
     with (
-        console.status(f"acting in {spec.environment_id}"),
+        working(console, f"acting in {spec.environment_id}"),
         RolloutPool(
             spec,
             environments=count,

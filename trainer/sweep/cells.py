@@ -10,7 +10,7 @@ import functools
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal
@@ -202,11 +202,18 @@ def read_sweep(path: Path) -> Sweep:
     """
     raw = read_toml(path, missing="no such sweep; see configs/sweeps/")
     try:
-        return pydantic.TypeAdapter(Sweep).validate_python(raw)
+        sweep = pydantic.TypeAdapter(Sweep).validate_python(raw)
     except pydantic.ValidationError as error:
         first = read_first_error(error)
         place = f"{first.place}: " if first.place else ""
         raise ConfigError(f"{path}: {place}{first.message}") from error
+    # No shell has seen them.
+    return replace(
+        sweep,
+        out=os.path.expanduser(sweep.out),
+        config=os.path.expanduser(sweep.config),
+        store=os.path.expanduser(sweep.store),
+    )
 
 
 def make_cells(sweep: Sweep, *, only: str = "*") -> list[Cell]:

@@ -339,9 +339,9 @@ def _updates_left(cell: Cell, state: State) -> int:
 
 def _progress(console: Console) -> Progress:
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
-        TextColumn("{task.percentage:>3.0f} % of all updates"),
+        TextColumn("{task.percentage:>3.0f} % of all updates", markup=False),
         console=console,
         # Without a terminal the lines of the cells are the progress.
         disable=not console.is_terminal,

@@ -17,6 +17,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from pipeline.output import say
 from trainer.data.block_window import ResidentRows
 from trainer.data.table import RowTable
 from trainer.errors import PreemptedError, TrainingDivergedError
@@ -143,7 +144,7 @@ def _compile(call: Any, arguments: tuple[Any, ...], console: Console) -> TrainCa
     compiled: TrainCall = call.lower(*arguments).compile()
     # Compilers are not equally quick, and what joins processes waits 30 s at most.
     agreement.wait_for_all("compiled")
-    console.print(f"compiled in {time.perf_counter() - started:.1f} s")
+    say(console, f"compiled in {time.perf_counter() - started:.1f} s")
     return compiled
 
 
@@ -158,10 +159,10 @@ def _only_sent_on_purpose() -> AbstractContextManager[None]:
 
 def _progress(console: Console) -> Progress:
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("loss {task.fields[loss]:.3g}"),
+        TextColumn("loss {task.fields[loss]:.3g}", markup=False),
         TimeRemainingColumn(),
         console=console,
         # Without a terminal the log lines of metrics.jsonl are the progress.

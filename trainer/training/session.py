@@ -15,6 +15,7 @@ from etils import epath
 from jax.sharding import Mesh
 from rich.console import Console
 
+from pipeline.output import say
 from pipeline.store.errors import DataFormatError
 from trainer.agents.base import Agent
 from trainer.data.block_window import ResidentRows
@@ -151,9 +152,9 @@ def open_session(
         state = checkpoints.restore(
             latest, state, feed, updates_per_call=config.updates_per_call
         )
-        console.print(f"going on from the checkpoint of step {latest}")
+        say(console, f"going on from the checkpoint of step {latest}")
     elif folder.exists():
-        console.print("an earlier start here reached no checkpoint: starting anew")
+        say(console, "an earlier start here reached no checkpoint: starting anew")
     checkpoints.prepare(state)
     records: MetricsWriter | None = None
     if agreement.is_primary():
@@ -223,17 +224,18 @@ def _open_feed(
         if on_device and isinstance(rows, RowTable)
         else None
     )
-    console.print(
+    say(
+        console,
         f"{len(jax.devices())} {jax.devices()[0].platform} device(s) of "
         f"{jax.process_count()} process(es), mesh {dict(mesh.shape)}; rows are "
-        f"gathered on the {'device' if on_device else 'host'}, {_describe_rows(rows)}"
+        f"gathered on the {'device' if on_device else 'host'}, {_describe_rows(rows)}",
     )
     held, rows_held = part
     for line in agreement.introduce(
         f"seeds {seeds[held][0]} to {seeds[held][-1]}, rows {rows_held.start} to "
         f"{rows_held.stop - 1} of each batch"
     ):
-        console.print(line)
+        say(console, line)
     return feed, rows_on_mesh
 
 

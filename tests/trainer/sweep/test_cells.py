@@ -114,3 +114,19 @@ def test_shipped_sweeps() -> None:
         for cell in maze
     }
     assert trained == {(64, 0.99, 10_000)}  # Equal for all methods.
+
+
+def test_home_in_a_sweep_is_that_of_its_reader(
+    sweep: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = sweep.read_text()
+    here = str(sweep.parent)
+    assert f'out = "{here}' in text
+    monkeypatch.setenv("HOME", here)
+    sweep.write_text(text.replace(f'"{here}/', '"~/'))
+    assert "~/" in sweep.read_text()
+    before, after = text, sweep.read_text()
+    assert before != after
+    found = read_sweep(sweep)
+    assert all(here in path for path in (found.out, found.store))
+    assert not any("~" in path for path in (found.out, found.store, found.config))
