@@ -109,6 +109,7 @@ def version_1() -> Iterator[None]:
         for part in plain.get("parts", [plain]):
             assert part.pop("key") == ""
         assert plain.pop("action_scale", None) is None
+        assert not plain.pop("history", None)
         return json.dumps(plain, indent=1, sort_keys=True) + "\n"
 
     with pytest.MonkeyPatch.context() as patch:

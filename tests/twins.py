@@ -69,14 +69,25 @@ class Run:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._process.pid or 0, number)
 
-    def wait_for(self, path: Path) -> None:
-        """Waits until a file is there, or the command has ended."""
-        while not path.exists() and self._process.is_alive():
-            time.sleep(0.0005)
+    def most_files(self, root: Path) -> int:
+        """Waits for its end, and counts the files that a folder held at the most."""
+        most = 0
+        while self._process.is_alive():
+            most = max(most, _count_files(root))
+        return most
 
-    def stop_after(self, path: Path, seconds: float) -> bool:
-        """Stops it so long after a file is there; tells whether it still ran."""
-        self.wait_for(path)
+    def stop_at(self, root: Path, files: int, seconds: float) -> bool:
+        """Stops it once a folder holds so many files and a moment has passed.
+
+        Returns:
+            Whether it still ran.
+        """
+        while self._process.is_alive() and _count_files(root) < files:
+            time.sleep(0.0005)
         time.sleep(seconds)
         self.signal(signal.SIGSTOP)
         return self._process.is_alive()
+
+
+def _count_files(root: Path) -> int:
+    return sum(len(names) for _, _, names in os.walk(root))

@@ -42,13 +42,16 @@ class AppendPlan:
     added: StorePlan
 
 
-def plan_append(root: str, inputs: Inputs, options: PlanOptions) -> AppendPlan | None:
+def plan_append(
+    root: str, inputs: Inputs, options: PlanOptions, *, command: str = ""
+) -> AppendPlan | None:
     """Plans the parts to append.
 
     Args:
         root: The store.
         inputs: From `look_at`; what the store holds already is left out.
         options: How to cut it, and what may be wrong with it.
+        command: For the history.
 
     Returns:
         The plan; None if the store holds it all.
@@ -81,9 +84,9 @@ def plan_append(root: str, inputs: Inputs, options: PlanOptions) -> AppendPlan |
         discounts=value.discounts,
         options=options,
         action_scale=value.action_scale,
-        versions=value.versions,
         first_part=len(value.parts),
         keyed=value.format_version > 1,
+        command=command,
     )
     for part in added.parts:
         fields = part.stored_fields()
@@ -159,6 +162,7 @@ def commit_append(
         parts=together,
         statistics=merge_statistics(together),
         skipped=old.skipped | plan.added.skipped,
+        history=old.after(plan.added.command, plan.added.versions),
     )
 
     def check() -> None:
@@ -166,7 +170,7 @@ def commit_append(
             claimed.check()
 
     check()
-    clear_parts(root, [*now.parts, *found], check)
+    clear_parts(root, found, check, kept=now.parts)
     data = manifest.to_json(value).encode()
     files.commit(root, manifest.DATASET_MANIFEST, data, replacing=plan.there)
     return value

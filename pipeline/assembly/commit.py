@@ -9,7 +9,12 @@ from pipeline.store import arrays, claims, files, layout, manifest
 from pipeline.store.claims import Claim
 from pipeline.store.errors import DataFormatError
 from pipeline.store.folder import check_folder
-from pipeline.store.manifest import EPISODE_FIELD, DatasetManifest, PartManifest
+from pipeline.store.manifest import (
+    EPISODE_FIELD,
+    DatasetManifest,
+    PartManifest,
+    Step,
+)
 from pipeline.store.moments import merge_statistics
 
 CLAIM = "shard.json"
@@ -141,6 +146,7 @@ def commit_store(
         versions=plan.versions,
         skipped=plan.skipped,
         action_scale=plan.parts[0].action_scale,
+        history=(Step(plan.command, plan.versions),) if plan.command else (),
     )
     # Read before it is looked at: whoever commits in between must not be replaced.
     there = files.read(plan.root, manifest.DATASET_MANIFEST)
@@ -210,7 +216,11 @@ def _plans(there: DatasetManifest) -> list[str]:
 
 
 def clear_parts(
-    root: str, finished: Sequence[PartManifest], check: Callable[[], None]
+    root: str,
+    finished: Sequence[PartManifest],
+    check: Callable[[], None],
+    *,
+    kept: Sequence[PartManifest] = (),
 ) -> None:
     """Deletes what others have left among the parts of a store about to be committed.
 
@@ -219,17 +229,19 @@ def clear_parts(
 
     Args:
         root: The store.
-        finished: All parts that the store will have.
+        finished: The parts that have been written.
         check: Raises if somebody else has taken over; asked directly before each
             folder is cleared.
+        kept: Parts that the store has already; what others do there is theirs.
     """
     ours = {part.folder for part in finished}
+    others = {part.folder for part in kept}
     found = dict.fromkeys(
         f"parts/{name.split('/')[0]}"
         for name in files.walk_names(root, "parts")
         if layout.is_part_file(f"parts/{name}")
     )
-    for folder in found:
+    for folder in found.keys() - others:
         check()
         is_left = layout.is_unfinished_file if folder in ours else layout.is_part_file
         delete_files(root, folder, is_left)

@@ -152,6 +152,7 @@ class StorePlan:
         ignored: Members of the inputs that are not read.
         warnings: What looks wrong with the inputs.
         skipped: Files that are left out, by name, and why.
+        command: What decides what it will hold, for its history.
     """
 
     root: str
@@ -163,6 +164,7 @@ class StorePlan:
     ignored: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     skipped: dict[str, str] = dataclasses.field(default_factory=dict)
+    command: str = ""
 
     def runs(self, count: int) -> list[tuple[PartPlan, ...]]:
         """Groups parts for workers: neighbours of one source are read in one pass.
@@ -284,6 +286,7 @@ def plan_inputs(
     versions: Mapping[str, str] | None = None,
     first_part: int = 0,
     keyed: bool = True,
+    command: str = "",
 ) -> StorePlan:
     """Plans a store, and finds what can be found early.
 
@@ -299,6 +302,7 @@ def plan_inputs(
         versions: For the manifest; what is installed here by default.
         first_part: Number of the first part: those before are there.
         keyed: As of the parts' plans.
+        command: For the history.
 
     Returns:
         The plan.
@@ -354,6 +358,7 @@ def plan_inputs(
             *(w for _, _, facts in inputs.found for w in facts.warnings),
         ),
         skipped=inputs.skipped,
+        command=command,
     )
 
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from pipeline.assembly.commit import delete_files
 from pipeline.assembly.labels import label_episodes
-from pipeline.assembly.plan import BLOCK_ROWS
+from pipeline.assembly.plan import BLOCK_ROWS, installed_versions
 from pipeline.sources.episodes import EpisodeRange, cut
 from pipeline.store import claims, files, layout, manifest, schema
 from pipeline.store.claims import Claim
@@ -63,11 +63,15 @@ class RelabelPlan:
         root: The store.
         there: Its manifest as it was read; the commit is conditional on it.
         parts: In order.
+        command: What decides what is added, for the store's history.
+        versions: Of what is installed, likewise.
     """
 
     root: str
     there: Content
     parts: tuple[LabelsPlan, ...]
+    command: str = ""
+    versions: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -76,7 +80,11 @@ class RelabelPlan:
 
 
 def plan_relabelling(
-    root: str, *, tasks: Sequence[Task] = (), discounts: Sequence[float] = ()
+    root: str,
+    *,
+    tasks: Sequence[Task] = (),
+    discounts: Sequence[float] = (),
+    command: str = "",
 ) -> RelabelPlan | None:
     """Plans what a store is to hold besides.
 
@@ -84,6 +92,7 @@ def plan_relabelling(
         root: The store.
         tasks: To add, or hold already.
         discounts: To add, or hold already; each in (0, 1].
+        command: For the history.
 
     Returns:
         The plan; None if the store holds it all.
@@ -113,7 +122,7 @@ def plan_relabelling(
     text = json.dumps(asked, sort_keys=True)
     labels = f"labels-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     parts = (LabelsPlan(root, part, wanted, sums, labels) for part in value.parts)
-    return RelabelPlan(root, there, tuple(parts))
+    return RelabelPlan(root, there, tuple(parts), command, installed_versions())
 
 
 def write_labels(plan: LabelsPlan) -> PartManifest:
@@ -225,6 +234,7 @@ def commit_labels(
         discounts=plan.parts[0].discounts,
         parts=found,
         statistics=merge_statistics(found),
+        history=old.after(plan.command, plan.versions),
     )
     if claimed is not None:
         claimed.check()

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.commands.arguments import Flag, Input, StorePath, check_workers
+from pipeline.commands.arguments import Flag, Input, StorePath, check_workers, describe
 from pipeline.output import Output, say
 from pipeline.sources.options import PART_ROWS, Kind, OnBadEpisode, OnBadFile
 
@@ -59,6 +59,12 @@ class Append:
             self.store,
             look_at(found, on_bad_file=self.on_bad_file),
             PlanOptions(self.part_rows, self.on_bad_episode, self.max_bad_share),
+            command=describe(
+                "append",
+                part_rows=self.part_rows,
+                on_bad_episode=self.on_bad_episode,
+                on_bad_file=self.on_bad_file,
+            ),
         )
         if plan is None:
             claims.clear(self.store, append.CLAIM)

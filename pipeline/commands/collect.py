@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pipeline.commands.arguments import EnvironmentId, Flag, check_workers
+from pipeline.commands.arguments import EnvironmentId, Flag, check_workers, describe
 from pipeline.output import Output, say
 from pipeline.store.errors import UsageError
 
@@ -118,6 +118,15 @@ class Collect:
             look_at(inputs),
             discounts=self.discounts,
             versions=recipe.versions,
+            command=describe(
+                f"collect {self.environment_id}",
+                dataset_type=self.dataset_type,
+                episodes=self.episodes,
+                seed=self.seed,
+                val_episodes=self.val_episodes,
+                discounts=sorted(set(self.discounts)),
+                max_rows=recipe.rows,
+            ),
         )
         execution.write_store(
             output, plan, self.workers, more, take_over=self.take_over

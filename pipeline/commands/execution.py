@@ -31,6 +31,7 @@ def plan_relabelled(
     options: PlanOptions = DEFAULTS,
     action_scale: ActionScale | None = None,
     versions: Mapping[str, str] | None = None,
+    command: str = "",
 ) -> StorePlan:
     """Plans a store with the five tasks of a domain.
 
@@ -42,6 +43,7 @@ def plan_relabelled(
         options: As of `plan_inputs`.
         action_scale: As of `plan_inputs`.
         versions: As of `plan_inputs`.
+        command: As of `plan_inputs`.
 
     Returns:
         The plan.
@@ -62,6 +64,7 @@ def plan_relabelled(
         options=options,
         action_scale=action_scale,
         versions=versions,
+        command=command,
     )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pipeline.commands.arguments import Flag, StorePath, check_workers
+from pipeline.commands.arguments import Flag, StorePath, check_workers, describe
 from pipeline.output import Output, say
 from pipeline.store.errors import UsageError
 
@@ -46,7 +46,14 @@ class Relabel:
             raise UsageError("expected --discounts or --tasks to add, got neither")
         tasks = self._tasks(value.dataset, [task.task for task in value.tasks])
         plan = relabel.plan_relabelling(
-            self.store, tasks=tasks, discounts=self.discounts
+            self.store,
+            tasks=tasks,
+            discounts=self.discounts,
+            command=describe(
+                "relabel",
+                tasks=sorted(set(self.tasks)),
+                discounts=sorted(set(self.discounts)),
+            ),
         )
         if plan is None:
             claims.clear(self.store, relabel.CLAIM)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from pipeline.commands.arguments import Flag, Input, check_workers
+from pipeline.commands.arguments import Flag, Input, check_workers, describe
 from pipeline.output import Output, say
 from pipeline.sources.options import PART_ROWS, Kind, OnBadEpisode, OnBadFile
 
@@ -95,6 +95,17 @@ class Shard:
         inputs = look_at(found, on_bad_file=self.on_bad_file)
         options = PlanOptions(self.part_rows, self.on_bad_episode, self.max_bad_share)
         scale = choose_scale(inputs, self.action_bounds)
+        command = describe(
+            "shard",
+            dataset=self.dataset,
+            environment=self.environment if domain is None else None,
+            success_timing=self.success_timing if domain is None else None,
+            discounts=sorted(set(self.discounts)),
+            part_rows=self.part_rows,
+            on_bad_episode=self.on_bad_episode,
+            on_bad_file=self.on_bad_file,
+            action_bounds=self.action_bounds,
+        )
         if domain is not None:
             return execution.plan_relabelled(
                 domain,
@@ -103,6 +114,7 @@ class Shard:
                 discounts=self.discounts,
                 options=options,
                 action_scale=scale,
+                command=command,
             )
         environment_id = self.environment or self.dataset
         task = Task(
@@ -121,6 +133,7 @@ class Shard:
             discounts=self.discounts,
             options=options,
             action_scale=scale,
+            command=command,
         )
 
 

@@ -59,6 +59,7 @@ def store_facts(store: Store) -> dict[str, Any]:
         "parts": [
             {
                 "folder": part.folder,
+                "labels": part.labels,
                 "split": part.split,
                 "episodes": part.episodes,
                 "rows": part.rows,
@@ -84,6 +85,7 @@ def store_facts(store: Store) -> dict[str, Any]:
         else dataclasses.asdict(value.action_scale),
         "versions": value.versions,
         "skipped": value.skipped,
+        "history": [dataclasses.asdict(step) for step in value.history],
     }
 
 
@@ -127,7 +129,8 @@ def print_store(console: Console, store: Store) -> None:
             _fields(facts, store.manifest.statistics),
             _tasks(facts),
             _parts(facts),
-            Text("made with " + ", ".join(" ".join(v) for v in _versions(facts))),
+            _inputs(facts),
+            *_history(facts),
         ),
     )
 
@@ -233,6 +236,27 @@ def _parts(facts: dict[str, Any]) -> Table:
     return table
 
 
+def _inputs(facts: dict[str, Any]) -> Table:
+    table = _table("input", "kind", "episodes", "digest")
+    inputs: dict[tuple[str, str, str], int] = {}
+    for part in facts["parts"]:
+        origin = (part["name"], part["source"], part["digest"])
+        inputs[origin] = inputs.get(origin, 0) + part["episodes"]
+    for (name, source, digest), episodes in inputs.items():
+        table.add_row(name, source, f"{episodes:,}", digest)
+    return table
+
+
+def _history(facts: dict[str, Any]) -> list[Text]:
+    """Commands that the store was made and changed by, and what was installed."""
+    # Stores of version 1 tell no commands.
+    made = [{"command": "made", "versions": facts["versions"]}]
+    return [
+        Text(f"{step['command']}, with {_versions(step['versions'])}")
+        for step in facts["history"] or made
+    ]
+
+
 def _table(*headings: str) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for heading in headings:
@@ -245,5 +269,5 @@ def _several(values: tuple[float, ...]) -> str:
     return f"{shown}, ..." if len(values) > _SHOWN_COMPONENTS else shown
 
 
-def _versions(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    return list(facts["versions"].items())
+def _versions(versions: dict[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in versions.items())

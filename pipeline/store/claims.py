@@ -136,11 +136,16 @@ def held(
 
     Raises:
         DataFormatError: If another process is at work there and not known to have
-            ended, or if something else was begun there.
+            ended, or if something else was begun there; and in place of what failed,
+            if another process has taken over meanwhile.
     """
     claim = _take(root, name, list(asked), what, take_over, frozenset(settled))
     try:
         yield claim
+    except (OSError, DataFormatError):
+        # What was missing was cleared away by whoever took over: that is what to say.
+        claim.check()
+        raise
     finally:
         there = files.read(root, name)
         if there.data == claim.data:

@@ -218,6 +218,23 @@ class PartManifest:
 
 
 @dataclass(frozen=True)
+class Step:
+    """One command that a store was made or changed by.
+
+    Attributes:
+        command: What of it decides what the store holds, such as ``"shard --dataset
+            cube-single-play --discounts 0.99"``: neither paths, which parts' origins
+            tell the names of, nor how many processes wrote it.
+        versions: Of what was installed there.
+    """
+
+    __pydantic_config__ = _STRICT
+
+    command: str
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True)
 class DatasetManifest:
     """What ``dataset.json`` says: the store's contract with its readers.
 
@@ -235,6 +252,7 @@ class DatasetManifest:
         action_scale: What -1 and 1 of the stored actions were in the data; None if
             they are stored as they were.
         format_version: Of the layout.
+        history: What it was made and changed by, in order; not of version 1.
     """
 
     __pydantic_config__ = _STRICT
@@ -250,11 +268,18 @@ class DatasetManifest:
     skipped: dict[str, str] = dataclasses.field(default_factory=dict)
     action_scale: ActionScale | None = None
     format_version: int = FORMAT_VERSION
+    history: tuple[Step, ...] = ()
 
     @property
     def checked(self) -> bool:
         """Whether everybody notices flipped bits in its arrays and its manifest."""
         return self.format_version >= CHECKED_VERSION
+
+    def after(self, command: str, versions: Mapping[str, str]) -> "tuple[Step, ...]":
+        """Its history once another command has changed it."""
+        if self.format_version == 1 or not command:
+            return self.history
+        return (*self.history, Step(command, dict(versions)))
 
     def fingerprint(self) -> str:
         """Digest of everything the store holds, 64 hexadecimal digits.
@@ -318,6 +343,8 @@ def to_json(manifest: DatasetManifest | PartManifest) -> str:
             del part["key"]
     if value.get("action_scale", value) is None:
         del value["action_scale"]
+    if not value.get("history", True):
+        del value["history"]
     if isinstance(manifest, PartManifest) or manifest.checked:
         value = seal(value)
     return json.dumps(value, indent=1, sort_keys=True) + "\n"

@@ -56,7 +56,6 @@ def drill(
     folder: Path,
     base: Path | None,
     make: Callable[[Path], Arguments],
-    claim: str,
     *,
     moments: int,
     already: str,
@@ -68,7 +67,6 @@ def drill(
         folder: An empty folder.
         base: The store to begin with, if there is one.
         make: The command, given the store.
-        claim: Name of its claim.
         moments: How often.
         already: What the command says where all is done.
         seed: Of the moments.
@@ -82,20 +80,21 @@ def drill(
 
     alone = begin("alone")
     first = Run(make(alone), folder / "alone.log")
-    first.wait_for(alone / claim)
-    began = time.monotonic()
+    most = first.most_files(alone)
     assert first.wait()[0] == 0
-    takes_s = time.monotonic() - began
     expected = read_tree(alone)
-    assert claim not in expected
+    assert not any("/" not in name for name in expected if name != "dataset.json")
     assert verify_store(Store(str(alone)), deep=True) == []
 
+    before = 0 if base is None else len(read_tree(base))
+    assert most > before + 10
     random = np.random.default_rng(seed)
     stopped = lost = 0
     for moment in range(moments):
         out = begin(f"{moment}")
         first = Run(make(out), folder / f"{moment}-first.log")
-        still = first.stop_after(out / claim, random.uniform(0, takes_s))
+        files = random.integers(before + 1, most + 1)
+        still = first.stop_at(out, files, random.uniform(0, 0.02))
         code, said = run([*make(out), "--take-over"], folder / f"{moment}-second.log")
         assert code == 0, said
         assert verify_store(Store(str(out)), deep=True) == []
@@ -140,7 +139,6 @@ def test_of_two_that_shard_neither_harms_the_store(tmp_path: Path) -> None:
         tmp_path,
         None,
         lambda out: shard(data, out),
-        "shard.json",
         moments=2,
         already="already finished",
         seed=1,
@@ -154,7 +152,6 @@ def test_twenty_moments_of_two_that_shard(tmp_path: Path) -> None:
         tmp_path,
         None,
         lambda out: shard(data, out),
-        "shard.json",
         moments=20,
         already="already finished",
         seed=2,
@@ -177,7 +174,6 @@ def test_twenty_moments_of_two_that_append(base: Path, tmp_path: Path) -> None:
         tmp_path,
         base,
         lambda out: ["append", out, more, "--part-rows", 60],
-        "append.json",
         moments=20,
         already="holds all of it already",
         seed=3,
@@ -190,7 +186,6 @@ def test_twenty_moments_of_two_that_relabel(base: Path, tmp_path: Path) -> None:
         tmp_path,
         base,
         lambda out: ["relabel", out, "--discounts", 0.5, 0.7, 0.8],
-        "relabel.json",
         moments=20,
         already="holds all of it already",
         seed=4,
@@ -206,7 +201,6 @@ def test_twenty_moments_of_two_that_collect(tmp_path: Path) -> None:
             *("collect", "pointmaze-medium-v0", "--dataset-type", "navigate"),
             *("--episodes", 30, "--max-rows", 21, "--out", out),
         ],
-        "collect.json",
         moments=20,
         already="already finished",
         seed=5,

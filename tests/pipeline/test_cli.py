@@ -311,9 +311,38 @@ def test_inspect_shows_everything(make_npz, tmp_path, capsys):
         "task5_diagonal2",
         "parts/00001",
         "val",
+        "cube-single-play.npz",
+        "sha256:",
         "mujoco",
     ):
         assert text in out
+
+
+def test_a_store_tells_what_it_was_made_and_changed_by(make_npz, tmp_path, capsys):
+    store = tmp_path / "store"
+    more = make_npz((3, 4), name="more.npz", seed=1)
+    assert shard(make_npz(LENGTHS), tmp_path, "--discounts", 0.99, 0.9) == 0
+    assert main(["append", str(store), more, "--part-rows", "5"]) == 0
+    assert main(["relabel", str(store), "--discounts", "0.5"]) == 0
+    capsys.readouterr()
+    assert main(["inspect", str(store), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["format_version"] == 2
+    assert [step["command"] for step in facts["history"]] == [
+        "shard --dataset cube-single-play --discounts 0.9 0.99 --part-rows 1000000 "
+        "--on-bad-episode refuse --on-bad-file refuse",
+        "append --part-rows 5 --on-bad-episode refuse --on-bad-file refuse",
+        "relabel --discounts 0.5",
+    ]
+    assert all(step["versions"]["numpy"] for step in facts["history"])
+    # Nothing of a machine: the same command elsewhere makes the same bytes.
+    assert str(tmp_path) not in (store / "dataset.json").read_text()
+    assert main(["inspect", str(store)]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "relabel --discounts 0.5, with mujoco" in out
+    digests = [part["digest"] for part in facts["parts"]]
+    assert len(set(digests)) == 2
+    assert all(digest[:40] in out for digest in digests)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

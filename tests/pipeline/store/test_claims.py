@@ -93,6 +93,20 @@ def test_who_was_taken_over_from_is_told_and_leaves_the_claim_alone(root):
     assert files.read(root, NAME).data == b"of a third one"
 
 
+@pytest.mark.parametrize("error", [OSError("no such file"), DataFormatError("gone")])
+def test_what_fails_because_of_who_took_over_is_told_as_that(root, error):
+    def lose():
+        with held(root):
+            leave(root, process=1 << 21, host="elsewhere")
+            raise error
+
+    with pytest.raises(
+        DataFormatError, match=r"2097152 on elsewhere .* has taken over"
+    ):
+        lose()
+    assert files.read(root, NAME).data is not None
+
+
 def test_a_killed_process_is_taken_over_from_without_a_word(root, sleeper):
     leave(root, process=sleeper.pid, life=claims._life(sleeper.pid))
     with pytest.raises(DataFormatError, match=f"process {sleeper.pid}"), held(root):
