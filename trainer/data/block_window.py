@@ -166,7 +166,7 @@ class ResidentRows:
         self._store = store
         self._column, _ = store.task(task)
         self._returns = store.returns_field(discount)
-        self._discount = discount
+        self.discount = discount
         self._blocks = cut_blocks(store, split=split, block_rows=block_rows)
         if not self._blocks:
             raise DataFormatError(f"{store.root}: split {split!r} is empty")
@@ -216,6 +216,33 @@ class ResidentRows:
     def nbytes(self) -> int:
         """Bytes of the resident arrays, all of them allocated from the start."""
         return sum(array.nbytes for array in self._arrays.values())
+
+    @property
+    def episode_lengths(self) -> npt.NDArray[np.int64]:
+        """``i64[E]``, rows of all episodes, resident or not."""
+        return np.array([n for block in self._blocks for n in block.lengths], np.int64)
+
+    def check_windows(self, rows_needed: int) -> None:
+        """Refuses a schedule under which there may be nothing to draw from.
+
+        Which blocks are resident together is a matter of the seed. With any seed at
+        least one of them is to hold an episode that is long enough.
+
+        Args:
+            rows_needed: Rows of an episode that something is drawn from.
+
+        Raises:
+            ConfigError: If so many blocks hold none that they may be all there is.
+        """
+        short = sum(max(block.lengths) < rows_needed for block in self._blocks)
+        resident = self.schedule.resident
+        if short >= resident:
+            raise ConfigError(
+                f"feed: {short:,} of {len(self._blocks):,} blocks hold no episode of "
+                f"{rows_needed} rows, which a window takes, and {resident:,} are "
+                "resident at a time, so that at times there would be nothing to draw; "
+                "raise feed.block_rows or feed.memory_limit_bytes"
+            )
 
     @contextmanager
     def at(self, step: int) -> Iterator[RowTable]:
@@ -318,7 +345,7 @@ class ResidentRows:
             **self._arrays,
             episode_starts=np.concatenate(starts),
             episode_lengths=np.concatenate(lengths),
-            discount=self._discount,
+            discount=self.discount,
             fingerprint=self.fingerprint,
         )
         self._tables[places.start] = table

@@ -94,16 +94,15 @@ class BatchSource:
         gather: bool,
         part: tuple[slice, slice] = (slice(None), slice(None)),
     ) -> None:
-        if isinstance(rows, RowTable):
-            sampler.check(rows)
-        elif not gather:
-            raise ConfigError(
-                "feed.gather: expected 'host' or 'auto' for data above "
-                "feed.memory_limit_bytes, got 'device'"
-            )
-        else:
-            with rows.at(0) as table:
-                sampler.check(table)
+        # Of all episodes: what holds for the first rows need not for later ones.
+        sampler.check(rows.episode_lengths, discount=rows.discount)
+        if isinstance(rows, ResidentRows):
+            rows.check_windows(sampler.rows_needed)
+            if not gather:
+                raise ConfigError(
+                    "feed.gather: expected 'host' or 'auto' for data above "
+                    "feed.memory_limit_bytes, got 'device'"
+                )
         self._rows = rows
         self._sampler = sampler
         held, self._held_rows = part

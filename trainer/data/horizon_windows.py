@@ -129,27 +129,33 @@ class HorizonSampler:
                 f"probabilities that sum to 1, got {self.goal_shares}"
             )
 
-    def check(self, table: RowTable) -> None:
-        """Refuses a table this sampler cannot draw from.
+    @property
+    def rows_needed(self) -> int:
+        """Rows of an episode that a window can start in."""
+        return self.min_horizon + 1
+
+    def check(self, lengths: npt.NDArray[np.int64], *, discount: float) -> None:
+        """Refuses data this sampler cannot draw from.
 
         Args:
-            table: Rows of one task.
+            lengths: ``i64[E]``, rows of all episodes.
+            discount: Of the data's return sums.
 
         Raises:
             DataFormatError: If no episode is long enough for a window.
-            ValueError: If the table's return sums are of another discount.
+            ValueError: If the return sums are of another discount.
         """
-        if table.discount != self.discount:
+        if discount != self.discount:
             raise ValueError(
-                f"the table's return sums are of discount {table.discount}, and the "
+                f"the table's return sums are of discount {discount}, and the "
                 f"agent's is {self.discount}; load the table with the agent's"
             )
-        longest = int(table.episode_lengths.max(initial=0))
-        if longest <= self.min_horizon:
+        longest = int(lengths.max(initial=0))
+        if longest < self.rows_needed:
             raise DataFormatError(
-                f"every window needs {self.min_horizon + 1} rows of one episode, and "
-                f"the longest of {len(table.episode_lengths)} episodes has {longest}; "
-                "this data set cannot be trained on with horizons"
+                f"every window needs {self.rows_needed} rows of one episode, and the "
+                f"longest of {len(lengths)} episodes has {longest}; this data set "
+                "cannot be trained on with horizons"
             )
         if longest <= self.max_horizon:
             raise DataFormatError(

@@ -106,23 +106,28 @@ class NStepSampler:
         if self.steps < 1:
             raise ConfigError(f"agent.n_step: expected at least 1, got {self.steps}")
 
-    def check(self, table: RowTable) -> None:
-        """Refuses a table without a single transition.
+    @property
+    def rows_needed(self) -> int:
+        """Rows of an episode that a window takes; by the published rule a whole one."""
+        return 1 + (self.steps if self.rule == "published" else 1)
+
+    def check(self, lengths: npt.NDArray[np.int64], *, discount: float) -> None:
+        """Refuses data without a single transition.
 
         Args:
-            table: Rows of one task.
+            lengths: ``i64[E]``, rows of all episodes.
+            discount: Of the data's return sums, which this sampler does without.
 
         Raises:
             DataFormatError: If no row acts, or under the published rule no window is
                 whole.
         """
-        longest = int(table.episode_lengths.max(initial=0))
-        needed = 1 + (self.steps if self.rule == "published" else 1)
-        if longest < needed:
+        longest = int(lengths.max(initial=0))
+        if longest < self.rows_needed:
             raise DataFormatError(
-                f"windows need {needed} rows of one episode, and the longest of "
-                f"{len(table.episode_lengths)} has {longest}; set a smaller "
-                "agent.n_step, or check the data"
+                f"windows need {self.rows_needed} rows of one episode, and the longest "
+                f"of {len(lengths)} has {longest}; set a smaller agent.n_step, or "
+                "check the data"
             )
 
     def draw(self, table: RowTable, uniform: npt.NDArray[np.float64]) -> NStepIndex:

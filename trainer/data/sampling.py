@@ -40,8 +40,17 @@ class Sampler(Protocol[IndexT, BatchT_co]):
     def discount(self) -> float:
         """Discount of rewards, and of the return sums of a table to draw from."""
 
-    def check(self, table: RowTable) -> None:
-        """Raises if batches cannot be drawn from a table."""
+    @property
+    def rows_needed(self) -> int:
+        """Rows of an episode that a window can start in."""
+
+    def check(self, lengths: npt.NDArray[np.int64], *, discount: float) -> None:
+        """Raises if batches cannot be drawn from data.
+
+        Args:
+            lengths: ``i64[E]``, rows of all episodes.
+            discount: Of the data's return sums.
+        """
 
     def draw(self, table: RowTable, uniform: npt.NDArray[np.float64]) -> IndexT:
         """Turns numbers in [0, 1) into row numbers and scalars, element by element.

@@ -15,8 +15,14 @@ from tests.stores import write_store
 from trainer.data.block_window import ResidentRows, Schedule, cut_blocks
 from trainer.data.feed import BatchSource, make_feed, open_rows
 from trainer.data.feed_config import FeedConfig
-from trainer.data.horizon_windows import EndingHorizonSampler, HorizonSampler
+from trainer.data.horizon_windows import (
+    EndingHorizonSampler,
+    HorizonIndex,
+    HorizonSampler,
+)
+from trainer.data.nstep_windows import NStepSampler
 from trainer.data.table import RowTable, load_table
+from trainer.errors import ConfigError
 
 SAMPLER = HorizonSampler(max_horizon=6, discount=0.99)
 PARTS = ([20] * 10, [30] * 8, [10, 50, 40, 20])
@@ -248,3 +254,81 @@ def test_lost_bytes_are_named(tmp_path: Path) -> None:
 
     with pytest.raises(DataFormatError, match=r"parts/00001/observations.*verify"):
         walk()
+
+
+# Long episodes at both ends, and between them so many of two rows that whole blocks
+# hold nothing else.
+UNEVEN = ([40] * 6 + [2] * 120, [2] * 60 + [40] * 6)
+
+
+def open_uneven(store: Store, *, blocks: int, seed: int) -> ResidentRows:
+    return ResidentRows(
+        store,
+        task=1,
+        discount=0.99,
+        limit_bytes=blocks * 40 * store.row_bytes("returns/0.99"),
+        block_rows=40,
+        batch_size=16,
+        reuse=4,
+        span=4,
+        seed=seed,
+    )
+
+
+@pytest.fixture(scope="module")
+def uneven(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    root = tmp_path_factory.mktemp("uneven") / "store"
+    return Store(str(write_store(root, UNEVEN)))
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        HorizonSampler(max_horizon=6, discount=0.99),
+        NStepSampler(steps=3, discount=0.99, rule="published"),
+    ],
+)
+def test_windows_stay_within_their_episodes_whichever_blocks_are_there(
+    uneven: Store, seed: int, sampler: HorizonSampler | NStepSampler
+) -> None:
+    """Refused or drawn: whatever the seed, and by every window there will be."""
+    short = 9  # Of 21 blocks; (120 + 60) episodes of 2 rows, 20 to a block.
+    few, many = (open_uneven(uneven, blocks=n + 2, seed=seed) for n in (short, 10))
+    empty = [max(block.lengths) < sampler.rows_needed for block in few._blocks]
+    assert (sum(empty), len(empty)) == (short, 21)
+    options = {"seeds": (seed,), "batch_size": 16, "steps": 400, "gather": False}
+    with pytest.raises(ConfigError, match=r"9 of 21 blocks .* raise feed\.block_rows"):
+        BatchSource(few, sampler, **{**options, "gather": True})
+    source = BatchSource(many, sampler, **{**options, "gather": True})
+    source._gather = False  # Row numbers are what is looked at.
+    windows = {many.schedule.window(step).start for step in range(400)}
+    assert len(windows) > 21  # All blocks come by.
+    for step in range(400):
+        with many.at(step) as table:
+            index = source._batches(table, range(step, step + 1))
+            ends = table.episode_starts + table.episode_lengths
+            owner = np.full(len(table.observations), -1)
+            for episode, (a, b) in enumerate(
+                zip(table.episode_starts, ends, strict=True)
+            ):
+                owner[a:b] = episode
+            last = index.rows_k if isinstance(index, HorizonIndex) else index.rows_n
+            assert (owner[index.rows] >= 0).all()
+            np.testing.assert_array_equal(owner[index.rows], owner[last])
+    few.close()
+    many.close()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_an_untrue_reason_is_given_with_no_seed(uneven: Store, seed: int) -> None:
+    """The longest episode is that of the data, not that of the first blocks."""
+    rows = open_uneven(uneven, blocks=3, seed=seed)
+    assert rows.schedule.resident == 1
+    longer = HorizonSampler(max_horizon=40, discount=0.99)
+    options = {"seeds": (0,), "batch_size": 8, "steps": 10, "gather": True}
+    with pytest.raises(DataFormatError, match="longest episode has only 40 rows"):
+        BatchSource(rows, longer, **options)
+    with pytest.raises(ConfigError, match="9 of 21 blocks"):
+        BatchSource(rows, SAMPLER, **options)
+    rows.close()

@@ -156,6 +156,6 @@ def test_refusals() -> None:
     with pytest.raises(ValueError, match="at least 1, got 0"):
         NStepSampler(0, 0.9)
     with pytest.raises(DataFormatError, match=r"need 2 rows.*longest of 2 has 1"):
-        NStepSampler(5, 0.9).check(make_table([1, 1]))
+        NStepSampler(5, 0.9).check(np.array([1, 1]), discount=0.9)
     with pytest.raises(DataFormatError, match="need 6 rows"):
-        NStepSampler(5, 0.9, "published").check(make_table([4]))
+        NStepSampler(5, 0.9, "published").check(np.array([4]), discount=0.9)
