@@ -1,9 +1,10 @@
 """What VAST's open points change: ``python -m tests.benchmarks.open_points grid``.
 
-The paper leaves some choices open; each is an option of ``VASTConfig``. Every option
-takes each of its values in turn, all else as in the base, on a task that two cores can
-afford: the 4x4 grid (``grid``), or a store in whose environment successes are counted
-(``store STORE``). All seeds of a variant train side by side in one program.
+The paper leaves some choices open; each is an option of ``VASTConfig``, or here, of
+``Reading``. Every option takes each of its values in turn, all else as in the base, on
+a task that two cores can afford: the 4x4 grid (``grid``), or a store in whose
+environment successes are counted (``store STORE``). All seeds of a variant train side
+by side in one program.
 
 A mark says that a variant's mean over seeds differs from the base's by an exact
 permutation test over seeds: ``*`` at 5 %, ``**`` at 5 % shared among all variants of
@@ -21,13 +22,15 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -42,6 +45,7 @@ from trainer.data.horizon_windows import HorizonBatch, HorizonSampler
 from trainer.data.sampling import Array
 from trainer.data.table import RowTable, load_table
 from trainer.evaluation.rollouts import AgentActor, RolloutPool
+from trainer.nn import optimizers
 from trainer.nn.networks import Params
 from trainer.runs.run import describe_run
 from trainer.runs.success_rates import Score
@@ -56,6 +60,10 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "advantage_return": ("model", "data"),
     "state_scaling": ("none", "common", "standard"),
 }
+READINGS: dict[str, tuple[Any, ...]] = {
+    "clip": ("global", "network"),
+    "flow_loss": ("sum", "mean"),
+}
 BASE = "base"
 WINDOWS = 4_096  # Measured on.
 EVALUATION_SEED = 0
@@ -64,17 +72,58 @@ CALL = 250  # Updates that trainer.toy.training does at once.
 Variant = dict[str, Any]  # Options that differ from the base.
 Figures = dict[str, float]  # Of one seed.
 Progressed = Callable[[int], None]
-# Trains and measures a configuration: one set of figures for each seed.
-Cell = Callable[[VASTConfig, Progressed], list[Figures]]
+
+
+@dataclass(frozen=True)
+class Reading(VAST):
+    """VAST, read in ways that are no options of it.
+
+    Attributes:
+        clip: Whether one norm of all gradients is clipped, or one of each network's.
+        flow_loss: Whether the flows' errors are summed over components or averaged.
+    """
+
+    clip: Literal["global", "network"] = "global"
+    flow_loss: Literal["sum", "mean"] = "sum"
+
+    @cached_property
+    def optimizer(self) -> optax.GradientTransformation:
+        c = self.config
+        if self.clip == "global":
+            return optimizers.adam(c.learning_rate, clip_norm=c.clip_norm)
+        # Optax's own clip, which measures what it is given: ours is told the norm.
+        one = optax.chain(
+            optax.clip_by_global_norm(c.clip_norm), optax.adam(c.learning_rate)
+        )
+        networks = ("value", "critic", "segment", "stitch", "exec")
+        return optax.partition(
+            dict.fromkeys(networks, one), {name: name for name in networks}
+        )
+
+    def stitch_loss(
+        self, params: Params, batch: HorizonBatch, advantage: Array, key: Array
+    ) -> tuple[jax.Array, jax.Array]:
+        loss, weights = super().stitch_loss(params, batch, advantage, key)
+        parts = 1 + self.facts.observation_dim
+        return loss / (parts if self.flow_loss == "mean" else 1), weights
+
+    def exec_loss(self, params: Params, batch: HorizonBatch, key: Array) -> jax.Array:
+        loss = super().exec_loss(params, batch, key)
+        return loss / (self.facts.action_dim if self.flow_loss == "mean" else 1)
+
+
+# Trains and measures what a configuration and a reading are: figures of each seed.
+Cell = Callable[[VASTConfig, Variant, Progressed], list[Figures]]
 
 
 def variants(base: VASTConfig, options: Sequence[str]) -> dict[str, Variant]:
     """The base, then every other value of every option, by name."""
+    known = OPTIONS | READINGS
     return {BASE: {}} | {
         f"{name} = {str(value).lower()}": {name: value}
         for name in options
-        for value in OPTIONS[name]
-        if value != getattr(base, name)
+        for value in known[name]
+        if value != getattr(base if name in OPTIONS else Reading, name)
     }
 
 
@@ -193,10 +242,15 @@ def grid_cell(seeds: tuple[int, ...]) -> Cell:
             "V error, mean": float(errors.mean()),
         }
 
-    def run(config: VASTConfig, progress: Progressed) -> list[Figures]:
-        phased = [
-            (VAST(dataclasses.replace(config, learning_rate=rate), facts), updates)
+    def run(
+        config: VASTConfig, reading: Variant, progress: Progressed
+    ) -> list[Figures]:
+        configs = [
+            (dataclasses.replace(config, learning_rate=rate), updates)
             for updates, rate in neural.PHASES
+        ]
+        phased = [
+            (Reading(phase, facts, **reading), updates) for phase, updates in configs
         ]
         trained = train(
             phased,
@@ -229,8 +283,10 @@ def store_cell(given: argparse.Namespace, base: VASTConfig) -> Cell:
     task = described.task
     seeds = tuple(range(given.seeds))
 
-    def run(config: VASTConfig, progress: Progressed) -> list[Figures]:
-        agent = VAST(config, described.facts)
+    def run(
+        config: VASTConfig, reading: Variant, progress: Progressed
+    ) -> list[Figures]:
+        agent = Reading(config, described.facts, **reading)
         trained = train(
             [(agent, given.updates)],
             table,
@@ -337,8 +393,12 @@ def run_all(
             if name not in done:
                 task = bar.add_task(name, total=updates)
                 started = time.perf_counter()
+                options = {k: v for k, v in variant.items() if k in OPTIONS}
+                reading = {k: v for k, v in variant.items() if k in READINGS}
                 done[name] = cell(
-                    dataclasses.replace(base, **variant), partial(bar.advance, task)
+                    dataclasses.replace(base, **options),
+                    reading,
+                    partial(bar.advance, task),
                 )
                 bar.remove_task(task)
                 seconds = time.perf_counter() - started
@@ -360,7 +420,8 @@ def parse() -> argparse.Namespace:
     common.add_argument("--out", type=Path, default=Path("open_points.jsonl"))
     common.add_argument("--json", action="store_true", help="print figures, no table")
     common.add_argument("--seeds", type=int, default=8)
-    common.add_argument("--options", nargs="*", default=[*OPTIONS], choices=OPTIONS)
+    known = OPTIONS | READINGS
+    common.add_argument("--options", nargs="*", default=[*known], choices=known)
     parser = argparse.ArgumentParser(description=__doc__)
     where = parser.add_subparsers(dest="where", required=True)
     where.add_parser("grid", parents=[common])
