@@ -243,7 +243,7 @@ def _inputs(facts: dict[str, Any]) -> Table:
         origin = (part["name"], part["source"], part["digest"])
         inputs[origin] = inputs.get(origin, 0) + part["episodes"]
     for (name, source, digest), episodes in inputs.items():
-        table.add_row(name, source, f"{episodes:,}", digest)
+        table.add_row(name, source, f"{episodes:,}", f"{digest[:19]}...")
     return table
 
 

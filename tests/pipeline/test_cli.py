@@ -342,7 +342,7 @@ def test_a_store_tells_what_it_was_made_and_changed_by(make_npz, tmp_path, capsy
     assert "relabel --discounts 0.5, with mujoco" in out
     digests = [part["digest"] for part in facts["parts"]]
     assert len(set(digests)) == 2
-    assert all(digest[:40] in out for digest in digests)
+    assert all(digest[:19] in out for digest in digests)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
