@@ -83,6 +83,7 @@ class Shard:
         from pipeline.assembly.plan import PlanOptions, look_at, plan_inputs
         from pipeline.commands import execution
         from pipeline.domains.datasets import parse_dataset
+        from pipeline.domains.environments import check_environment_id
         from pipeline.sources.detection import find_sources
         from pipeline.store.manifest import Task
 
@@ -117,6 +118,7 @@ class Shard:
                 command=command,
             )
         environment_id = self.environment or self.dataset
+        check_environment_id(environment_id)
         task = Task(
             task=1,
             name="stored",

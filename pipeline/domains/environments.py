@@ -1,6 +1,7 @@
 """OGBench's environments: made and seeded alike to collect, relabel and evaluate."""
 
 import contextlib
+import re
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -9,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.store.errors import MissingPackageError
+from pipeline.store.errors import MissingPackageError, UsageError
+from pipeline.store.manifest import ENVIRONMENT_ID
 
 
 def episode_seed(base_seed: int, episode: int) -> int:
@@ -33,6 +35,9 @@ def episode_seed(base_seed: int, episode: int) -> int:
 def make_wrapped_environment(environment_id: str, **kwargs: Any) -> Any:
     """Makes an OGBench environment without a renderer, in Gymnasium's wrappers.
 
+    Ids and arguments come from runs and stores, which anybody may have written: nothing
+    is imported for them, so that only an environment that is registered can be made.
+
     Args:
         environment_id: Gymnasium id.
         **kwargs: For the environment's constructor.
@@ -42,7 +47,10 @@ def make_wrapped_environment(environment_id: str, **kwargs: Any) -> Any:
 
     Raises:
         MissingPackageError: If the simulator is not installed.
+        UsageError: If the id names a module, or no environment that is registered, or
+            the environment does not take the arguments.
     """
+    check_environment_id(environment_id)
     try:
         import gymnasium
         import ogbench  # noqa: F401  (registers the environments)
@@ -51,13 +59,43 @@ def make_wrapped_environment(environment_id: str, **kwargs: Any) -> Any:
             f"making {environment_id} needs the simulator ({error}); install it "
             "with `pip install 'vast-rl[eval]'`"
         ) from error
-    with known_warnings_ignored():
-        environment = gymnasium.make(environment_id, disable_env_checker=True, **kwargs)
+    try:
+        with known_warnings_ignored():
+            environment = gymnasium.make(
+                environment_id, disable_env_checker=True, **kwargs
+            )
+    except gymnasium.error.UnregisteredEnv as error:
+        raise UsageError(
+            f"{environment_id}: expected an environment that is registered, as those "
+            f"of OGBench are ({error}); install the package that registers it"
+        ) from error
+    except TypeError as error:
+        raise UsageError(
+            f"{environment_id}: cannot be made with the arguments {kwargs} ({error}); "
+            "they come from the run or the store"
+        ) from error
     # A maze writes its model to a temporary file, loads that and leaves it behind.
     model = Path(getattr(environment.unwrapped, "fullpath", ""))
     if model.parent == Path(tempfile.gettempdir()):
         model.unlink(missing_ok=True)
     return environment
+
+
+def check_environment_id(environment_id: str) -> None:
+    """Refuses an id that names a module, which Gymnasium would import.
+
+    Args:
+        environment_id: Gymnasium id.
+
+    Raises:
+        UsageError: If it does, or is no printable text.
+    """
+    if re.match(ENVIRONMENT_ID, environment_id) is None:
+        raise UsageError(
+            f"{environment_id!r:.80}: expected the id of an environment such as "
+            "'cube-single-v0'; one with a colon has a module imported, and nothing is "
+            "imported for what stands in a file"
+        )
 
 
 def make_environment(environment_id: str, **kwargs: Any) -> Any:

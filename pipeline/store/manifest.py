@@ -15,7 +15,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import pydantic
 
@@ -39,6 +39,12 @@ PART_MANIFEST = "part.json"
 Json = dict[str, Any]
 Split = Literal["train", "val"]
 Recipe = Literal["maze", "cube", "scene", "puzzle", "stored"]
+# Of environments, in files that others may have written. Gymnasium imports what stands
+# before a colon, and constructors may read files that arguments name.
+ENVIRONMENT_ID = r"^[^:\x00-\x1f\x7f]{1,200}$"
+EnvironmentId = Annotated[str, pydantic.StringConstraints(pattern=ENVIRONMENT_ID)]
+_Word = Annotated[str, pydantic.StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+EnvironmentArgument = bool | int | float | _Word | None
 
 _T = TypeVar("_T")
 _STRICT: Any = {"extra": "forbid", "allow_inf_nan": False}
@@ -107,8 +113,10 @@ class Task:
     Attributes:
         task: Task number as OGBench counts, from 1.
         name: The environment's own name of it, such as ``"task1_horizontal"``.
-        environment_id: Gymnasium id of the environment to evaluate in.
-        environment_kwargs: What ``gymnasium.make`` needs besides the id.
+        environment_id: Gymnasium id of the environment to evaluate in, without a module
+            to import.
+        environment_kwargs: What ``gymnasium.make`` needs besides the id: numbers and
+            words.
         recipe: How rewards and masks follow from the physics state;
             ``"stored"`` where they came with the data.
         goal: The target in the units of the physics state, as plain lists:
@@ -122,10 +130,12 @@ class Task:
 
     task: int
     name: str
-    environment_id: str
+    environment_id: EnvironmentId
     recipe: Recipe
     goal: dict[str, Any] = dataclasses.field(default_factory=dict)
-    environment_kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
+    environment_kwargs: dict[str, EnvironmentArgument] = dataclasses.field(
+        default_factory=dict
+    )
     success_timing: Literal["pre", "post"] = "pre"
 
 
@@ -258,7 +268,7 @@ class DatasetManifest:
     __pydantic_config__ = _STRICT
 
     dataset: str
-    environment_id: str
+    environment_id: EnvironmentId
     fields: dict[str, FieldSpec]
     tasks: tuple[Task, ...]
     discounts: tuple[float, ...]

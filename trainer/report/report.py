@@ -6,6 +6,7 @@ Reads what runs left in their folders and writes files; computes nothing of its 
 import dataclasses
 import json
 import os
+import urllib.parse
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,6 +17,7 @@ from pipeline.store.decoding import load_object
 from pipeline.store.errors import DataFormatError
 from pipeline.store.units import format_duration
 from trainer.report import aggregates, charts, result_table
+from trainer.report.markdown import escape, to_table
 from trainer.report.page import Picture, Section, Table, render
 from trainer.report.paper import METHODS, PAPER, find_paper_result
 from trainer.runs import subgoal_files
@@ -317,18 +319,21 @@ def _markdown(
     sections: Sequence[Section],
     sources: Sequence[_Source],
 ) -> str:
-    parts = [f"# {title}"]
+    parts = [f"# {escape(title)}"]
     for table in tables:
-        parts.append(f"## {table.title}")
-        parts.append(result_table.to_markdown(table.headings, table.rows))
-        parts.append("\n".join(f"- {note}" for note in table.notes))
+        parts.append(f"## {escape(table.title)}")
+        parts.append(to_table(table.headings, table.rows))
+        parts.append("\n".join(f"- {note}" for note in table.notes))  # Ours.
     for section, source in zip(sections, sources, strict=True):
-        parts.append(f"## {section.title}")
+        parts.append(f"## {escape(section.title)}")
         parts.append(
-            "\n".join(f"- {label}: {value}" for label, value in section.facts.items())
+            "\n".join(
+                f"- {escape(label)}: {escape(value)}"
+                for label, value in section.facts.items()
+            )
         )
         parts += section.remarks
         for picture in section.pictures:
-            file = f"{source.name}/{picture.name}.{picture.kind}".replace(" ", "%20")
+            file = urllib.parse.quote(f"{source.name}/{picture.name}.{picture.kind}")
             parts.append(f"![{picture.name}]({file})\n\n{picture.caption}")
     return "\n\n".join(parts) + "\n"

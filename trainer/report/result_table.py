@@ -162,15 +162,6 @@ def _statistic(summary: Summary) -> str:
     return summary.statistic
 
 
-def to_markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table of text in Markdown."""
-    lines = [headings, ["---"] * len(headings), *rows]
-    return "\n".join(
-        "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |"
-        for line in lines
-    )
-
-
 def to_csv(rows: Sequence[ResultRow]) -> str:
     """The table as CSV of plain numbers: rates in percent, empty where unknown."""
     buffer = io.StringIO()

@@ -46,6 +46,8 @@ def test_a_report_has_everything(run: Path, tmp_path: Path) -> None:
     assert "| " + " | ".join(HEADINGS) + " |" in markdown
     assert "| last | 35.0 % | 18.1 to 56.7 % | 20 | 2 | 7.1 | 4,000 | VAST" in markdown
     assert "(some%20run/success.png)" in markdown
+    assert "task: 1 (task1\\_\\<left\\>)" in markdown
+    assert "<left>" not in markdown
     assert "97 ± 2" in markdown  # Another method of the paper, FQL-n.
     assert "training time: 1.3 min" in markdown  # 4,000 updates at 50 a second.
 
@@ -165,3 +167,19 @@ def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(DataFormatError, match="got none"):
         write_report([], open_folder(tmp_path / "report"))
     assert not (tmp_path / "report").exists()
+
+
+def test_names_of_strangers_are_text_in_markdown(tmp_path: Path) -> None:
+    name = "![x](http:evil) <script>alert(1)</script> | `a` *b* [c](d)"
+    folder = tmp_path / name.replace("/", " ")
+    write_evaluated_run(tmp_path).rename(folder)
+    _, report, *_ = write_report([RunFolder.open(folder)], open_folder(tmp_path / "r"))
+    shown = report.read_text()
+    plain = shown.replace("\\[", "").replace("\\<", "").replace("\\|", "")
+    assert "script" in plain
+    assert "<script" not in plain
+    # Of pictures there are those of the report alone, and each cell is one.
+    assert re.findall(r"!\[(\w+)\]\(%21", plain) == PICTURES
+    assert len(re.findall(r"\[", plain)) == len(PICTURES)
+    header, line, *rows = re.findall(r"^\|.*$", plain, re.M)[:4]
+    assert {row.count("|") for row in (line, *rows)} == {header.count("|")}
