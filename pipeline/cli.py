@@ -8,6 +8,7 @@ from pipeline.commands.collect import Collect
 from pipeline.commands.export import Export
 from pipeline.commands.fetch import Fetch
 from pipeline.commands.inspect import Inspect
+from pipeline.commands.merge import Merge
 from pipeline.commands.relabel import Relabel
 from pipeline.commands.shard import Shard
 from pipeline.commands.verify import Verify
@@ -21,6 +22,7 @@ PROGRAM = front_door.Program(
         "shard": Shard,
         "append": Append,
         "relabel": Relabel,
+        "merge": Merge,
         "inspect": Inspect,
         "verify": Verify,
         "export": Export,

@@ -71,7 +71,7 @@ def check_whole(root: str, there: DatasetManifest) -> None:
         for part in there.parts
         for name in (
             f"{part.labels_folder}/{manifest.PART_MANIFEST}",
-            *_object_names(there, part),
+            *object_names(there, part),
         )
         if name not in names
     )
@@ -84,8 +84,16 @@ def check_whole(root: str, there: DatasetManifest) -> None:
         )
 
 
-def _object_names(there: DatasetManifest, part: PartManifest) -> Iterator[str]:
-    """Names of all objects that the arrays of a part consist of."""
+def object_names(there: DatasetManifest, part: PartManifest) -> Iterator[str]:
+    """Names of all objects that the arrays of a part consist of.
+
+    Args:
+        there: The manifest of its store.
+        part: The part.
+
+    Yields:
+        Names within the store, in the order of its fields.
+    """
     table = {"episode_starts": EPISODE_FIELD, "episode_lengths": EPISODE_FIELD}
     for name, field in {**there.fields, **table}.items():
         rows = part.episodes if name in table else part.rows

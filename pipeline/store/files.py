@@ -198,6 +198,42 @@ def _replace(root: str, name: str, data: bytes | None, replacing: Content) -> bo
     return bool(written.generation)
 
 
+def copy(root: str, name: str, to_root: str, to_name: str) -> None:
+    """Gives another place the bytes of a file, atomically.
+
+    On one disk that is a second name for them, where the disk can give one: nothing is
+    copied, and whoever replaces or deletes one of the files leaves the other as it is.
+
+    Args:
+        root: Local path or ``gs://bucket/path``.
+        name: File within it.
+        to_root: Where to, likewise.
+        to_name: File within that; what is there is replaced.
+
+    Raises:
+        DataFormatError: If there is no such file.
+    """
+    if not is_remote(root) and not is_remote(to_root):
+        source = os.path.join(kvstore_spec(root)["path"], name)
+        target = os.path.join(kvstore_spec(to_root)["path"], to_name)
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        try:
+            os.link(os.path.realpath(source), target)
+            return
+        except FileExistsError:
+            if os.path.samefile(source, target):
+                return
+        except OSError:  # Another disk, or one that cannot; or there is no such file.
+            pass
+    found = read(root, name).data
+    if found is None:
+        raise DataFormatError(
+            f"{os.path.join(root, name)}: is missing; run `python -m pipeline verify` "
+            "on the store, then fetch or write it again"
+        )
+    write(to_root, to_name, found)
+
+
 def list_names(root: str, path: str = "") -> list[str]:
     """Lists every file below a folder, relative to it, in order.
 

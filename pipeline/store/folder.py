@@ -12,6 +12,7 @@ _MARKS = {
     "dataset.json": b'"format_version"',
     "shard.json": b"sha256:",
     "collect.json": b"sha256:",
+    "merge.json": b"sha256:",
     "staging/recipe.json": b'"val_episodes"',
 }
 
