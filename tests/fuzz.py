@@ -8,7 +8,7 @@ import copy
 import json
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,6 +108,37 @@ def drill_source(
 
     read(valid)
     return drill(lambda draw: mutate(valid, draw), read, count=count)
+
+
+def flip_bits(folder: Path, *, count: int, seed: int = 0) -> Iterator[str]:
+    """Flips a bit of one of a folder's files, again and again, one at a time.
+
+    Half of the time every file is as likely, and half of the time every byte.
+
+    Args:
+        folder: That all files below may be chosen of.
+        count: How many times.
+        seed: Of the choices.
+
+    Yields:
+        Which bit of which file it is, until it is asked on.
+    """
+    found = sorted(path for path in folder.rglob("*") if path.is_file())
+    paths = [path for path in found if path.stat().st_size]
+    sizes = [path.stat().st_size for path in paths]
+    draw = random.Random(seed)
+    for number in range(count):
+        weights = sizes if number % 2 else None
+        (path,) = draw.choices(paths, weights)
+        valid = path.read_bytes()
+        bit = draw.randrange(8 * len(valid))
+        spoilt = bytearray(valid)
+        spoilt[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(spoilt)
+        try:
+            yield f"bit {bit} of {path.relative_to(folder)}"
+        finally:
+            path.write_bytes(valid)
 
 
 def mutate_bytes(data: bytes, draw: random.Random) -> bytes:

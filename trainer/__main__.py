@@ -2,8 +2,8 @@
 
 import sys
 
-from trainer.cli import ignore_closed_loop, main
+from trainer.cli import ignore_abandoned, main
 
 if __name__ == "__main__":
-    sys.unraisablehook = ignore_closed_loop
+    sys.unraisablehook = ignore_abandoned
     sys.exit(main())

@@ -34,6 +34,11 @@ PROGRAM = front_door.Program(
     loose=frozenset({"train"}),
 )
 
+_ABANDONED = (
+    "Event loop is closed",
+    "Encountered error while reading array index",
+)
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; see ``front_door.run``."""
@@ -44,11 +49,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return front_door.run(PROGRAM, arguments)
 
 
-def ignore_closed_loop(unraisable: Any) -> None:
-    """Silences "Event loop is closed", which TensorStore's threads report.
+def ignore_abandoned(unraisable: Any) -> None:
+    """Silences what threads and tasks report of reads and writes that were abandoned.
 
-    They report it for writes abandoned after the first error, which Orbax has raised
-    already and after which it has closed the loop that the writes come back to.
+    They are after the first error, which Orbax has raised already. Then it has closed
+    the loop that TensorStore's writes come back to.
     """
-    if str(unraisable.exc_value) != "Event loop is closed":
+    if not str(unraisable.exc_value).startswith(_ABANDONED):
         sys.__unraisablehook__(unraisable)

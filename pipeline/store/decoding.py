@@ -66,6 +66,11 @@ def without_seal(value: Mapping[str, Any]) -> dict[str, Any]:
     return {name: each for name, each in value.items() if name != _SEAL}
 
 
+def is_as_sealed(value: Mapping[str, Any]) -> bool:
+    """Tells whether the values of a sealed object are those that were sealed."""
+    return value.get(_SEAL) == digest(without_seal(value))
+
+
 def check_seal(
     value: Mapping[str, Any], *, where: str, remedy: str, required: bool
 ) -> None:
@@ -80,14 +85,13 @@ def check_seal(
     Raises:
         DataFormatError: If its digest is another one, or missing and required.
     """
-    if _SEAL not in value and not required:
+    if is_as_sealed(value) or (_SEAL not in value and not required):
         return
-    stated, found = value.get(_SEAL), digest(without_seal(value))
-    if stated != found:
-        raise DataFormatError(
-            f"{where}: expected values of the digest {str(stated)[:19]}... that they "
-            f"were sealed with, got {found[:19]}...: bytes have changed; {remedy}"
-        )
+    raise DataFormatError(
+        f"{where}: expected values of the digest {value.get(_SEAL)!s:.19}... that they "
+        f"were sealed with, got {digest(without_seal(value)):.19}...: bytes have "
+        f"changed; {remedy}"
+    )
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.stores import write_store
-from trainer.cli import ignore_closed_loop, main
+from trainer.cli import ignore_abandoned, main
 from trainer.runs.folder import METRICS_FILE, RunFolder
 
 TOML = """
@@ -74,13 +74,14 @@ def test_train_with_overrides_then_again(
     assert "agent.width: 12 before, 8 now" in said
 
 
-def test_what_abandoned_writes_report_is_ignored(
+def test_what_abandoned_reads_and_writes_report_is_ignored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reported: list[Any] = []
     monkeypatch.setattr(sys, "__unraisablehook__", reported.append)
-    for message in ("Event loop is closed", "another"):
-        ignore_closed_loop(SimpleNamespace(exc_value=RuntimeError(message)))
+    abandoned = "Encountered error while reading array index: (slice(0, 2, 1))"
+    for message in ("Event loop is closed", abandoned, "another"):
+        ignore_abandoned(SimpleNamespace(exc_value=RuntimeError(message)))
     assert [str(each.exc_value) for each in reported] == ["another"]
 
 

@@ -2,8 +2,10 @@
 
 On disk that is a rename; on gs:// the last object of a step says that it is whole.
 
-Four items a step: ``params`` (enough to act), ``train`` (targets, optimiser, step,
-keys), ``data`` (the state of Grain's iterator) and ``run`` (what run it is of).
+Five items a step: ``params`` (enough to act), ``train`` (targets, optimiser, step,
+keys), ``data`` (the state of Grain's iterator), ``run`` (what run it is of) and
+``digests`` of the other four, which whatever is read is compared with. Steps of earlier
+versions have no digests, and are taken as they are read.
 """
 
 import os
@@ -22,21 +24,22 @@ import jax
 import orbax.checkpoint as ocp
 from etils import epath
 
+from pipeline.store.decoding import digest, is_as_sealed, seal
 from pipeline.store.errors import DataFormatError
 from trainer.agents.base import Agent, AgentState
-from trainer.config import differences
-from trainer.errors import StorageError
+from trainer.errors import RunError, StorageError
 from trainer.nn.networks import Params
+from trainer.runs.digests import digest_arrays, name_leaves
 from trainer.runs.folder import RunFolder
+from trainer.runs.resumption import check_same_arrays, place_in_data
 from trainer.runs.run import Run
 from trainer.runs.snapshot import Snapshot
 from trainer.step.state import TrainState
 
 _PARAMS, _TRAIN, _DATA, _RUN = "params", "train", "data", "run"
+_DIGESTS = "digests"
 # The items of a step that hold arrays.
 ARRAY_ITEMS = (_PARAMS, _TRAIN)
-# Differences listed of another architecture.
-_SHOWN = 12
 # Folder that steps are deleted in.
 _DELETED = "deleted"
 # Characters of what a library says of an error; TensorStore adds all of its settings.
@@ -95,7 +98,7 @@ class CheckpointReader:
     def read_shapes(self, step: int, item: str) -> dict[str, Any]:
         """Shapes and dtypes of the arrays of an item, by path; no array is read."""
         with self._reading(step):
-            return _by_name(self._manager.item_metadata(step)[item].tree)
+            return name_leaves(self._manager.item_metadata(step)[item].tree)
 
     def restore_params(self, step: int, agent: Agent[Any], *, seeds: int) -> Params:
         """Restores the parameters of all seeds, on this process's first device.
@@ -144,21 +147,14 @@ class CheckpointReader:
             StorageError: If it cannot be read.
         """
         where = f"{self.folder}/{step}"
-        params, train = (jax.tree.map(_abstract, tree) for tree in _split(like))
-        for_items = {_PARAMS: params, _TRAIN: train}
+        asked = _items_like(like)
         check_same_arrays(
-            {item: self.read_shapes(step, item) for item in for_items},
-            {item: _by_name(tree) for item, tree in for_items.items()},
+            {item: self.read_shapes(step, item) for item in asked},
+            {item: name_leaves(tree) for item, tree in asked.items()},
             where=where,
         )
-        restored = self._read(
-            step,
-            {
-                _PARAMS: _restore_args(params),
-                _TRAIN: _restore_args(train),
-                _DATA: ocp.args.JsonRestore(),
-            },
-        )
+        arrays = {item: _restore_args(tree) for item, tree in asked.items()}
+        restored = self._read(step, {**arrays, _DATA: ocp.args.JsonRestore()})
         data.set_state(place_in_data(restored[_DATA], updates_per_call, where=where))
         return _join(restored[_PARAMS], restored[_TRAIN])
 
@@ -167,16 +163,22 @@ class CheckpointReader:
         self._manager.close()
 
     def _read(self, step: int, items: dict[str, Any]) -> Any:
-        """Restores items of a step, each by how it is asked for."""
+        """Restores items of a step, each by how it is asked for, and checks them."""
         with self._reading(step):
-            return self._manager.restore(step, args=ocp.args.Composite(**items))
+            if (self.folder / str(step) / _DIGESTS).exists():
+                items = {**items, _DIGESTS: ocp.args.JsonRestore()}
+            restored = self._manager.restore(step, args=ocp.args.Composite(**items))
+            _check_digests(restored)
+            return restored
 
     @contextmanager
     def _reading(self, step: int) -> Iterator[None]:
         """Says which step it was that could not be read, and what to do then."""
         try:
             yield
-        except (OSError, ValueError, KeyError) as error:
+        except (jax.errors.JaxRuntimeError, RunError):  # Of devices; of signals.
+            raise
+        except Exception as error:  # Whatever damaged metadata make Orbax raise.
             before = max((each for each in self.steps() if each < step), default=None)
             raise StorageError(
                 f"{self.folder}/{step}: cannot be read ({_reason(error)}). Try again; "
@@ -204,6 +206,7 @@ class CheckpointWriter(CheckpointReader):
         self.folder = folder.checkpoints
         self._failed = False
         self._snapshot: Snapshot | None = None
+        self._like: dict[str, Any] = {}
         self._deletes = not folder.remote and jax.process_index() == 0
         options = ocp.CheckpointManagerOptions(
             max_to_keep=keep,
@@ -229,6 +232,7 @@ class CheckpointWriter(CheckpointReader):
         """
         if self._snapshot is None:
             self._snapshot = Snapshot(state)
+            self._like = _items_like(state)
         return self._snapshot
 
     def save(
@@ -249,21 +253,44 @@ class CheckpointWriter(CheckpointReader):
         if self._deletes:  # Before more room is taken; the loop need not wait for it.
             threading.Thread(target=_empty, args=(self.folder / _DELETED,)).start()
         params, train = _split(self.prepare(state).take(state))
+        # Grain would write a file for each process, which another number of them could
+        # not read; its state is the same in all.
+        place = {
+            "feed": data.get_state(),
+            "updates_per_call": run.config.trainer.updates_per_call,
+        }
+        described = run.to_json()
+        digests = {
+            _PARAMS: digest_arrays(params),
+            _TRAIN: digest_arrays(train),
+            _DATA: digest(place),
+            _RUN: digest(described),
+        }
         items = {
             _PARAMS: ocp.args.PyTreeSave(params),
             _TRAIN: ocp.args.PyTreeSave(train),
-            # Grain would write a file for each process, which another number of them
-            # could not read; its state is the same in all.
-            _DATA: ocp.args.JsonSave(
-                {
-                    "feed": data.get_state(),
-                    "updates_per_call": run.config.trainer.updates_per_call,
-                }
-            ),
-            _RUN: ocp.args.JsonSave(run.to_json()),
+            _DATA: ocp.args.JsonSave(place),
+            _RUN: ocp.args.JsonSave(described),
+            _DIGESTS: ocp.args.JsonSave(seal(digests)),
         }
         with self._writing():
             self._manager.save(step, args=ocp.args.Composite(**items))
+
+    def last_good(self) -> int | None:
+        """Finds the last step that is read as it was saved; None if there is none.
+
+        Its arrays are read one by one: beside the state of a run there may be no room
+        for another. All processes must call this.
+        """
+        for step in reversed(self.steps()):
+            with suppress(StorageError):
+                for item, tree in self._like.items():
+                    for alone in _leaf_by_leaf(tree):
+                        self._read(step, {item: _restore_args(alone)})
+                self._read(step, {_DATA: ocp.args.JsonRestore()})
+                self.read_run(step)
+                return step
+        return None
 
     def wait(self) -> None:
         """Waits until every started save is committed.
@@ -311,96 +338,6 @@ class CheckpointWriter(CheckpointReader):
             ) from error
 
 
-def check_same_run(saved: Run, run: Run, *, where: str) -> None:
-    """Refuses to go on from what another run saved.
-
-    Args:
-        saved: Run that a step is of.
-        run: Run that wants to go on from it.
-        where: The step, for the error.
-
-    Raises:
-        DataFormatError: If data, hyperparameters, batch or seeds differ.
-    """
-    if saved.fingerprint != run.fingerprint:
-        raise DataFormatError(
-            f"{where}: was trained on data {saved.fingerprint}, and the store now is "
-            f"{run.fingerprint}; train into another folder"
-        )
-    differing = [
-        f"{name}: {before!r} before, {now!r} now"
-        for name, before, now in differences(saved.config, run.config)
-    ]
-    if differing:
-        raise DataFormatError(
-            f"{where}: is of another run than the one asked for "
-            f"({'; '.join(differing)}); train into another folder"
-        )
-
-
-def check_same_arrays(
-    saved: dict[str, dict[str, Any]], asked: dict[str, dict[str, Any]], *, where: str
-) -> None:
-    """Refuses a step whose arrays are of other names or shapes.
-
-    Args:
-        saved: By item and path, what has a ``shape``.
-        asked: The same of the state that is to go on.
-        where: The step, for the error.
-
-    Raises:
-        DataFormatError: Listing the arrays that differ, with both shapes.
-    """
-    differing = []
-    for item in asked:
-        there, wanted = (
-            {name: tuple(leaf.shape) for name, leaf in arrays[item].items()}
-            for arrays in (saved, asked)
-        )
-        differing += [
-            f"  {item}/{name}: {there.get(name, 'not there')} saved, "
-            f"{wanted.get(name, 'not there')} asked for"
-            for name in sorted(there | wanted)
-            if there.get(name) != wanted.get(name)
-        ]
-    if differing:
-        more = len(differing) - _SHOWN
-        raise DataFormatError(
-            f"{where}: holds another architecture:\n"
-            + "\n".join(differing[:_SHOWN])
-            + (f"\n  and {more} more" if more > 0 else "")
-            + "\nTrain into another folder, or ask for the saved sizes"
-        )
-
-
-def place_in_data(
-    saved: dict[str, Any], updates_per_call: int, *, where: str
-) -> dict[str, int]:
-    """Grain's state for calls of another size than those it was saved with.
-
-    Args:
-        saved: The item ``data`` of a step.
-        updates_per_call: M of the calls to come.
-        where: The step, for the error.
-
-    Returns:
-        State of the iterator over calls.
-
-    Raises:
-        DataFormatError: If the step lies within such a call.
-    """
-    place = {}
-    for name, calls in saved["feed"].items():
-        step = calls * saved["updates_per_call"]
-        place[name], rest = divmod(step, updates_per_call)
-        if rest:
-            raise DataFormatError(
-                f"{where}: trainer.updates_per_call is {updates_per_call}, and step "
-                f"{step} lies within such a call; expected a divisor of {step}"
-            )
-    return place
-
-
 def _open(
     folder: RunFolder, options: ocp.CheckpointManagerOptions
 ) -> ocp.CheckpointManager:
@@ -418,6 +355,7 @@ def _open(
                 _TRAIN: _array_handler(),
                 _DATA: ocp.JsonCheckpointHandler(),
                 _RUN: ocp.JsonCheckpointHandler(),
+                _DIGESTS: ocp.JsonCheckpointHandler(),
             },
             options=options,
         )
@@ -443,6 +381,44 @@ def _array_handler() -> ocp.PyTreeCheckpointHandler:
     return ocp.PyTreeCheckpointHandler(use_compression=False)
 
 
+def _check_digests(restored: Any) -> None:
+    """Refuses values that are not those that were saved.
+
+    Args:
+        restored: Items of a step, with its digests if it has any.
+
+    Raises:
+        OSError: Naming the array or the item.
+    """
+    stated = restored.get(_DIGESTS)
+    if stated is None:
+        return
+    if not is_as_sealed(stated):
+        raise OSError(f"{_DIGESTS}: bytes have changed")
+    for item in restored.keys() - {_DIGESTS}:
+        if item in ARRAY_ITEMS:
+            for name, found in digest_arrays(restored[item]).items():
+                if found != stated[item][name]:
+                    raise OSError(f"{item}/{name}: bytes have changed")
+        elif digest(restored[item]) != stated[item]:
+            raise OSError(f"{item}: bytes have changed")
+
+
+def _items_like(state: TrainState) -> dict[str, Any]:
+    """The items that hold arrays, as shapes to restore."""
+    params, train = (jax.tree.map(_abstract, tree) for tree in _split(state))
+    return {_PARAMS: params, _TRAIN: train}
+
+
+def _leaf_by_leaf(tree: Any) -> Iterator[Any]:
+    """A tree once for each of its leaves, the others left out of what is restored."""
+    leaves, structure = jax.tree.flatten(tree)
+    for place, leaf in enumerate(leaves):
+        alone = [ocp.PLACEHOLDER] * len(leaves)
+        alone[place] = leaf
+        yield jax.tree.unflatten(structure, alone)
+
+
 def _restore_args(target: Any) -> ocp.args.PyTreeRestore:
     return ocp.args.PyTreeRestore(
         target, restore_args=ocp.checkpoint_utils.construct_restore_args(target)
@@ -455,13 +431,6 @@ def _reason(error: Exception) -> str:
     if number:
         return os.strerror(int(number[1]))
     return shorten((str(error) or type(error).__name__).splitlines()[0], _SAID)
-
-
-def _by_name(tree: Any) -> dict[str, Any]:
-    return {
-        jax.tree_util.keystr(path, simple=True, separator="/"): leaf
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-    }
 
 
 def _split(state: TrainState) -> tuple[Params, dict[str, Any]]:

@@ -10,7 +10,13 @@ from typing import Any
 import pydantic
 
 from pipeline.store.action_scale import ActionScale
-from pipeline.store.decoding import load_object, read_first_error
+from pipeline.store.decoding import (
+    check_seal,
+    load_object,
+    read_first_error,
+    seal,
+    without_seal,
+)
 from pipeline.store.errors import DataFormatError
 from pipeline.store.manifest import Task, describe_fields
 from pipeline.store.reader import Store
@@ -178,8 +184,8 @@ def find_action_outside(store: Store) -> float | None:
 
 
 def write_run(folder: RunFolder, run: Run) -> None:
-    """Writes ``run.json`` into a run's folder."""
-    data = json.dumps(run.to_json(), indent=1) + "\n"
+    """Writes ``run.json`` into a run's folder, sealed."""
+    data = json.dumps(seal(run.to_json()), indent=1) + "\n"
     folder.write(RUN_FILE, data.encode())
 
 
@@ -193,7 +199,7 @@ def read_run(folder: RunFolder) -> Run:
         The run.
 
     Raises:
-        DataFormatError: If the folder is no run's.
+        DataFormatError: If the folder is no run's, or its file is damaged.
     """
     path = folder.path / RUN_FILE
     data = folder.read(RUN_FILE).data
@@ -202,7 +208,9 @@ def read_run(folder: RunFolder) -> Run:
             f"{path}: expected the folder of a run, found no {RUN_FILE} there; give "
             "the --out of a `python -m trainer train`"
         )
+    where = str(path)
     remedy = "the file is damaged, copy it from a checkpoint's run/metadata"
-    return Run.from_json(
-        load_object(data, where=str(path), remedy=remedy), where=str(path)
-    )
+    value = load_object(data, where=where, remedy=remedy)
+    run = Run.from_json(without_seal(value), where=where)
+    check_seal(value, where=where, remedy=remedy, required=False)
+    return run

@@ -129,7 +129,7 @@ def _log(session: Session, meter: Meter) -> float | None:
     )
     if diverged is not None:
         wrong, hint = diverged
-        good = session.checkpoints.latest()
+        good = session.checkpoints.last_good()
         raise TrainingDivergedError(
             f"{wrong}, between steps {logged} and {facts['step']}; the last good "
             f"checkpoint is {'none' if good is None else f'step {good}'} in "

@@ -29,8 +29,9 @@ from trainer.parallel.mesh import (
     make_mesh,
     replicated,
 )
-from trainer.runs.checkpoints import CheckpointWriter, check_same_run
+from trainer.runs.checkpoints import CheckpointWriter
 from trainer.runs.folder import CHECKPOINTS, RUN_FILE, RunFolder
+from trainer.runs.resumption import check_same_run
 from trainer.runs.run import Run, write_run
 from trainer.step.call import TrainCall, make_train_call
 from trainer.step.state import TrainState, init_state, step_of

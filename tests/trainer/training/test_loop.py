@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import io
 import json
 import os
 import shutil
@@ -368,6 +369,30 @@ def test_a_loss_that_is_not_finite_stops_the_run(
     ):
         loop.train(run, poisoned, RunFolder.open(tmp_path), console=QUIET)
     assert CheckpointReader(RunFolder.open(tmp_path)).steps() == [20]
+
+
+def test_no_damaged_step_is_called_good(
+    store: Store, table: RowTable, tmp_path: Path
+) -> None:
+    loop.train(
+        make_run(store, table, steps=20), table, RunFolder.open(tmp_path), console=QUIET
+    )
+    digests = tmp_path / "checkpoints" / "20" / "digests" / "metadata"
+
+    class Spoiling(io.StringIO):
+        """Damages the step that training has just gone on from."""
+
+        def write(self, text: str) -> int:
+            if "going on from the checkpoint of step 20" in text:
+                digests.write_text(digests.read_text().replace('"data"', '"dara"'))
+            return len(text)
+
+    poisoned = dataclasses.replace(table, rewards=table.rewards * np.nan)
+    run, folder = make_run(store, table), RunFolder.open(tmp_path)
+    with pytest.raises(errors.TrainingDivergedError, match=r"good checkpoint is none"):
+        loop.train(run, poisoned, folder, console=Console(file=Spoiling(), width=200))
+    assert '"dara"' in digests.read_text()
+    assert CheckpointReader(folder).steps() == [20]
 
 
 def test_values_above_all_returns_stop_the_run(
