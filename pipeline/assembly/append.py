@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from pipeline.assembly.commit import check_dropped, check_whole, clear_parts
+from pipeline.assembly.known_episodes import find_known
 from pipeline.assembly.plan import (
     Inputs,
     PlanOptions,
@@ -18,6 +19,7 @@ from pipeline.assembly.plan import (
     both_splits,
     plan_inputs,
 )
+from pipeline.sources.options import OnKnownEpisode
 from pipeline.store import claims, files, manifest
 from pipeline.store.claims import Claim
 from pipeline.store.errors import DataFormatError
@@ -36,21 +38,31 @@ class AppendPlan:
     Attributes:
         there: The store's manifest as it was read; the commit is conditional on it.
         added: The new parts.
+        on_known_episode: Whether to refuse episodes that the store holds already.
     """
 
     there: Content
     added: StorePlan
+    on_known_episode: OnKnownEpisode = "refuse"
 
 
 def plan_append(
-    root: str, inputs: Inputs, options: PlanOptions, *, command: str = ""
+    root: str,
+    inputs: Inputs,
+    options: PlanOptions,
+    *,
+    on_known_episode: OnKnownEpisode = "refuse",
+    command: str = "",
 ) -> AppendPlan | None:
     """Plans the parts to append.
 
     Args:
         root: The store.
-        inputs: From `look_at`; what the store holds already is left out.
+        inputs: From `look_at`; an input that the store holds already, under whatever
+            name, is left out.
         options: How to cut it, and what may be wrong with it.
+        on_known_episode: What the commit does with episodes of other inputs that the
+            store holds already.
         command: For the history.
 
     Returns:
@@ -96,7 +108,7 @@ def plan_append(
                 f"{describe_fields(value.fields)}, got {describe_fields(fields)}; "
                 "one store holds data of one kind"
             )
-    return AppendPlan(there, added)
+    return AppendPlan(there, added, on_known_episode)
 
 
 def claim(
@@ -140,8 +152,9 @@ def commit_append(
         The store's new manifest.
 
     Raises:
-        DataFormatError: If parts are missing, too many episodes were left out, or
-            somebody else has taken over or changed the store since it was planned.
+        DataFormatError: If parts are missing, too many episodes were left out or are
+            in the store already, or somebody else has taken over or changed the store
+            since it was planned.
     """
     root = plan.added.root
     found = sorted(parts, key=lambda part: part.index)
@@ -154,6 +167,8 @@ def commit_append(
     now = Store(root).manifest
     if all(part in now.parts for part in found):
         return now  # A retry of a commit that did go through, or an equal twin's.
+    if plan.on_known_episode == "refuse":
+        _check_new(root, found, claimed)
     where = os.path.join(root, manifest.DATASET_MANIFEST)
     old = manifest.dataset_from_json(plan.there.data or b"", where=where)
     together = (*old.parts, *found)
@@ -165,12 +180,32 @@ def commit_append(
         history=old.after(plan.added.command, plan.added.versions),
     )
 
+    _clear(root, found, claimed)
+    data = manifest.to_json(value).encode()
+    files.commit(root, manifest.DATASET_MANIFEST, data, replacing=plan.there)
+    return value
+
+
+def _check_new(root: str, parts: Sequence[PartManifest], claimed: Claim | None) -> None:
+    """Refuses episodes that the store holds; what was written of them is deleted."""
+    known = find_known(Store(root), parts)
+    if known is None:
+        return
+    _clear(root, (), claimed)
+    raise DataFormatError(
+        f"{known.name}: {known.known:,} of {known.episodes:,} episodes are in {root} "
+        f"already, the first of them as episode {known.episode} of "
+        f"{known.part.folder}, from {known.part.origin.name}; nothing was added. Leave "
+        "out what is there, or add --on-known-episode keep"
+    )
+
+
+def _clear(root: str, finished: Sequence[PartManifest], claimed: Claim | None) -> None:
+    """Deletes what is left of parts that are neither in the store nor about to be."""
+
     def check() -> None:
         if claimed is not None:
             claimed.check()
 
     check()
-    clear_parts(root, found, check, kept=now.parts)
-    data = manifest.to_json(value).encode()
-    files.commit(root, manifest.DATASET_MANIFEST, data, replacing=plan.there)
-    return value
+    clear_parts(root, finished, check, kept=Store(root).manifest.parts)

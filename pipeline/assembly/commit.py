@@ -10,7 +10,6 @@ from pipeline.store.claims import Claim
 from pipeline.store.errors import DataFormatError
 from pipeline.store.folder import check_folder
 from pipeline.store.manifest import (
-    EPISODE_FIELD,
     DatasetManifest,
     PartManifest,
     Step,
@@ -94,9 +93,8 @@ def object_names(there: DatasetManifest, part: PartManifest) -> Iterator[str]:
     Yields:
         Names within the store, in the order of its fields.
     """
-    table = {"episode_starts": EPISODE_FIELD, "episode_lengths": EPISODE_FIELD}
-    for name, field in {**there.fields, **table}.items():
-        rows = part.episodes if name in table else part.rows
+    for name, field in {**there.fields, **part.table}.items():
+        rows = part.episodes if name in part.table else part.rows
         folder = there.array_folder(part, name)
         for each in arrays.object_names(field, rows=rows, tasks=len(there.tasks)):
             yield f"{folder}/{each}"

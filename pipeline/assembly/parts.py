@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.assembly.actions import ActionRange
+from pipeline.assembly.known_episodes import Digests, digest_episodes
 from pipeline.assembly.labels import label_episodes
 from pipeline.assembly.plan import PartPlan
 from pipeline.sources.base import Block, Rows
@@ -79,6 +80,7 @@ def _write(plan: PartPlan, blocks: Iterator[Block]) -> PartManifest:
         rows=plan.episodes.rows,
         tasks=len(plan.tasks),
     )
+    digests: list[Digests] = []
     summary = Summary()
     for read in blocks:
         block = read if plan.on_bad_episode == "refuse" else _good(plan, read, bad)
@@ -88,6 +90,7 @@ def _write(plan: PartPlan, blocks: Iterator[Block]) -> PartManifest:
         part.append(columns)
         summary.add(columns)
         lengths.append(block.lengths)
+        digests.append(digest_episodes(columns, block.lengths))
     if not lengths:
         raise DataFormatError(
             f"{plan.origin.name}: all {plan.episodes.episodes} episodes from "
@@ -101,7 +104,7 @@ def _write(plan: PartPlan, blocks: Iterator[Block]) -> PartManifest:
         rows=int(kept.sum()),
         episodes=len(kept),
         statistics=summary.statistics(),
-        checksums=part.finish(kept),
+        checksums=part.finish(kept, np.concatenate(digests) if plan.keyed else None),
         origin=plan.origin,
         plan=plan.digest(),
         dropped={reason: tuple(found) for reason, found in sorted(bad.items())},

@@ -6,7 +6,13 @@ from dataclasses import dataclass
 
 from pipeline.commands.arguments import Flag, Input, StorePath, check_workers, describe
 from pipeline.output import Output, say
-from pipeline.sources.options import PART_ROWS, Kind, OnBadEpisode, OnBadFile
+from pipeline.sources.options import (
+    PART_ROWS,
+    Kind,
+    OnBadEpisode,
+    OnBadFile,
+    OnKnownEpisode,
+)
 
 
 @dataclass(frozen=True)
@@ -15,14 +21,16 @@ class Append:
 
     Attributes:
         store: Folder of the store.
-        input: A file, a folder or a glob, as of shard; what the store holds already
-            is left out.
+        input: A file, a folder or a glob, as of shard; a file whose content the store
+            holds already is left out.
         source: What the input is: ogbench, npz, d4rl or minari.
         val: Input of the validation split, if it is not called -val.
         part_rows: Rows aimed at for each part.
         on_bad_episode: What to do with an episode that holds NaN or Inf.
         max_bad_share: Share of the new episodes that may be skipped.
         on_bad_file: What to do with a file that is cut short or incomplete.
+        on_known_episode: What to do where the store holds an episode already, by its
+            observations and actions: refuse all, or keep it twice.
         workers: Processes on this machine.
         take_over: As of shard.
         dry_run: Print the plan and stop.
@@ -36,6 +44,7 @@ class Append:
     on_bad_episode: OnBadEpisode = "refuse"
     max_bad_share: float = 0.01
     on_bad_file: OnBadFile = "refuse"
+    on_known_episode: OnKnownEpisode = "refuse"
     workers: int = 1
     take_over: Flag = False
     dry_run: Flag = False
@@ -59,11 +68,13 @@ class Append:
             self.store,
             look_at(found, on_bad_file=self.on_bad_file),
             PlanOptions(self.part_rows, self.on_bad_episode, self.max_bad_share),
+            on_known_episode=self.on_known_episode,
             command=describe(
                 "append",
                 part_rows=self.part_rows,
                 on_bad_episode=self.on_bad_episode,
                 on_bad_file=self.on_bad_file,
+                on_known_episode=self.on_known_episode,
             ),
         )
         if plan is None:

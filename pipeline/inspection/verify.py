@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.assembly.known_episodes import Digests, digest_episodes, read_digests
 from pipeline.assembly.labels import label_episodes
 from pipeline.assembly.plan import BLOCK_ROWS
 from pipeline.sources.episodes import EpisodeRange, cut
 from pipeline.store import arrays, reader, schema
 from pipeline.store.errors import BadEpisodeError, DataFormatError
-from pipeline.store.manifest import EPISODE_FIELD, PartManifest, Statistics
+from pipeline.store.manifest import EPISODE_DIGESTS, PartManifest, Statistics
 from pipeline.store.moments import Summary, merge_statistics
 from pipeline.store.reader import Store
 
@@ -77,16 +78,12 @@ def _check_part(store: Store, part: PartManifest) -> Iterator[str]:
             yield "part.json: is missing"
         elif alone != part:
             yield "part.json: differs from what dataset.json says of this part"
-    fields = {
-        **store.manifest.fields,
-        "episode_starts": EPISODE_FIELD,
-        "episode_lengths": EPISODE_FIELD,
-    }
+    fields = {**store.manifest.fields, **part.table}
     for name in sorted(part.checksums.keys() - fields.keys()):
         yield f"{name}: has a checksum, and dataset.json knows no such field"
     whole = True
     for name, field in fields.items():
-        rows = part.episodes if field is EPISODE_FIELD else part.rows
+        rows = part.episodes if name in part.table else part.rows
         tasks = len(store.manifest.tasks)
         shape = arrays.array_shape(field, rows=rows, tasks=tasks)
         try:
@@ -132,6 +129,7 @@ def _check_labels(store: Store, part: PartManifest) -> Iterator[str]:
     manifest = store.manifest
     lengths = store.read_rows(part, "episode_lengths", 0, part.episodes)
     summary = Summary()
+    digests: list[Digests] = []
     wrong: dict[str, tuple[int, int]] = {}
     for block in cut(EpisodeRange(0, 0, tuple(lengths.tolist())), BLOCK_ROWS):
         first, last = block.first_row, block.first_row + block.rows
@@ -139,6 +137,7 @@ def _check_labels(store: Store, part: PartManifest) -> Iterator[str]:
             name: store.read_rows(part, name, first, last) for name in manifest.fields
         }
         summary.add(rows)
+        digests.append(digest_episodes(rows, np.asarray(block.lengths, np.int64)))
         where = f"rows {first} to {last - 1}"
         try:
             schema.check_rows(rows, where=where)
@@ -155,6 +154,12 @@ def _check_labels(store: Store, part: PartManifest) -> Iterator[str]:
             if unequal.any():
                 row, count = wrong.get(name, (first + int(np.argmax(unequal)), 0))
                 wrong[name] = (row, count + int(unequal.sum()))
+    if EPISODE_DIGESTS in part.checksums:
+        kept = read_digests(store, part)
+        unequal = kept != np.concatenate(digests)
+        if unequal.any():
+            first = int(np.argmax(unequal))
+            yield f"{EPISODE_DIGESTS}: that of episode {first} is not of its rows"
     for name, (row, count) in wrong.items():
         yield (
             f"{name}: {count} of {part.rows} rows are not what physics state and tasks "

@@ -7,6 +7,7 @@ from typing import Literal
 
 Kind = Literal["ogbench", "npz", "d4rl", "minari"]
 OnBadEpisode = Literal["refuse", "skip"]
+OnKnownEpisode = Literal["refuse", "keep"]
 OnBadFile = Literal["refuse", "skip"]
 
 # Rows aimed at for each part of a store.

@@ -95,8 +95,14 @@ class FieldSpec:
     unit: str = ""
 
 
-# Of the episode table, which every part has.
+# Of the episode table, which every part has. Digests came later.
 EPISODE_FIELD = FieldSpec("int64", (), unit="rows")
+EPISODE_DIGESTS = "episode_digests"
+TABLE = {
+    "episode_starts": EPISODE_FIELD,
+    "episode_lengths": EPISODE_FIELD,
+    EPISODE_DIGESTS: FieldSpec("uint64", ()),
+}
 
 
 def describe_fields(fields: Mapping[str, FieldSpec]) -> str:
@@ -222,6 +228,12 @@ class PartManifest:
         return part_folder(self.index, self.key)
 
     @property
+    def table(self) -> dict[str, FieldSpec]:
+        """Arrays of its episode table; not every part has digests of its episodes."""
+        kept = EPISODE_DIGESTS in self.checksums
+        return {n: field for n, field in TABLE.items() if kept or n != EPISODE_DIGESTS}
+
+    @property
     def labels_folder(self) -> str:
         """Folder of its per-task arrays and of its manifest, relative to the store."""
         return f"{self.folder}/{self.labels}" if self.labels else self.folder
@@ -299,6 +311,8 @@ class DatasetManifest:
         """
         value = dataclasses.asdict(self)
         value["parts"] = [_picked(part, _OF_A_PART) for part in value["parts"]]
+        for part in value["parts"]:
+            part["checksums"].pop(EPISODE_DIGESTS, None)  # They follow from the rows.
         value["format_version"] = 1
         held = _picked(value, _OF_A_STORE)
         if self.action_scale is not None:

@@ -18,7 +18,6 @@ import tensorstore as ts
 from pipeline.store import arrays, files, manifest
 from pipeline.store.errors import DataFormatError, UnfinishedStoreError
 from pipeline.store.manifest import (
-    EPISODE_FIELD,
     DatasetManifest,
     PartManifest,
     Task,
@@ -274,8 +273,8 @@ class Store:
         with self._faults(path):
             array = arrays.open_array(self.root, path, context=self._context)
         spec = self.manifest.fields.get(field)
-        if spec is None:  # The episode table.
-            spec, rows = EPISODE_FIELD, part.episodes
+        if spec is None:
+            spec, rows = part.table[field], part.episodes
         else:
             rows = part.rows
         shape = arrays.array_shape(spec, rows=rows, tasks=len(self.manifest.tasks))

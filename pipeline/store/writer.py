@@ -16,7 +16,7 @@ import tensorstore as ts
 
 from pipeline.store import arrays, files, manifest
 from pipeline.store.errors import DataFormatError
-from pipeline.store.manifest import EPISODE_FIELD, FieldSpec, PartManifest
+from pipeline.store.manifest import EPISODE_DIGESTS, TABLE, FieldSpec, PartManifest
 
 Array = npt.NDArray[Any]
 
@@ -101,12 +101,18 @@ class ColumnsWriter:
 class PartWriter(ColumnsWriter):
     """Appends rows to the arrays of one part, and writes its episode table."""
 
-    def finish(self, lengths: npt.NDArray[np.int64]) -> dict[str, str]:
+    def finish(
+        self,
+        lengths: npt.NDArray[np.int64],
+        digests: npt.NDArray[np.uint64] | None = None,
+    ) -> dict[str, str]:
         """Writes what is left and the episode table.
 
         Args:
             lengths: ``i64[E]``, rows of each episode, in order. Episodes that were
                 announced and left out make the arrays shorter.
+            digests: ``u64[E]``, by which each episode is known; parts of version 1
+                have none.
 
         Returns:
             Checksums by field name, for the part's manifest.
@@ -116,10 +122,13 @@ class PartWriter(ColumnsWriter):
         """
         checksums = self.finish_columns(int(lengths.sum()))
         starts = np.cumsum(lengths) - lengths
-        for name, values in (("episode_starts", starts), ("episode_lengths", lengths)):
-            path, rows = f"{self.folder}/{name}", len(lengths)
-            column = _Column(self._root, path, EPISODE_FIELD, rows=rows, tasks=0)
-            column.append(values.astype(np.int64, copy=False), path)
+        table: dict[str, Array] = {"episode_starts": starts, "episode_lengths": lengths}
+        if digests is not None:
+            table[EPISODE_DIGESTS] = digests
+        for name, values in table.items():
+            path, rows, field = f"{self.folder}/{name}", len(lengths), TABLE[name]
+            column = _Column(self._root, path, field, rows=rows, tasks=0)
+            column.append(values.astype(field.dtype, copy=False), path)
             checksums[name] = column.finish(rows)
         return checksums
 

@@ -75,6 +75,7 @@ def test_every_array_has_a_checksum(store):
         *store.manifest.fields,
         "episode_starts",
         "episode_lengths",
+        "episode_digests",
     }
 
 
@@ -143,6 +144,14 @@ def test_arrays_without_checksums_are_found(store, monkeypatch):
     arrays.finish(store.root, path, field, rows=part.rows, tasks=0)
     (finding,) = findings(store)
     assert finding.startswith(f"{part.folder}/actions: its chunks have no checksums")
+
+
+def test_deep_finds_a_digest_that_is_not_of_its_rows(store):
+    rewrite(store, "episode_digests", lambda values: np.add.at(values, 1, 1))
+    assert findings(store) == []
+    found = findings(store, deep=True)
+    folder = store.manifest.parts[0].folder
+    assert found == [f"{folder}/episode_digests: that of episode 1 is not of its rows"]
 
 
 def test_an_episode_table_that_does_not_add_up_is_found(store):
