@@ -5,7 +5,7 @@ and errors to standard error, and the exit code is that of the exception's class
 
 ===  ======================================================================
 0    done
-1    storage, the network or another process failed (``OSError``,
+1    storage, the network or another process failed (``OSError``, ``WorkerError``,
      ``trainer.errors.RunError``), or ``verify`` found damage
 2    wrong use, wrong data, or a package that is not installed
      (``UsageError``, ``DataFormatError``, ``MissingPackageError``)

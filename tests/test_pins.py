@@ -25,6 +25,7 @@ from pipeline.store.errors import (
     MissingPackageError,
     UnfinishedStoreError,
     UsageError,
+    WorkerError,
 )
 from pipeline.store.manifest import FieldSpec, Origin, Task
 from pipeline.store.reader import Store
@@ -140,6 +141,7 @@ def test_the_bytes_of_a_store(tmp_path: Path, version: int, expected: str) -> No
         (TrainingDivergedError(), 3),
         (UnfinishedStoreError(), 2),
         (UsageError(), 2),
+        (WorkerError(), 1),
     ],
     ids=lambda value: type(value).__name__,
 )

@@ -10,6 +10,7 @@ import re
 import shlex
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,14 +23,20 @@ from apache_beam.options.pipeline_options import (
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
-from pipeline.store.errors import DataFormatError, MissingPackageError, UsageError
+from pipeline.store.errors import (
+    DataFormatError,
+    MissingPackageError,
+    UsageError,
+    WorkerError,
+)
 
 _LOCAL = "FnApiRunner"
 _WORKER = "apache_beam.runners.worker.sdk_worker_main"
 
 # A worker in another process reports an error as the text of its traceback.
 _REPORTED = re.compile(
-    r"^pipeline\.store\.errors\.\w+: (?P<message>.*?)( \[while running '.*'\])?$",
+    r"^pipeline\.store\.errors\.(?P<kind>\w+): "
+    r"(?P<message>.*?)( \[while running '.*'\])?$",
     re.MULTILINE,
 )
 # The last line of such a text is the error that ended the worker.
@@ -93,6 +100,7 @@ def run(
     Raises:
         DataFormatError: As a worker raised it, whichever process it was in.
         OSError: Likewise, where a disk was full or a network failed.
+        WorkerError: Likewise, where it failed in another way.
     """
     # What goes wrong comes back as an exception; the logs of launcher and workers
     # would say it again, over several screens.
@@ -115,6 +123,13 @@ def run(
                     f"{message}; what was finished stays, repeat the command"
                 ) from error
             error.add_note(log.read())
+            message = worker_message(error)
+            if message is not None:
+                kept = _keep_traceback(error)
+                raise WorkerError(
+                    f"{message}; this is a bug, or of a library. Its traceback is in "
+                    f"{kept}"
+                ) from error
             raise
         finally:
             logger.setLevel(level)
@@ -148,9 +163,24 @@ def error_message(error: Exception) -> str | None:
         The message without Beam's additions; None if it was another error.
     """
     if isinstance(error, (DataFormatError, MissingPackageError, UsageError)):
-        return re.sub(r" \[while running '.*'\]$", "", str(error))
-    found = list(_REPORTED.finditer(str(error)))
-    return found[-1]["message"] if found else None
+        return _without_stage(error)
+    kind, message = _reported(error)
+    return None if kind == WorkerError.__name__ else message
+
+
+def worker_message(error: Exception) -> str | None:
+    """Finds what a worker was at when it failed in what a runner raised.
+
+    Args:
+        error: What the runner raised.
+
+    Returns:
+        The message without Beam's additions; None if it was another error.
+    """
+    if isinstance(error, WorkerError):
+        return _without_stage(error)
+    kind, message = _reported(error)
+    return message if kind == WorkerError.__name__ else None
 
 
 def storage_message(error: Exception) -> str | None:
@@ -163,6 +193,25 @@ def storage_message(error: Exception) -> str | None:
         The message without Beam's additions; None if it was another error.
     """
     if isinstance(error, OSError):
-        return re.sub(r" \[while running '.*'\]$", "", str(error))
+        return _without_stage(error)
     found = list(_ENDED.finditer(str(error)))
     return found[-1]["message"] if found and found[-1]["kind"] in _STORAGE else None
+
+
+def _reported(error: Exception) -> tuple[str | None, str | None]:
+    """Class and message of an error of ours within what a runner raised."""
+    found = list(_REPORTED.finditer(str(error)))
+    return (found[-1]["kind"], found[-1]["message"]) if found else (None, None)
+
+
+def _without_stage(error: Exception) -> str:
+    return re.sub(r" \[while running '.*'\]$", "", str(error))
+
+
+def _keep_traceback(error: Exception) -> str:
+    """Writes what a bug looks like to a file that stays; its path."""
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="vast-rl-", suffix=".log", delete=False
+    ) as file:
+        file.writelines(traceback.format_exception(error))
+    return file.name

@@ -4,6 +4,7 @@ Every element is a frozen value of plain values: what to do, never the data itse
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import apache_beam as beam
 from apache_beam.metrics import Metrics
@@ -14,8 +15,10 @@ from pipeline.assembly.relabel import LabelsPlan, write_labels
 from pipeline.collection.scripted import EpisodeCollector
 from pipeline.collection.staging import EpisodePlan, stage
 from pipeline.domains.datasets import parse_dataset
+from pipeline.store.errors import WorkerError
 from pipeline.store.manifest import DatasetManifest, PartManifest
 
+_Made = TypeVar("_Made")
 Commit = Callable[[Sequence[PartManifest]], DatasetManifest]
 
 COUNTERS = "vast_rl"  # namespace of all our counters
@@ -66,6 +69,29 @@ class CommitStore(beam.PTransform):  # type: ignore[misc]
         return parts | beam.combiners.ToList() | beam.Map(self._commit)
 
 
+def named(where: str, work: Callable[[], _Made]) -> _Made:
+    """Does a worker's work, and says of any error which work it was.
+
+    Args:
+        where: File, part and episodes.
+        work: To do.
+
+    Returns:
+        What it returns.
+
+    Raises:
+        WorkerError: If it failed in a way that nobody has foreseen.
+        Exception: What it raised, if that says itself what is wrong.
+    """
+    try:
+        return work()
+    except Exception as error:
+        if isinstance(error, OSError) or hasattr(error, "exit_code"):
+            raise
+        said = " ".join(str(error).split()) or "no message"
+        raise WorkerError(f"{where}: {type(error).__name__}: {said}") from error
+
+
 class _CollectEpisode(beam.DoFn):  # type: ignore[misc]
     def __init__(self) -> None:
         self._collectors: dict[tuple[str, int], EpisodeCollector] = {}
@@ -75,10 +101,14 @@ class _CollectEpisode(beam.DoFn):  # type: ignore[misc]
     def process(self, plan: EpisodePlan) -> Iterator[int]:
         # Making an environment takes a second or two, as long as a hundred steps.
         key = (plan.dataset, plan.rows)
-        if key not in self._collectors:
-            domain = parse_dataset(plan.dataset)
-            self._collectors[key] = EpisodeCollector(domain, rows=plan.rows)
-        stage(plan, self._collectors[key].collect(plan.seed))
+
+        def collect() -> None:
+            if key not in self._collectors:
+                domain = parse_dataset(plan.dataset)
+                self._collectors[key] = EpisodeCollector(domain, rows=plan.rows)
+            stage(plan, self._collectors[key].collect(plan.seed))
+
+        named(f"{plan.dataset}, {plan.split} episode {plan.index}", collect)
         self._episodes.inc()
         self._rows.inc(plan.rows)
         yield plan.rows
@@ -91,7 +121,14 @@ class _WritePart(beam.DoFn):  # type: ignore[misc]
         self._dropped = Metrics.counter(COUNTERS, EPISODES_DROPPED)
 
     def process(self, run: Sequence[PartPlan]) -> Iterator[PartManifest]:
-        for part in write_parts(run):
+        parts = write_parts(run)
+        for plan in run:
+            first = plan.episodes.first_episode
+            part = named(
+                f"{plan.origin.name}, part {plan.index} (episodes {first} to "
+                f"{first + plan.episodes.episodes - 1})",
+                lambda: next(parts),
+            )
             self._parts.inc()
             self._rows.inc(part.rows)
             for reason, episodes in part.dropped.items():
@@ -107,7 +144,9 @@ class _WriteLabels(beam.DoFn):  # type: ignore[misc]
         self._rows = Metrics.counter(COUNTERS, ROWS_FINISHED)
 
     def process(self, plan: LabelsPlan) -> Iterator[PartManifest]:
-        part = write_labels(plan)
+        part = named(
+            f"{plan.root}, labels of part {plan.part.index}", lambda: write_labels(plan)
+        )
         self._parts.inc()
         self._rows.inc(part.rows)
         yield part

@@ -47,8 +47,8 @@ def make_wrapped_environment(environment_id: str, **kwargs: Any) -> Any:
 
     Raises:
         MissingPackageError: If the simulator is not installed.
-        UsageError: If the id names a module, or no environment that is registered, or
-            the environment does not take the arguments.
+        UsageError: If the id names a module, or no environment that is registered, the
+            environment does not take the arguments, or it cannot be loaded.
     """
     check_environment_id(environment_id)
     try:
@@ -73,6 +73,14 @@ def make_wrapped_environment(environment_id: str, **kwargs: Any) -> Any:
         raise UsageError(
             f"{environment_id}: cannot be made with the arguments {kwargs} ({error}); "
             "they come from the run or the store"
+        ) from error
+    except RuntimeError as error:
+        # It looks for how to draw when it is loaded, though nothing is ever drawn.
+        if "MUJOCO_GL" not in str(error):
+            raise
+        raise UsageError(
+            f"{environment_id}: the simulator cannot be loaded ({error}); set "
+            "MUJOCO_GL to egl, osmesa or disabled, or unset it"
         ) from error
     # A maze writes its model to a temporary file, loads that and leaves it behind.
     model = Path(getattr(environment.unwrapped, "fullpath", ""))

@@ -43,6 +43,15 @@ class FormatVersionError(DataFormatError):
     """A store written by a newer version of this project than the reader's."""
 
 
+class WorkerError(Exception):
+    """A worker of a pipeline failed, in a way that nobody has foreseen.
+
+    The message names the file, the part and the episodes it was at, and the error.
+    """
+
+    exit_code = EXIT_FAILED
+
+
 class BadEpisodeError(DataFormatError):
     """An episode that must not be trained on: NaN, Inf or fields of unlike length.
 

@@ -16,6 +16,7 @@ from apache_beam.options.pipeline_options_validator import PipelineOptionsValida
 
 from pipeline.beam import pipelines, runners
 from pipeline.cli import main
+from pipeline.store.errors import WorkerError
 
 LENGTHS = (5, 5, 7, 4, 1, 6)
 DATAFLOW = (
@@ -95,9 +96,53 @@ def test_faults_of_storage_are_told_from_bugs(error, message):
     assert runners.storage_message(error) == message
 
 
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (WorkerError("a.npz, part 1: KeyError: 'x' [while running 'W']"), True),
+        (
+            RuntimeError(
+                "Traceback ...\npipeline.store.errors.WorkerError: a.npz, part 1: "
+                "KeyError: 'x' [while running 'Write']\n\nmore"
+            ),
+            True,
+        ),
+        (RuntimeError("pipeline.store.errors.DataFormatError: a.npz is bad"), False),
+        (KeyError("x"), False),
+    ],
+)
+def test_what_a_worker_was_at_is_found_in_what_runners_raise(error, message):
+    expected = "a.npz, part 1: KeyError: 'x'" if message else None
+    assert runners.worker_message(error) == expected
+    assert not (message and runners.error_message(error))
+
+
+def test_a_simulator_that_cannot_be_loaded_is_one_line(tmp_path):
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "pipeline", "collect", "pointmaze-medium-v0"),
+            *("--dataset-type", "navigate", "--episodes", "1", "--max-rows", "5"),
+            *("--out", str(tmp_path / "store")),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(Path(__file__).parents[3]),
+            "MUJOCO_GL": "bogus",
+        },
+    )
+    assert done.returncode == 2
+    (line,) = (each for each in done.stderr.splitlines() if "bogus" in each)
+    assert line.startswith("error: pointmaze-medium-v0: the simulator cannot be loaded")
+    assert "Traceback" not in done.stderr
+
+
 FULL = """
 import resource, sys
 from pipeline.cli import main
+from pipeline.store.errors import WorkerError
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
 sys.exit(main(sys.argv[2:]))
 """

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import apache_beam as beam
 import pytest
 from apache_beam.testing import test_pipeline as beam_testing
@@ -6,8 +8,9 @@ from apache_beam.testing.util import assert_that, equal_to
 from pipeline.assembly.commit import commit_store
 from pipeline.assembly.parts import write_part
 from pipeline.beam import pipelines, runners
-from pipeline.beam.transforms import WriteParts
-from pipeline.store.errors import DataFormatError, UsageError
+from pipeline.beam.transforms import WriteParts, named
+from pipeline.sources.ogbench_npz import OgbenchNpz
+from pipeline.store.errors import DataFormatError, UsageError, WorkerError
 from pipeline.store.reader import Store
 
 LENGTHS = (5, 5, 7, 4, 1, 6)
@@ -106,3 +109,36 @@ def test_options_choose_the_local_runner_unless_told(workers, arguments, expecte
 def test_there_is_at_least_one_worker():
     with pytest.raises(ValueError, match="at least 1 worker"):
         runners.make_options(0)
+
+
+def test_an_error_of_any_class_names_what_was_worked_on(
+    make_npz, make_plan, monkeypatch
+):
+    plan = make_plan(make_npz(LENGTHS))
+    assert len(plan.parts) == 2
+    read = OgbenchNpz.read
+
+    def fail(self, ranges):
+        yield next(read(self, ranges))
+        raise KeyError("a bug\nof two lines")
+
+    monkeypatch.setattr(OgbenchNpz, "read", fail)
+    with pytest.raises(WorkerError) as caught:
+        run(plan)
+    said = str(caught.value)
+    first = len(plan.parts[0].episodes.lengths)
+    assert f"cube-single-play.npz, part 1 (episodes {first} to 5): KeyError: " in said
+    assert "\n" not in said
+    kept = Path(said.rpartition(" is in ")[2])
+    assert "in fail" in kept.read_text()  # The traceback, for whoever mends it.
+    kept.unlink()
+
+
+def test_what_says_itself_what_is_wrong_is_left_as_it_is():
+    for error in (OSError("full"), DataFormatError("bad"), UsageError("wrong")):
+
+        def fail(error=error):
+            raise error
+
+        with pytest.raises(type(error), match=r"^(full|bad|wrong)$"):
+            named("somewhere", fail)
