@@ -5,13 +5,19 @@ meaning depends on what is installed, and with it the errors and the counters.
 """
 
 import builtins
+import contextlib
 import logging
+import os
 import re
 import shlex
 import sys
 import tempfile
+import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
@@ -31,7 +37,15 @@ from pipeline.store.errors import (
 )
 
 _LOCAL = "FnApiRunner"
-_WORKER = "apache_beam.runners.worker.sdk_worker_main"
+# Not imported: it loads half of Beam, and is a program.
+_WORKER = "pipeline.beam.worker"
+_UNREACHED, _TIMEOUT_S = "VAST_WORKER_UNREACHED", "VAST_WORKER_TIMEOUT_S"
+# Starting a worker takes some eight seconds; its first call, none.
+_CONNECT_S = 60.0
+_LOOK_S = 0.2
+# What gRPC asks in turn, whether to leave out a proxy that is set for all else.
+_NO_PROXY = ("no_grpc_proxy", "no_proxy")
+_HERE = "localhost,127.0.0.1,::1"
 
 # A worker in another process reports an error as the text of its traceback.
 _REPORTED = re.compile(
@@ -109,10 +123,15 @@ def run(
     logger.setLevel(logging.CRITICAL)
     with tempfile.NamedTemporaryFile(prefix="vast-rl-workers-", mode="r") as log:
         try:
-            pipeline = beam.Pipeline(_local_runner(options, log.name), options=options)
+            runner = _local_runner(options, log.name)
+            pipeline = beam.Pipeline(runner, options=options)
             define(pipeline)
-            result = pipeline.run()
-            result.wait_until_finish()
+            with _own_machine_reached() as unreached:
+                if runner is None:
+                    result = pipeline.run()
+                    result.wait_until_finish()
+                else:
+                    result = _run_to_its_end(pipeline, unreached)
         except Exception as error:
             message = error_message(error)
             if message is not None:
@@ -139,6 +158,64 @@ def run(
         for each in counters
         if each.key.metric.namespace == "vast_rl" and each.committed is not None
     }
+
+
+@contextlib.contextmanager
+def _own_machine_reached() -> Iterator[Path]:
+    """Has Beam's processes on this machine call each other directly.
+
+    gRPC sends calls to localhost through a proxy too, which knows another one.
+
+    Yields:
+        File that a worker writes which does not reach its launcher.
+    """
+    with tempfile.TemporaryDirectory(prefix="vast-rl-") as folder:
+        unreached = Path(folder) / "unreached"
+        changes = {_UNREACHED: str(unreached), _TIMEOUT_S: str(_CONNECT_S)}
+        first, second = _NO_PROXY
+        if first in os.environ:
+            changes[first] = f"{os.environ[first]},{_HERE}"
+        # Of both spellings, others than gRPC read this one first.
+        known = os.environ.get(second) or os.environ.get(second.upper())
+        changes[second] = f"{known},{_HERE}" if known else _HERE
+        before = {name: os.environ.get(name) for name in changes}
+        os.environ.update(changes)
+        try:
+            yield unreached
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
+
+
+def _run_to_its_end(pipeline: beam.Pipeline, unreached: Path) -> Any:
+    """Runs a pipeline, unless a worker says that it does not reach this process."""
+    ended: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            result = pipeline.run()
+            result.wait_until_finish()
+        except BaseException as error:
+            ended.set_exception(error)
+        else:
+            ended.set_result(result)
+
+    threading.Thread(target=run, name="run-pipeline", daemon=True).start()
+    while True:
+        with contextlib.suppress(FutureTimeoutError):
+            return ended.result(timeout=_LOOK_S)
+        if ended.done():  # It may have ended in a timeout of its own.
+            return ended.result()
+        if unreached.exists():
+            proxies = [name for name in os.environ if name.lower().endswith("_proxy")]
+            raise OSError(
+                f"a worker process did not reach this one at {unreached.read_text()} "
+                f"within {_CONNECT_S:g} s; allow connections on this machine (set are "
+                f"{', '.join(sorted(proxies))}), or use --workers 1"
+            )
 
 
 def _local_runner(options: PipelineOptions, log: str) -> FnApiRunner | None:

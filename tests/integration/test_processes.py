@@ -75,6 +75,8 @@ def start(
                 "VAST_NUM_PROCESSES": str(processes),
                 "VAST_PROCESS_ID": str(index),
                 "VAST_START_TIMEOUT": str(timeout_s),
+                # Nobody listens there; processes must reach each other all the same.
+                "http_proxy": "http://127.0.0.1:9",
             }
         started.append(
             subprocess.Popen(

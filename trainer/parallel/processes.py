@@ -10,6 +10,9 @@ from trainer.errors import HostsError
 from trainer.parallel.agreement import check_devices
 from trainer.parallel.roll_call import Place, roll_call
 
+# What gRPC asks in turn, whether to leave out a proxy that is set for all else.
+_NO_PROXY = ("no_grpc_proxy", "no_proxy")
+
 
 @contextmanager
 def together(
@@ -43,6 +46,7 @@ def together(
     # Its handler of SIGTERM notes the signal for whoever asks JAX, and nobody does: a
     # process told to stop before it trains would go on as if nothing were.
     jax.config.update("jax_enable_preemption_service", False)
+    _leave_out_of_proxies(place.address.rsplit(":", 1)[0].strip("[]"))
     try:
         jax.distributed.initialize(
             place.address,
@@ -63,3 +67,15 @@ def together(
         watch.fail()
         raise
     watch.leave()
+
+
+def _leave_out_of_proxies(host: str) -> None:
+    """Has gRPC, and so JAX, call process 0 directly, whatever proxy is set."""
+    if not any(name.lower().endswith("_proxy") for name in os.environ):
+        return
+    first, second = _NO_PROXY
+    known = os.environ.get(second) or os.environ.get(second.upper())
+    os.environ[second] = f"{known},{host}" if known else host
+    if first in os.environ:
+        os.environ[first] += f",{host}"
+    jax.config.update("jax_check_proxy_envs", False)

@@ -139,6 +139,64 @@ def test_a_simulator_that_cannot_be_loaded_is_one_line(tmp_path):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {"no_proxy": "localhost,127.0.0.1,::1"}),
+        ({"no_proxy": "a.b"}, {"no_proxy": "a.b,localhost,127.0.0.1,::1"}),
+        ({"NO_PROXY": "a.b"}, {"no_proxy": "a.b,localhost,127.0.0.1,::1"}),
+        (
+            {"no_grpc_proxy": "c"},
+            {
+                "no_grpc_proxy": "c,localhost,127.0.0.1,::1",
+                "no_proxy": "localhost,127.0.0.1,::1",
+            },
+        ),
+    ],
+)
+def test_calls_on_this_machine_take_no_proxy(given, expected, monkeypatch):
+    for name in ("no_grpc_proxy", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    before = dict(os.environ)
+    with runners._own_machine_reached():
+        assert {**given, **expected}.items() <= os.environ.items()
+    assert dict(os.environ) == before
+
+
+UNREACHED = """
+import sys
+from pipeline.beam import runners
+from pipeline.cli import main
+runners._HERE, runners._CONNECT_S = "nowhere", 3.0
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+def test_a_worker_that_never_calls_ends_a_command_in_time(tmp_path):
+    arguments = ["collect", "pointmaze-medium-v0", "--dataset-type", "navigate"]
+    arguments += ["--episodes", "2", "--max-rows", "5", "--workers", "2"]
+    done = subprocess.run(
+        [sys.executable, "-c", UNREACHED, *arguments, "--out", str(tmp_path / "s")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,  # Beam itself would wait for ever.
+        env={
+            **os.environ,
+            "PYTHONPATH": str(Path(__file__).parents[3]),
+            "http_proxy": "http://127.0.0.1:9",
+        },
+    )
+    assert done.returncode == 1
+    (line,) = (each for each in done.stderr.splitlines() if "error" in each)
+    assert "a worker process did not reach this one at localhost:" in line
+    assert "within 3 s" in line
+    assert "http_proxy" in line
+
+
 FULL = """
 import resource, sys
 from pipeline.cli import main
