@@ -77,7 +77,8 @@ def training_documents(training: Training) -> list[Document]:
         training: From what.
 
     Returns:
-        A ConfigMap with the configuration, and the JobSet.
+        A ConfigMap with the configuration, a NetworkPolicy that lets the set's own
+        pods alone reach its pods, and the JobSet.
 
     Raises:
         LaunchError: If its name is too long for its pods.
@@ -124,7 +125,22 @@ def training_documents(training: Training) -> list[Document]:
             ],
         },
     }
-    return [config_map, job_set]
+    return [config_map, _network_policy(metadata), job_set]
+
+
+def _network_policy(metadata: Document) -> Document:
+    """Lets the set's own pods alone in: who reaches JAX's coordinator can end a run."""
+    own = {"matchLabels": metadata["labels"]}
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": metadata,
+        "spec": {
+            "podSelector": own,
+            "policyTypes": ["Ingress"],
+            "ingress": [{"from": [{"podSelector": own}]}],
+        },
+    }
 
 
 def _training_job(training: Training, name: str) -> Document:
@@ -234,6 +250,8 @@ def _key(path: str) -> str:
 def _processes(name: str, hosts: int) -> list[Document]:
     """What `python -m trainer train` reads to find its peers."""
     index = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+    # Random, the same for all pods of the Job, and another when the set starts again.
+    token = "metadata.labels['batch.kubernetes.io/controller-uid']"
     return [
         {
             "name": "VAST_COORDINATOR_ADDRESS",
@@ -241,6 +259,7 @@ def _processes(name: str, hosts: int) -> list[Document]:
         },
         {"name": "VAST_NUM_PROCESSES", "value": str(hosts)},
         {"name": "VAST_PROCESS_ID", "valueFrom": {"fieldRef": {"fieldPath": index}}},
+        {"name": "VAST_TOKEN", "valueFrom": {"fieldRef": {"fieldPath": token}}},
     ]
 
 

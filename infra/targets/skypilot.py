@@ -26,12 +26,14 @@ uv pip install --quiet --constraint infra/constraints.txt \\
   '.[trainer,eval,report]' gcsfs google-cloud-storage{extra}
 """
 _ACTIVATE = "source ~/vast-rl/bin/activate\n"
-# Node 0 is the first of the list. One node is one process.
+# Node 0 is the first of the list. One node is one process. The task's id is the same on
+# all of them, and holds a time in microseconds.
 _PROCESSES = f"""\
 VAST_COORDINATOR_ADDRESS="$(head -n 1 <<<"$SKYPILOT_NODE_IPS"):{COORDINATOR_PORT}"
 VAST_NUM_PROCESSES="$SKYPILOT_NUM_NODES"
 VAST_PROCESS_ID="$SKYPILOT_NODE_RANK"
-export VAST_COORDINATOR_ADDRESS VAST_NUM_PROCESSES VAST_PROCESS_ID
+VAST_TOKEN="$SKYPILOT_TASK_ID"
+export VAST_COORDINATOR_ADDRESS VAST_NUM_PROCESSES VAST_PROCESS_ID VAST_TOKEN
 """
 
 

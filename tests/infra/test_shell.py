@@ -65,6 +65,7 @@ def test_processes_on_skypilots_nodes():
             "SKYPILOT_NODE_IPS": "10.0.0.4\n10.0.0.5\n10.0.0.6",
             "SKYPILOT_NUM_NODES": "3",
             "SKYPILOT_NODE_RANK": "1",
+            "SKYPILOT_TASK_ID": "sky-2026-01-01-00-00-00-123456_run_1",
         },
         capture_output=True,
         text=True,
@@ -75,6 +76,7 @@ def test_processes_on_skypilots_nodes():
         "VAST_COORDINATOR_ADDRESS": "10.0.0.4:8476",
         "VAST_NUM_PROCESSES": "3",
         "VAST_PROCESS_ID": "1",
+        "VAST_TOKEN": "sky-2026-01-01-00-00-00-123456_run_1",
     }
     assert skypilot.CONFIG in task["file_mounts"]
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.stores import write_store
+from tests.trainer.parallel.strangers import knocking
 from trainer.runs.checkpoints import CheckpointReader
 from trainer.runs.folder import METRICS_FILE, RunFolder
 from trainer.runs.run import read_run
@@ -45,6 +46,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_store(tmp_path_factory.mktemp("data") / "store")
 
 
+def free_address() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"127.0.0.1:{server.getsockname()[1]}"
+
+
 def start(
     store: Path,
     out: Path,
@@ -56,12 +62,13 @@ def start(
     timeout_s: int = 300,
     overrides: dict[int, list[str]] | None = None,
     devices: dict[int, int] | None = None,
+    address: str | None = None,
+    token: str = "",
 ) -> list[subprocess.Popen]:
     """Starts a run as a launcher does: one command, three variables each."""
     config = out.parent / f"{out.name}-{steps}-{processes}.toml"
     config.write_text(TOML.format(steps=steps, mesh=mesh))
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"127.0.0.1:{server.getsockname()[1]}"
+    address = address or free_address()
     flags = re.sub(r"--xla_force_host\S+", "", os.environ["XLA_FLAGS"])
     started = []
     for index in range(processes) if only is None else only:
@@ -77,6 +84,7 @@ def start(
                 "VAST_START_TIMEOUT": str(timeout_s),
                 # Nobody listens there; processes must reach each other all the same.
                 "http_proxy": "http://127.0.0.1:9",
+                "VAST_TOKEN": token,
             }
         started.append(
             subprocess.Popen(
@@ -153,6 +161,24 @@ def test_two_processes_train_what_one_does(
         for each in (out, alone)
     ]
     np.testing.assert_allclose(*losses, rtol=2e-3)
+
+
+@pytest.mark.slow
+def test_strangers_at_the_port_change_nothing(store: Path, tmp_path: Path) -> None:
+    """From before process 0 listens until the end; the port is JAX's in the end."""
+    quiet, out = tmp_path / "quiet", tmp_path / "run"
+    train(store, quiet, processes=2)
+    address = free_address()
+    host, port = address.split(":")
+    with knocking((host, int(port))) as strangers:
+        said = train(
+            store, out, processes=2, address=address, token="secret", timeout_s=120
+        )
+    assert all(strangers.knocks.values()), strangers.knocks
+    print(strangers.knocks)  # noqa: T201 (the drill's counts)
+    assert "8 cpu device(s) of 2 process(es)" in said
+    np.testing.assert_array_equal(weights(out, 40), weights(quiet, 40))
+    assert np.abs(weights(out, 40) - weights(out, 20)).max() > 1e-3
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ from tests.stores import write_store
 from trainer.runs.folder import CHECKPOINTS, METRICS_FILE, RunFolder
 
 INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+JOB = "metadata.labels['batch.kubernetes.io/controller-uid']"
 HOSTS = 3  # One is lost, and both process 0 and another see it.
 STORE, RUN = "gs://vast-data/stores/cube", "gs://vast-data/runs/replay"
 STEPS, CHECKPOINT_EVERY, LOG_EVERY = 100, 20, 10
@@ -81,8 +82,9 @@ class Cluster:
             if "value" in variable:
                 given[variable["name"]] = variable["value"]
             else:
-                assert variable["valueFrom"]["fieldRef"]["fieldPath"] == INDEX
-                given[variable["name"]] = str(index)
+                path = variable["valueFrom"]["fieldRef"]["fieldPath"]
+                assert path in (INDEX, JOB)
+                given[variable["name"]] = str(index) if path == INDEX else "made-up"
         host, _, _ = given["VAST_COORDINATOR_ADDRESS"].partition(":")
         assert host.endswith("-trainer-0-0." + self.job_set["metadata"]["name"])
         given["VAST_COORDINATOR_ADDRESS"] = f"127.0.0.1:{port}"
@@ -138,7 +140,7 @@ def cluster(tmp_path, bucket):
     config.write_text(CONFIG)
     command = GPU.replace("tests/infra/run.toml", str(config))
     # Three machines; of GPUs the processes here have none and need none.
-    config_map, job_set = documents(
+    config_map, _, job_set = documents(
         f"{command} --chips {8 * HOSTS} --name replay --out {RUN} --store {STORE}"
     )
     assert config_map["data"][CONFIG_FILE] == CONFIG

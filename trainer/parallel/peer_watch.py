@@ -4,23 +4,21 @@ Every process keeps one TCP connection to process 0 while it works. The kernel c
 those of a killed process, so that process 0 notices at once and tells the others; its
 own end they see themselves. A machine that vanishes closes nothing: its silence is
 noticed within ``SILENCE_S``. Sockets only: what the processes do is not known here.
-
-Messages are lines of JSON: a member's number when it comes, ``"leaving"`` from whoever
-leaves in good order, and ``[number, host]`` of one that is gone from process 0.
 """
 
-import json
 import os
 import socket
 import sys
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, TextIO
+from dataclasses import dataclass
+from typing import Any
 
 from trainer.errors import EXIT_FAILED
+from trainer.parallel.messages import Connection, Greeting, Greetings, Host
 
 # A process about to fail of the same cause says so itself, with its own exit code.
 GRACE_S = 5.0
@@ -33,10 +31,25 @@ _COME_S = 30.0
 _ONE_CAUSE_S = 1.0
 # Process 0 goes last: without it JAX aborts the others before they have said why.
 _LAST_S = 1.0
-_LEAVING = "leaving"
 
 # Called with what is still to be said, if anything. Returns in tests only.
 End = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class News:
+    """What is said once all are there.
+
+    Attributes:
+        lost: Number of a process that is gone, from process 0; None if the sender
+            leaves in good order.
+        host: Name of its machine.
+    """
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
+
+    lost: int | None = None
+    host: Host = ""
 
 
 def end_process(line: str) -> None:
@@ -122,6 +135,7 @@ class CenterWatch(Watch):
     Args:
         hosts: Name of every process's host by its number, its own included.
         server: Listening, where the others come to.
+        token: That they have to know.
         grace_s: Seconds from a loss to the end of the others; this one goes last.
         end: Ends it.
     """
@@ -131,13 +145,15 @@ class CenterWatch(Watch):
         hosts: Mapping[int, str],
         server: socket.socket,
         *,
+        token: str = "",
         grace_s: float = GRACE_S,
         end: End = end_process,
     ) -> None:
         super().__init__(grace_s=grace_s + _LAST_S, end=end)
         self._hosts = dict(hosts)
         self._server = server
-        self._members: dict[int, socket.socket] = {}
+        self._token = token
+        self._members: dict[int, Connection] = {}
 
     def start(self) -> None:
         """Lets the others in; each is watched from then on."""
@@ -146,57 +162,51 @@ class CenterWatch(Watch):
     def leave(self) -> None:
         """Tells all that this is a good end."""
         self._over.set()
-        self._tell(_LEAVING)
+        self._tell(News())
         self._server.close()
 
     def _tell_failed(self) -> None:
-        self._tell([0, self._hosts[0]])
+        self._tell(News(0, self._hosts[0]))
 
-    def _tell(self, message: Any) -> None:
+    def _tell(self, news: News) -> None:
         with self._lock:
             members = list(self._members.values())
         for member in members:
-            _send(member, message)
+            member.send(news)
 
     def _receive(self) -> None:
         """Waits for the others, for a bounded time; strangers are passed over."""
-        deadline = time.monotonic() + _COME_S
         others = self._hosts.keys() - {0}
+        coming = Greetings(
+            self._server,
+            self._token,
+            until=time.monotonic() + _COME_S,
+            stop=self._over,
+        )
         with self._server:
-            while others - self._members.keys() and not self._over.is_set():
-                try:
-                    self._server.settimeout(max(0.001, deadline - time.monotonic()))
-                    member, _ = self._server.accept()
-                except OSError:  # Too late for the rest; or this process has left.
+            for connection, greeting in coming:
+                if greeting.index not in others - self._members.keys():
+                    connection.close()
+                    continue
+                _keep_alive(connection.socket)
+                with self._lock:
+                    self._members[greeting.index] = connection
+                _in_background(self._follow, greeting.index, connection)
+                if not others - self._members.keys():
                     break
-                self._greet(member, others - self._members.keys())
         for index in others - self._members.keys():
             self._lose_and_tell(index)
 
-    def _greet(self, member: socket.socket, expected: Set[int]) -> None:
-        member.settimeout(5)
-        lines = member.makefile("r")
-        index = _read(lines)
-        if not isinstance(index, int) or index not in expected:
-            lines.close()
-            member.close()
-            return
-        member.settimeout(None)
-        _keep_alive(member)
-        with self._lock:
-            self._members[index] = member
-        _in_background(self._follow, index, lines)
-
-    def _follow(self, index: int, lines: TextIO) -> None:
+    def _follow(self, index: int, connection: Connection) -> None:
         """Waits for a member's end, of one kind or the other."""
-        with self._members[index], lines:
-            if _read(lines) != _LEAVING:
-                self._lose_and_tell(index)
+        if connection.receive(News) != News():
+            self._lose_and_tell(index)
+        connection.close()
 
     def _lose_and_tell(self, index: int) -> None:
         host = self._hosts[index]
         if self._lose(index, host, grace_s=self._grace_s):
-            self._tell([index, host])
+            self._tell(News(index, host))
 
 
 class MemberWatch(Watch):
@@ -206,6 +216,7 @@ class MemberWatch(Watch):
         index: Its number.
         connection: To process 0.
         center: Name of process 0's host.
+        token: That process 0 asks for.
         grace_s: Seconds from a loss to the end of this process.
         end: Ends it.
     """
@@ -216,43 +227,36 @@ class MemberWatch(Watch):
         connection: socket.socket,
         center: str,
         *,
+        token: str = "",
         grace_s: float = GRACE_S,
         end: End = end_process,
     ) -> None:
         super().__init__(grace_s=grace_s, end=end)
-        self._index = index
-        self._connection = connection
+        self._greeting = Greeting(token, index, socket.gethostname())
+        self._connection = Connection(connection)
         self._center = center
 
     def start(self) -> None:
         """Says who it is, and listens to process 0."""
-        self._connection.settimeout(None)
-        _keep_alive(self._connection)
-        _send(self._connection, self._index)
-        _in_background(self._listen, self._connection.makefile("r"))
+        _keep_alive(self._connection.socket)
+        self._connection.send(self._greeting)
+        _in_background(self._listen)
 
     def leave(self) -> None:
         """Tells process 0 that this is a good end."""
         self._over.set()
-        _send(self._connection, _LEAVING)
-        self._hang_up()
-
-    def _tell_failed(self) -> None:
-        self._hang_up()
-
-    def _hang_up(self) -> None:
-        with suppress(OSError):  # Process 0 may have been first.
-            self._connection.shutdown(socket.SHUT_RDWR)
+        self._connection.send(News())
         self._connection.close()
 
-    def _listen(self, lines: TextIO) -> None:
+    def _tell_failed(self) -> None:
+        self._connection.close()
+
+    def _listen(self) -> None:
         """Hears who is gone, until process 0 itself is."""
-        with lines:
-            while (message := _read(lines)) is not None:
-                if message == _LEAVING:
-                    return
-                index, host = message
-                self._lose(index, host, grace_s=self._grace_s)
+        while (news := self._connection.receive(News)) is not None:
+            if news.lost is None:
+                return
+            self._lose(news.lost, news.host, grace_s=self._grace_s)
         # Killed without a word: JAX is about to abort this process, so it is now.
         self._lose(0, self._center, grace_s=0)
 
@@ -282,19 +286,6 @@ def _keep_alive(connection: socket.socket) -> None:
     }.items():
         if hasattr(socket, option):  # Linux has them all.
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-
-
-def _send(connection: socket.socket, message: Any) -> None:
-    with suppress(OSError):  # Gone: who follows it has noticed.
-        connection.sendall((json.dumps(message) + "\n").encode())
-
-
-def _read(lines: TextIO) -> Any:
-    """The next message; None at the end of the connection, however it came."""
-    try:
-        return json.loads(lines.readline())
-    except (OSError, ValueError):
-        return None
 
 
 def _in_background(run: Callable[..., None], *arguments: Any) -> None:

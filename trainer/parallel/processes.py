@@ -8,7 +8,7 @@ import jax
 
 from trainer.errors import HostsError
 from trainer.parallel.agreement import check_devices
-from trainer.parallel.roll_call import Place, roll_call
+from trainer.parallel.roll_call import Place, bound_address, roll_call
 
 # What gRPC asks in turn, whether to leave out a proxy that is set for all else.
 _NO_PROXY = ("no_grpc_proxy", "no_proxy")
@@ -53,6 +53,7 @@ def together(
             place.count,
             place.index,
             initialization_timeout=max(10, round(place.timeout)),
+            coordinator_bind_address=bound_address(place) if place.index == 0 else None,
         )
         check_devices()
         yield

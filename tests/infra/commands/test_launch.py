@@ -101,7 +101,7 @@ def test_the_trainer_takes_the_command_that_is_printed(capsys):
     parsed, rest = tyro.cli(Train, args=words[4:], return_unknown_args=True)
     assert str(parsed.config) == "tests/infra/run.toml"
     assert rest == ["--agent.width", "1024"]
-    job = documents(DRY_RUNS["train-tpu"])[1]
+    job = documents(DRY_RUNS["train-tpu"])[-1]
     pod = job["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
     container = pod["containers"][0]
     assert container["command"] == ["python", "-m", "trainer", "train"]
@@ -145,7 +145,7 @@ def test_a_job_resolves_what_was_resolved_here(passed, tmp_path):
     command = f"{GPU} --chips 8".replace(
         "tests/infra/run.toml", "configs/cube-single-play.toml"
     )
-    config_map, job_set = documents(f"{command} -- {passed}")
+    config_map, _, job_set = documents(f"{command} -- {passed}")
     arguments = mounted(config_map, job_set, tmp_path)
     there, overrides = tyro.cli(
         Train,

@@ -57,8 +57,9 @@ def sets() -> dict[str, list[Any]]:
 
 @pytest.mark.parametrize("name", SETS)
 def test_kubernetes_takes_the_manifests(sets, name):
-    config_map, job_set = sets[name]
+    config_map, policy, job_set = sets[name]
     check(config_map)
+    check(policy)
     check_job_set(job_set)
 
 
@@ -70,7 +71,7 @@ def test_kubernetes_takes_the_evaluation_job():
 
 
 def test_the_checks_can_fail(sets):
-    _, job_set = sets["two machines"]
+    *_, job_set = sets["two machines"]
     wrong = copy.deepcopy(job_set)
     wrong["spec"]["failurePolicy"]["maxRestart"] = 3
     with pytest.raises(jsonschema.ValidationError, match="maxRestart"):
@@ -92,7 +93,7 @@ def test_the_checks_can_fail(sets):
 
 @pytest.mark.parametrize("name", SETS)
 def test_exit_codes_mean_what_the_trainer_means_by_them(sets, name):
-    _, job_set = sets[name]
+    *_, job_set = sets[name]
     job, pod, container = take_apart(job_set)
     # A policy on exit codes needs pods that are not restarted in place.
     assert pod["restartPolicy"] == "Never"
@@ -124,7 +125,7 @@ def test_exit_codes_mean_what_the_trainer_means_by_them(sets, name):
 
 @pytest.mark.parametrize(("name", "hosts"), [("two machines", 2), ("a slice", 4)])
 def test_processes_find_each_other(sets, name, hosts):
-    _, job_set = sets[name]
+    *_, job_set = sets[name]
     job, _, container = take_apart(job_set)
     assert job["completionMode"] == "Indexed"
     assert job["completions"] == job["parallelism"] == hosts
@@ -133,6 +134,10 @@ def test_processes_find_each_other(sets, name, hosts):
     source = environment["VAST_PROCESS_ID"]["valueFrom"]["fieldRef"]["fieldPath"]
     assert source == (
         "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+    )
+    # Kubernetes puts it on all pods of a Job, and makes another for the next.
+    assert environment["VAST_TOKEN"]["valueFrom"]["fieldRef"]["fieldPath"] == (
+        "metadata.labels['batch.kubernetes.io/controller-uid']"
     )
     # JobSet's name for a pod is SET-JOB-REPLICA-INDEX, found in the set's subdomain.
     network = job_set["spec"]["network"]
@@ -146,21 +151,37 @@ def test_processes_find_each_other(sets, name, hosts):
     assert container["ports"][0]["containerPort"] == COORDINATOR_PORT
 
 
+@pytest.mark.parametrize("name", SETS)
+def test_pods_of_the_set_alone_are_let_in(sets, name):
+    _, policy, job_set = sets[name]
+    (replicated,) = job_set["spec"]["replicatedJobs"]
+    labels = replicated["template"]["spec"]["template"]["metadata"]["labels"]
+    own = {"podSelector": {"matchLabels": labels}}
+    # Another set has other labels.
+    assert labels["app.kubernetes.io/instance"] == job_set["metadata"]["name"]
+    assert policy["metadata"]["namespace"] == job_set["metadata"]["namespace"]
+    assert policy["spec"] == {
+        **own,
+        "policyTypes": ["Ingress"],
+        "ingress": [{"from": [own]}],
+    }
+
+
 def test_one_process_has_nobody_to_find(sets):
     for name in ("one machine", "one TPU"):
-        container = take_apart(sets[name][1])[2]
+        container = take_apart(sets[name][-1])[2]
         assert "env" not in container
 
 
 def test_chips_are_asked_for_as_gke_names_them(sets):
-    _, pod, container = take_apart(sets["two machines"][1])
+    _, pod, container = take_apart(sets["two machines"][-1])
     assert container["resources"]["limits"] == {"nvidia.com/gpu": 8}
     assert pod["nodeSelector"] == {
         "topology.kubernetes.io/region": "europe-west4",
         "cloud.google.com/gke-accelerator": "nvidia-h100-80gb",
         "cloud.google.com/gke-spot": "true",
     }
-    _, pod, container = take_apart(sets["a slice"][1])
+    _, pod, container = take_apart(sets["a slice"][-1])
     assert container["resources"]["limits"] == {"google.com/tpu": 4}
     assert pod["nodeSelector"] == {
         "topology.kubernetes.io/region": "europe-west4",
@@ -168,14 +189,14 @@ def test_chips_are_asked_for_as_gke_names_them(sets):
         "cloud.google.com/gke-tpu-topology": "4x4",
     }
     exclusive = "alpha.jobset.sigs.k8s.io/exclusive-topology"
-    annotations = sets["a slice"][1]["metadata"]["annotations"]
+    annotations = sets["a slice"][-1]["metadata"]["annotations"]
     assert annotations == {exclusive: "cloud.google.com/gke-nodepool"}
-    assert "annotations" not in sets["two machines"][1]["metadata"]
+    assert "annotations" not in sets["two machines"][-1]["metadata"]
 
 
 @pytest.mark.parametrize("name", SETS)
 def test_nothing_runs_as_root_or_holds_a_key(sets, name):
-    _, pod, container = take_apart(sets[name][1])
+    _, pod, container = take_apart(sets[name][-1])
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["runAsUser"] == USER
     assert container["securityContext"]["allowPrivilegeEscalation"] is False
@@ -184,11 +205,12 @@ def test_nothing_runs_as_root_or_holds_a_key(sets, name):
     assert {each["name"] for each in pod["volumes"]} <= {"config", "shm"}
     out = container["args"][container["args"].index("--out") + 1]
     assert out == "gs://vast-data/runs/cube-single-1"
-    text = str(sets[name]).lower()
+    # Of the token there is the name, and where Kubernetes has it.
+    text = str(sets[name]).lower().replace("vast_token", "")
     assert not [word for word in ("secret", "token", "password") if word in text]
 
 
 def test_names_of_pods_are_names_of_hosts():
     longest = 63 - len("-trainer-0-1-xxxxx")
-    (_, job_set) = documents(f"{GPU} --chips 16 --name {'x' * longest}")
+    *_, job_set = documents(f"{GPU} --chips 16 --name {'x' * longest}")
     assert len(job_set["metadata"]["name"]) == longest

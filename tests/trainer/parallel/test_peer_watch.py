@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.trainer.parallel.strangers import knocking, wait_for_all
 from trainer.parallel import peer_watch
+from trainer.parallel.messages import Connection, Greeting
 from trainer.parallel.peer_watch import CenterWatch, MemberWatch, end_process
 
 GRACE_S = 0.3
@@ -51,7 +53,7 @@ class Process:
         sockets = (
             [self._connection]
             if self._connection
-            else [*self.watch._members.values(), self._server]
+            else [*(each.socket for each in self.watch._members.values()), self._server]
         )
         for each in sockets:
             with contextlib.suppress(OSError):
@@ -179,31 +181,59 @@ def test_an_error_that_no_loss_caused_is_not_held_up(processes: list[Process]) -
     assert processes[1].ended.empty()
 
 
-def test_strangers_are_passed_over() -> None:
+def test_strangers_evict_nobody_and_end_nothing() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()
         ended: queue.Queue[str] = queue.Queue()
-        watch = CenterWatch({0: "ant", 1: "bee"}, server, grace_s=0.1, end=ended.put)
-        watch.start()
-        for said in (b"GET / HTTP/1.1\r\n\r\n", b"7\n", b"[1]\n", b""):
-            with socket.create_connection(address) as stranger:
-                stranger.sendall(said)
-        member = MemberWatch(
-            1, socket.create_connection(address), "ant", grace_s=0.1, end=ended.put
-        )
-        member.start()
-        wait_until(lambda: 1 in watch._members)
-        member.leave()
-        watch.leave()
+        hosts = {index: HOSTS[index] for index in range(3)}
+        watch = CenterWatch(hosts, server, token="secret", grace_s=0.1, end=ended.put)
+
+        def come(index: int) -> MemberWatch:
+            member = MemberWatch(
+                index,
+                socket.create_connection(address),
+                "ant",
+                token="secret",
+                grace_s=0.1,
+                end=ended.put,
+            )
+            member.start()
+            wait_until(lambda: index in watch._members)
+            return member
+
+        with knocking(address) as strangers:
+            watch.start()
+            members = [come(1)]
+            wait_for_all(strangers)
+            # Who knows the token and says a number that is there already.
+            twice = Connection(socket.create_connection(address))
+            twice.send(Greeting("secret", 1, "bee"))
+            assert twice.receive(Greeting) is None
+            twice.close()
+            members.append(come(2))
+            # The watch has begun, and is not to be reached any more.
+            wait_until(lambda: server.fileno() == -1)
+        time.sleep(0.5)
         assert ended.empty()
+        for each in (*members, watch):
+            each.leave()
+        assert ended.empty()
+
+
+@pytest.mark.parametrize("news", [b"[" * 9000, b"5\n", b'{"lost": true}\n', b"\xff\n"])
+def test_a_member_that_says_what_is_no_news_is_lost(
+    processes: list[Process], news: bytes
+) -> None:
+    processes[2]._connection.sendall(news)
+    assert "process 2 on cat is gone" in processes[0].line()
 
 
 def test_a_silent_machine_is_asked_whether_it_is_there(
     processes: list[Process],
 ) -> None:
     for connection in (
-        processes[0].watch._members[1],
-        processes[1].watch._connection,
+        processes[0].watch._members[1].socket,
+        processes[1].watch._connection.socket,
     ):
         assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         idle, interval, count = (

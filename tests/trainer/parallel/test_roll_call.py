@@ -1,14 +1,17 @@
 """Processes meeting: all of them or a clear word of who is missing, in bounded time."""
 
 import contextlib
+import dataclasses
 import socket
 import threading
 
 import pytest
 
+from pipeline.store.errors import UsageError
+from tests.trainer.parallel.strangers import knocking, wait_for_all
 from trainer.errors import HostsError
 from trainer.parallel.peer_watch import Watch
-from trainer.parallel.roll_call import Place, roll_call
+from trainer.parallel.roll_call import Place, bound_address, roll_call
 
 VARIABLES = {
     "VAST_COORDINATOR_ADDRESS": "10.0.0.1:8476",
@@ -50,6 +53,10 @@ def test_variables_are_read() -> None:
     assert Place.read({}) is None
     assert Place.read(VARIABLES) == Place("10.0.0.1:8476", 4, 3, 300.0)
     assert Place.read({**VARIABLES, "VAST_START_TIMEOUT": "5"}).timeout == 5
+    given = {"VAST_TOKEN": "secret", "VAST_BIND_ADDRESS": "0.0.0.0"}
+    place = Place.read({**VARIABLES, **given})
+    assert (place.token, place.bind) == ("secret", "0.0.0.0")
+    assert "secret" not in repr(place)  # It may be logged.
 
 
 @pytest.mark.parametrize(
@@ -59,6 +66,7 @@ def test_variables_are_read() -> None:
         ({"VAST_PROCESS_ID": "4"}, "expected 0 to 3"),
         ({"VAST_NUM_PROCESSES": "four"}, "expected host:port and numbers"),
         ({"VAST_COORDINATOR_ADDRESS": "10.0.0.1"}, "expected host:port and numbers"),
+        ({"VAST_TOKEN": "x" * 257}, "VAST_TOKEN: expected at most 256 characters"),
     ],
 )
 def test_variables_that_cannot_be_are_refused(changed: dict, message: str) -> None:
@@ -99,25 +107,69 @@ def test_without_process_0_the_others_say_where_they_looked() -> None:
     assert f"found no process 0 at {address} within 1 s" in told[1]
 
 
-def test_a_stranger_at_the_door_is_passed_over() -> None:
+def test_who_has_another_token_is_passed_over_and_told_why() -> None:
+    address = free_address()
+    told = meet(
+        [
+            Place(address, 3, 0, timeout=4, token="right"),
+            Place(address, 3, 1, timeout=4, token="right"),
+            Place(address, 3, 2, timeout=1, token="wrong"),
+        ]
+    )
+    for index in (0, 1):
+        assert "2 of 3 processes (numbered from 0) did not come" in told[index]
+        assert (
+            "others were passed over, as who has another VAST_TOKEN is" in told[index]
+        )
+    assert "has it another VAST_TOKEN?" in told[2]
+
+
+@pytest.mark.parametrize("token", ["", "secret"])
+def test_all_meet_in_time_among_strangers(token: str) -> None:
+    """Without a token, too, unless a stranger says what a member does."""
     address = free_address()
     host, port = address.split(":")
-    watches: list[Watch] = []
-    first = threading.Thread(
-        target=lambda: watches.append(roll_call(Place(address, 2, 0, timeout=90)))
-    )
-    first.start()
-    knocked = False
-    while not knocked:
-        assert first.is_alive()
-        with (
-            contextlib.suppress(OSError),  # Not listening yet.
-            socket.create_connection((host, int(port)), timeout=1) as door,
-        ):
-            door.sendall(b"GET / HTTP/1.1\r\n\r\n")
-            knocked = True
-    watches.append(roll_call(Place(address, 2, 1, timeout=90)))
-    first.join(timeout=120)
-    assert len(watches) == 2
-    for watch in watches:
-        watch.leave()
+    told: dict[int, str] = {}
+    places = [Place(address, 2, index, timeout=60, token=token) for index in (0, 1)]
+    with knocking((host, int(port))) as strangers:
+        # Some of them know what members of a run without a token say.
+        if not token:
+            strangers.words = [word for word in strangers.words if b"token" not in word]
+        first = threading.Thread(target=lambda: told.update(meet(places[:1])))
+        second = threading.Thread(target=lambda: told.update(meet(places[1:])))
+        first.start()
+        wait_for_all(strangers)
+        second.start()
+        for thread in (first, second):
+            thread.join(timeout=120)
+    assert told == {0: "", 1: ""}
+
+
+def test_process_0_listens_where_it_is_asked_to_alone() -> None:
+    _, port = free_address().split(":")
+    asked = Place(f"127.0.0.1:{port}", 2, 0)
+    assert bound_address(asked) == f"127.0.0.1:{port}"
+    assert bound_address(Place(f"[::1]:{port}", 2, 0)) == f"[::1]:{port}"
+    everywhere = dataclasses.replace(asked, bind="0.0.0.0")
+    assert bound_address(everywhere) == f"0.0.0.0:{port}"
+    # Of the machine's own addresses, all of which lead here if it listens everywhere.
+    other = ("127.0.0.2", int(port))
+    for place, reached in ((asked, False), (everywhere, True)):
+        thread = threading.Thread(
+            target=meet, args=([dataclasses.replace(place, timeout=3)],)
+        )
+        thread.start()
+        answers = []
+        while thread.is_alive():
+            with contextlib.suppress(OSError):
+                socket.create_connection(other, timeout=1).close()
+                answers.append(other)
+            thread.join(0.1)
+        assert bool(answers) == reached
+
+
+def test_an_address_of_another_machine_is_refused_in_one_line() -> None:
+    with pytest.raises(UsageError, match=r"cannot listen at 192\.0\.2\.1:8476"):
+        roll_call(Place("192.0.2.1:8476", 2, 0, timeout=1))
+    with pytest.raises(UsageError, match="VAST_BIND_ADDRESS"):
+        roll_call(Place("no-such-host.invalid:8476", 2, 0, timeout=1))
