@@ -34,6 +34,7 @@ from trainer.commands.toy import Toy
 from trainer.data.block_window import Schedule
 from trainer.data.horizon_windows import EndingHorizonSampler, HorizonSampler
 from trainer.data.nstep_windows import NStepSampler
+from trainer.data.table import load_table
 from trainer.errors import (
     ConfigError,
     EvaluationError,
@@ -119,6 +120,15 @@ def test_the_bytes_of_a_store(tmp_path: Path, version: int, expected: str) -> No
     # Runs name the data they were trained on by it, whichever version holds them.
     assert store.manifest.fingerprint() == (
         "8d428dcc3e69d192d0290bd290570d8a41e3993ea9d42a2c25b37ea5ae1c3316"
+    )
+
+
+def test_what_a_run_calls_its_data(tmp_path: Path) -> None:
+    """It is hashed into the key of every random stream."""
+    store = Store(str(write_store(tmp_path)))
+    table = load_table(store, task=2, discount=0.99)
+    assert table.fingerprint == (
+        "e9a55e7a61d6fa412aa4553a3e3a5bf805f9c77885d684951853234cd9481501/train/2"
     )
 
 

@@ -24,12 +24,12 @@ from pipeline.assembly.commit import (
 from pipeline.assembly.plan import installed_versions
 from pipeline.store import claims, files, manifest
 from pipeline.store.claims import Claim
-from pipeline.store.decoding import digest
 from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.folder import check_folder
 from pipeline.store.manifest import DatasetManifest, PartManifest, describe_fields
 from pipeline.store.moments import merge_statistics
 from pipeline.store.reader import Store
+from pipeline.store.seals import digest
 
 CLAIM = "merge.json"
 # Objects are a few tens of MB, and each of these holds one in memory.

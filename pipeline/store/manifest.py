@@ -20,15 +20,9 @@ from typing import Annotated, Any, Literal, TypeVar
 import pydantic
 
 from pipeline.store.action_scale import ActionScale
-from pipeline.store.decoding import (
-    check_seal,
-    digest,
-    load_object,
-    read_first_error,
-    seal,
-    without_seal,
-)
+from pipeline.store.decoding import load_object, read_first_error
 from pipeline.store.errors import DataFormatError, FormatVersionError
+from pipeline.store.seals import check_seal, digest, seal, without_seal
 
 FORMAT_VERSION = 2
 # From this version on, flipped bits are noticed by whoever reads.

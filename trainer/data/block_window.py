@@ -15,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,11 @@ from pipeline.store.errors import DataFormatError
 from pipeline.store.manifest import PartManifest
 from pipeline.store.reader import Store
 from pipeline.store.returns import next_solved
+from trainer.data.fingerprint import (
+    fingerprint_rows,
+    former_fingerprint,
+    read_labels,
+)
 from trainer.data.table import RowTable
 from trainer.errors import ConfigError
 
@@ -191,13 +197,15 @@ class ResidentRows:
                 "smaller feed.block_rows"
             )
         self.schedule = Schedule(len(self._blocks), resident, swap_every, seed)
-        self.fingerprint = (
-            f"{store.manifest.fingerprint()}/{split}/{task}/resident/"
-            f"{self.schedule}/{block_rows}"
-        )
+        window = f"resident/{self.schedule}/{block_rows}"
+        labels = read_labels(store, self._returns, self._column, split=split)
+        now = fingerprint_rows(store, labels, split=split, task=task)
+        before = former_fingerprint(store, split=split, task=task)
+        self.fingerprint = f"{now}/{window}"
+        self.former_fingerprint = f"{before}/{window}"
         self._slots = resident + _AHEAD + _BEHIND
         rows = self._slots * self._slot_rows
-        self._arrays = {
+        self._arrays: dict[str, Any] = {
             "observations": store.empty("observations", rows),
             "actions": store.empty("actions", rows),
             "rewards": np.empty(rows, np.float32),
@@ -221,6 +229,13 @@ class ResidentRows:
     def episode_lengths(self) -> npt.NDArray[np.int64]:
         """``i64[E]``, rows of all episodes, resident or not."""
         return np.array([n for block in self._blocks for n in block.lengths], np.int64)
+
+    def named(self, fingerprint: str) -> "ResidentRows":
+        """These rows, from now on under another fingerprint: as of `RowTable`."""
+        with self._changed:
+            self.fingerprint = fingerprint
+            self._tables.clear()
+        return self
 
     def check_windows(self, rows_needed: int) -> None:
         """Refuses a schedule under which there may be nothing to draw from.

@@ -6,7 +6,7 @@ Dimensions: N rows, E episodes, S observation, A action.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from pipeline.store.errors import DataFormatError
 from pipeline.store.returns import next_solved
+from trainer.data.fingerprint import fingerprint_rows, former_fingerprint
 
 if TYPE_CHECKING:  # It brings pydantic, which updating on arrays does without.
     from pipeline.store.reader import Store
@@ -40,7 +41,8 @@ class RowTable:
         episode_starts: ``i64[E]``.
         episode_lengths: ``i64[E]``, rows.
         discount: Of ``returns``.
-        fingerprint: Of the store, the split and the task.
+        fingerprint: Of what is read of the store; it keys what is drawn.
+        former_fingerprint: What earlier versions called the same data, if they did.
     """
 
     observations: Float32
@@ -53,11 +55,16 @@ class RowTable:
     episode_lengths: npt.NDArray[np.int64]
     discount: float
     fingerprint: str
+    former_fingerprint: str | None = None
 
     @property
     def rows(self) -> int:
         """Rows of all episodes, last rows included."""
         return len(self.observations)
+
+    def named(self, fingerprint: str) -> "RowTable":
+        """The same rows under another fingerprint, which other rows are drawn by."""
+        return replace(self, fingerprint=fingerprint)
 
     def best_return(self) -> float:
         """Largest discounted return to the end of an episode, over rows that act."""
@@ -188,16 +195,22 @@ def load_table(
     column, _ = store.task(task)
     returns = store.returns_field(discount)
     episodes = store.episodes(split)
-    masks = store.read("masks", split=split, column=column, progress=progress)
+    rewards, masks, sums = (
+        store.read(name, split=split, column=column, progress=progress)
+        for name in ("rewards", "masks", returns)
+    )
     return RowTable(
         observations=store.read("observations", split=split, progress=progress),
         actions=store.read("actions", split=split, progress=progress),
-        rewards=store.read("rewards", split=split, column=column, progress=progress),
+        rewards=rewards,
         masks=masks.astype(np.float32),
-        returns=store.read(returns, split=split, column=column, progress=progress),
+        returns=sums,
         next_solved=next_solved(masks),
         episode_starts=episodes.starts,
         episode_lengths=episodes.lengths,
         discount=discount,
-        fingerprint=f"{store.manifest.fingerprint()}/{split}/{task}",
+        fingerprint=fingerprint_rows(
+            store, [(rewards, masks, sums)], split=split, task=task
+        ),
+        former_fingerprint=former_fingerprint(store, split=split, task=task),
     )

@@ -24,8 +24,8 @@ import jax
 import orbax.checkpoint as ocp
 from etils import epath
 
-from pipeline.store.decoding import digest, is_as_sealed, seal
 from pipeline.store.errors import DataFormatError
+from pipeline.store.seals import digest, is_as_sealed, seal
 from trainer.agents.base import Agent, AgentState
 from trainer.errors import RunError, StorageError
 from trainer.nn.networks import Params

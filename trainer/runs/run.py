@@ -10,17 +10,12 @@ from typing import Any
 import pydantic
 
 from pipeline.store.action_scale import ActionScale
-from pipeline.store.decoding import (
-    check_seal,
-    load_object,
-    read_first_error,
-    seal,
-    without_seal,
-)
+from pipeline.store.decoding import load_object, read_first_error
 from pipeline.store.errors import DataFormatError
 from pipeline.store.manifest import Task, describe_fields
 from pipeline.store.reader import Store
 from pipeline.store.schema import ACTION_TOLERANCE
+from pipeline.store.seals import check_seal, seal, without_seal
 from trainer.agents import make_agent
 from trainer.agents.base import Agent, DataFacts
 from trainer.config import Config
@@ -43,7 +38,7 @@ class Run:
         dataset: Of the store.
         task: That is trained for.
         facts: Of the data set and task.
-        fingerprint: Of store, split and task.
+        fingerprint: Of what is read of the store, its split and task.
         store: Where the data were read from, as given.
         versions: Of the packages that computed it.
         action_scale: What -1 and 1 of the actions it learned are to the environment;

@@ -6,7 +6,7 @@ the folder, a mesh that cannot be, processes that differ.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import grain
@@ -140,8 +140,12 @@ def open_session(
     latest = checkpoints.latest()
     agreement.check_alike({"the latest checkpoint": latest})
     if latest is not None:
-        where = f"{checkpoints.folder}/{latest}"
-        check_same_run(checkpoints.read_run(latest), run, where=where)
+        saved = checkpoints.read_run(latest)
+        if saved.fingerprint == rows.former_fingerprint:
+            # A run of an earlier version, which draws by what that called the data.
+            rows = rows.named(saved.fingerprint)
+            run = replace(run, fingerprint=saved.fingerprint)
+        check_same_run(saved, run, where=f"{checkpoints.folder}/{latest}")
 
     state = init_state(agent, mesh, seeds)
     call = make_train_call(

@@ -14,6 +14,7 @@ from pipeline.inspection.verify import verify_store
 from pipeline.store.errors import DataFormatError
 from pipeline.store.reader import Store
 from pipeline.store.writer import ColumnsWriter
+from trainer.data.table import load_table
 
 LENGTHS = (5, 5, 7, 4, 1, 6)
 
@@ -84,6 +85,17 @@ def test_readers_see_the_old_labels_until_the_commit(plan, tasks):
     # Whoever has opened it before reads on.
     assert old.read("rewards").shape == (28, 1)
     assert old.read("returns/0.9").shape == (28, 1)
+
+
+def test_what_a_run_reads_of_one_task_is_the_same_beside_others(plan, tasks):
+    before = load_table(Store(plan.root), task=1, discount=0.9)
+    asked = plan_relabelling(plan.root, tasks=tasks, discounts=(0.5,))
+    commit_labels(asked, [write_labels(each) for each in asked.parts])
+    after, other = (
+        load_table(Store(plan.root), task=task, discount=0.9) for task in (1, 2)
+    )
+    assert after.fingerprint == before.fingerprint != other.fingerprint
+    assert after.former_fingerprint != before.former_fingerprint
 
 
 def test_interrupted_and_repeated_it_gives_the_same_bytes(

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from pipeline.assembly.relabel import commit_labels, plan_relabelling, write_labels
 from pipeline.store.action_scale import ActionScale
 from pipeline.store.errors import DataFormatError
 from pipeline.store.reader import Store
@@ -331,6 +332,58 @@ def test_sigterm_saves_and_says_so(
     assert step is not None
     assert 10 <= step < 1_000_000
     assert RunFolder.open(tmp_path).read_lines(METRICS_FILE)[-1]["step"] == step
+
+
+def test_a_run_goes_on_after_its_store_was_given_more_discounts(
+    tmp_path: Path,
+) -> None:
+    root = str(write_store(tmp_path / "store", tasks=1))
+    table = load_table(Store(root), task=1, discount=0.99)
+    whole = RunFolder.open(tmp_path / "whole")
+    run = make_run(Store(root), table)
+    loop.train(run, table, whole, console=QUIET)
+    out = RunFolder.open(tmp_path / "run")
+    loop.train(make_run(Store(root), table, steps=20), table, out, console=QUIET)
+    asked = plan_relabelling(root, discounts=(0.9,))
+    assert asked is not None
+    commit_labels(asked, [write_labels(each) for each in asked.parts])
+    later = load_table(Store(root), task=1, discount=0.99)
+    assert later.former_fingerprint != table.former_fingerprint
+    loop.train(make_run(Store(root), later), later, out, console=QUIET)
+    assert CheckpointReader(out).steps() == [20, 40]
+    ours, theirs = (
+        everything(Path(str(each)), run, table, 40) for each in (out, whole)
+    )
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_array_equal(one, other)
+    # Other rows are other data still.
+    moved = str(write_store(tmp_path / "moved", tasks=1, seed=9))
+    other_rows = load_table(Store(moved), task=1, discount=0.99)
+    with pytest.raises(DataFormatError, match="was trained on data"):
+        loop.train(make_run(Store(moved), other_rows), other_rows, out, console=QUIET)
+
+
+def test_a_run_of_before_goes_on_by_what_its_data_were_called(
+    store: Store, table: RowTable, tmp_path: Path
+) -> None:
+    former = table.former_fingerprint
+    assert former is not None
+    assert former != table.fingerprint
+    named = table.named(former)
+    before, whole = tmp_path / "before", tmp_path / "whole"
+    loop.train(make_run(store, named), named, RunFolder.open(whole), console=QUIET)
+    half = make_run(store, named, steps=20)
+    loop.train(half, named, RunFolder.open(before), console=QUIET)
+    run = make_run(store, table)
+    loop.train(run, table, RunFolder.open(before), console=QUIET)
+    ours, theirs = (everything(each, run, table, 40) for each in (before, whole))
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert json.loads((before / "run.json").read_text())["fingerprint"] == former
+    # A store that has changed since is not the one it was trained on.
+    changed = dataclasses.replace(table, former_fingerprint="other")
+    with pytest.raises(DataFormatError, match=f"was trained on data {former}"):
+        loop.train(run, changed, RunFolder.open(before), console=QUIET)
 
 
 def test_another_run_is_refused_and_nothing_is_lost(
