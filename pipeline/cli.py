@@ -11,6 +11,7 @@ from pipeline.commands.inspect import Inspect
 from pipeline.commands.merge import Merge
 from pipeline.commands.relabel import Relabel
 from pipeline.commands.shard import Shard
+from pipeline.commands.upgrade import Upgrade
 from pipeline.commands.verify import Verify
 
 PROGRAM = front_door.Program(
@@ -23,6 +24,7 @@ PROGRAM = front_door.Program(
         "append": Append,
         "relabel": Relabel,
         "merge": Merge,
+        "upgrade": Upgrade,
         "inspect": Inspect,
         "verify": Verify,
         "export": Export,

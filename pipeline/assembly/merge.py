@@ -88,7 +88,7 @@ def plan_merge(
     """
     if len(roots) < 2:
         raise UsageError(f"expected at least two stores to join, got {len(roots)}")
-    if _place(out) in map(_place, roots):
+    if any(same_place(root, out) for root in roots):
         raise UsageError(
             f"expected another folder than those of the stores, got {out}; join them "
             "into a new one"
@@ -101,9 +101,9 @@ def plan_merge(
     for store in stores:
         for part in store.manifest.parts:
             index = len(copies)
-            # A part is what its arrays hold, whatever store it comes from.
-            key = digest([manifest.FORMAT_VERSION, part.checksums])[7:23]
-            joined = dataclasses.replace(part, index=index, key=key, labels="")
+            joined = dataclasses.replace(
+                part, index=index, key=content_key(part), labels=""
+            )
             copies.append(PartCopy(store.root, store.manifest, part, joined))
     _check_distinct(copies)
     parts = tuple(copy.joined for copy in copies)
@@ -212,6 +212,16 @@ def merge(
     data = manifest.to_json(plan.value).encode()
     files.commit(plan.root, manifest.DATASET_MANIFEST, data, replacing=there)
     return plan.value
+
+
+def content_key(part: PartManifest) -> str:
+    """Key of a part that is what its arrays hold, whatever store it comes from."""
+    return digest([manifest.FORMAT_VERSION, part.checksums])[7:23]
+
+
+def same_place(one: str, other: str) -> bool:
+    """Tells whether two paths are of one folder."""
+    return _place(one) == _place(other)
 
 
 def _place(root: str) -> str:

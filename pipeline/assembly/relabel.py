@@ -150,7 +150,7 @@ def write_labels(plan: LabelsPlan) -> PartManifest:
         rows=plan.part.rows,
         tasks=len(plan.tasks),
     )
-    lengths = store.read_rows(plan.part, "episode_lengths", 0, plan.part.episodes)
+    lengths = store.episode_lengths(plan.part)
     summary = Summary()
     for block in cut(EpisodeRange(0, 0, tuple(lengths.tolist())), BLOCK_ROWS):
         columns = label_episodes(

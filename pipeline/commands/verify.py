@@ -9,7 +9,7 @@ from pipeline.store.errors import EXIT_FAILED
 _VERSION_1 = (
     "format version 1: bits of its arrays that flip later are noticed by this command "
     "alone, and not by training, export or relabel; those of dataset.json are by "
-    "nobody"
+    "nobody. Write it anew with `python -m pipeline upgrade STORE --out STORE2`"
 )
 
 

@@ -13,6 +13,7 @@ _MARKS = {
     "shard.json": b"sha256:",
     "collect.json": b"sha256:",
     "merge.json": b"sha256:",
+    "upgrade.json": b"sha256:",
     "staging/recipe.json": b'"val_episodes"',
 }
 

@@ -7,7 +7,7 @@ not ours, and is never deleted. Pure: knows names and nothing of disks.
 import re
 
 # The manifest, and the claims of those who write.
-_TOP = r"(dataset|shard|append|relabel|collect|merge)\.json"
+_TOP = r"(dataset|shard|append|relabel|collect|merge|upgrade)\.json"
 _ARRAY = r"(zarr\.json|c(/\d+)+)"
 _FIELD = r"([a-z][a-z0-9_]*|returns/[0-9.e+-]+)"
 _FOLDER = r"parts/\d{5,}(-[0-9a-f]{16})?/(labels-[0-9a-f]{16}/)?"

@@ -186,8 +186,19 @@ class Store:
         return out
 
     def episode_lengths(self, part: PartManifest) -> npt.NDArray[np.int64]:
-        """Reads the rows of each episode of one part: ``i64[E]``."""
-        return self.read_rows(part, "episode_lengths", 0, part.episodes)
+        """Reads the rows of each episode of one part: ``i64[E]``.
+
+        Raises:
+            DataFormatError: If they are missing or damaged, or are not the part's.
+        """
+        lengths = self.read_rows(part, "episode_lengths", 0, part.episodes)
+        if lengths.min() < 1 or lengths.sum() != part.rows:
+            raise DataFormatError(
+                f"{self.root}/{part.folder}/episode_lengths: expected rows from 1 that "
+                f"sum to {part.rows}, got {lengths.min()} to {lengths.max()}, in all "
+                f"{lengths.sum()}; run `python -m pipeline verify` on the store"
+            )
+        return lengths
 
     def row_bytes(self, *fields: str) -> int:
         """Bytes in memory of what one row of one task needs to be trained on.

@@ -1,0 +1,60 @@
+"""``upgrade``: a store of an earlier format version in the one of today."""
+
+from dataclasses import dataclass
+
+from pipeline.commands.arguments import Flag, StorePath
+from pipeline.output import Output, say
+
+
+@dataclass(frozen=True)
+class Upgrade:
+    """Writes a store anew in today's format version; the old one stays as it is.
+
+    Attributes:
+        store: Folder of the store.
+        out: Folder of the store to be: a local path or gs://bucket/path.
+        take_over: Go on in the place of another process that has begun to write
+            here, which may still run.
+    """
+
+    store: StorePath
+    out: str
+    take_over: Flag = False
+
+    def execute(self, output: Output) -> int:
+        """Writes the parts anew, and says how many."""
+        from pipeline.assembly import upgrade
+        from pipeline.commands import execution
+        from pipeline.inspection import progress
+        from pipeline.store import claims
+
+        plan = upgrade.plan_upgrade(self.store, self.out)
+        if plan is None:
+            say(
+                output.results,
+                f"{self.store}: of today's format version, nothing to do",
+            )
+            return 0
+        parts = plan.store.manifest.parts
+        total = sum(part.rows for part in parts)
+        done: list[int] = []
+
+        def measure() -> tuple[int, str]:
+            return sum(done), f"{len(done)} of {len(parts)} parts"
+
+        if upgrade.find_upgraded(plan):
+            claims.clear(self.out, upgrade.CLAIM)
+            say(output.results, f"{self.out}: already finished, nothing to do")
+            return 0
+        with upgrade.claim(plan, take_over=self.take_over) as claimed:
+            with progress.shown(output.progress, "upgrade", total, measure):
+                value = upgrade.upgrade(plan, claimed, progress=done.append)
+            if not claimed.stands():
+                say(output.results, f"{self.out}: {execution.ALREADY}")
+                return 0
+        say(
+            output.results,
+            f"{self.out}: finished, {total:,} rows in {len(parts)} parts, format "
+            f"version {value.format_version}",
+        )
+        return 0
