@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.sources import boundaries, files, hdf5, transitions
+from pipeline.sources import boundaries, hdf5, hdf5_datasets, transitions
 from pipeline.sources.base import Block, Facts
 from pipeline.sources.episodes import EpisodeRange
 from pipeline.sources.transitions import (
@@ -73,11 +73,12 @@ class D4rlHdf5:
             kept = (schema.OBSERVATIONS, schema.ACTIONS, schema.REWARDS)
             sample = {name: samples[name] for name in kept}
             sample[schema.MASKS] = np.empty(0, np.bool_)
+            digest = hdf5_datasets.digest(self.path, members.values())
             ignored = tuple(sorted(set(hdf5.names(file, self.path)) - set(members)))
         return Facts(
             source="d4rl_hdf5",
             name=self.name,
-            digest=files.digest(self.path),
+            digest=digest,
             fields=schema.input_fields(sample, where=self.path),
             lengths=table.lengths,
             ignored=ignored,
@@ -117,7 +118,7 @@ class D4rlHdf5:
     def _members(self, file: Any) -> dict[str, Any]:
         there = hdf5.names(file, self.path)
         names = [*_REQUIRED, *(name for name in _OPTIONAL if name in there)]
-        return {name: hdf5.dataset(file, name, self.path) for name in names}
+        return {name: hdf5_datasets.dataset(file, name, self.path) for name in names}
 
     def _table(self, members: dict[str, Any]) -> TransitionTable:
         timeouts = members.get(TIMEOUTS)

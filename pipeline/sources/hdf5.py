@@ -16,14 +16,14 @@ import numpy.typing as npt
 
 from pipeline.sources import files
 from pipeline.store.errors import DataFormatError, MissingPackageError
+from pipeline.store.files import is_remote
 
 SUFFIXES = (".hdf5", ".h5")
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 # The most that deflate, the densest of HDF5's own filters, makes of one byte.
 MAX_COMPRESSION = 1032
 # A soft link to a soft link to ... is a loop.
-_MAX_LINKS = 16
-_MAX_LEAVES = 1_000
+MAX_LINKS = 16
 _MAX_ITEM_BYTES = 8
 # What h5py raises of bytes that HDF5 cannot make sense of, besides OSError.
 _DAMAGE = (
@@ -38,8 +38,12 @@ _DAMAGE = (
 
 
 @contextlib.contextmanager
-def _damage(where: str) -> Iterator[None]:
-    """Says in one line what h5py could not read."""
+def damage(where: str) -> Iterator[None]:
+    """Says in one line what h5py could not read.
+
+    Raises:
+        DataFormatError: For whatever it raises of damaged bytes.
+    """
     try:
         yield
     except _DAMAGE as error:
@@ -72,7 +76,10 @@ def opened(path: str) -> Iterator[Any]:
         ) from error
     with files.open_file(path) as stream:
         try:
-            file = h5py.File(stream, "r")
+            # By its path where it has one: HDF5 may be called by HDF5 only, and a file
+            # of Python's is read by Python.
+            there = stream if is_remote(path) else path
+            file = h5py.File(there, "r", locking=False)
         except _DAMAGE as error:
             raise DataFormatError(
                 f"{path}: expected a whole HDF5 file, got {files.size(path):,} bytes "
@@ -89,7 +96,7 @@ def names(group: Any, where: str) -> list[str]:
     Raises:
         DataFormatError: If bytes are damaged.
     """
-    with _damage(where):
+    with damage(where):
         # A name that is no text is one of nobody's: it is for people to read.
         return [n if isinstance(n, str) else n.decode(errors="replace") for n in group]
 
@@ -110,7 +117,7 @@ def group(parent: Any, name: str, where: str) -> Any:
     """
     import h5py
 
-    found = _find(parent, name, where)
+    found = follow(parent, name, where)
     if not isinstance(found, h5py.Group):
         raise DataFormatError(
             f"{where}: expected a group {name}, got {_kind(found, where)}; write the "
@@ -119,8 +126,8 @@ def group(parent: Any, name: str, where: str) -> Any:
     return found
 
 
-def dataset(group: Any, name: str, where: str) -> Any:
-    """Finds a data set of numbers, one row per step, all of them in the file.
+def find_dataset(group: Any, name: str, where: str) -> Any:
+    """Finds a data set of numbers, one row per step, whether or not they are there.
 
     Args:
         group: An ``h5py`` group.
@@ -131,18 +138,17 @@ def dataset(group: Any, name: str, where: str) -> Any:
         The ``h5py`` data set, not read.
 
     Raises:
-        DataFormatError: If it is missing, holds anything but numbers, or if its
-            values are not, or cannot all be, in the file.
+        DataFormatError: If it is missing, or holds anything but rows of numbers.
     """
     import h5py
 
-    found = _find(group, name, where)
+    found = follow(group, name, where)
     if not isinstance(found, h5py.Dataset):
         raise DataFormatError(
             f"{where}: expected a data set {name}, got {_kind(found, where)}; the file "
             f"holds {', '.join(names(group, where))}"
         )
-    with _damage(f"{where}: {name}"):
+    with damage(f"{where}: {name}"):
         dtype, shape = found.dtype, found.shape
     if dtype.kind not in "biuf" or dtype.itemsize > _MAX_ITEM_BYTES or not shape:
         raise DataFormatError(
@@ -154,46 +160,6 @@ def dataset(group: Any, name: str, where: str) -> Any:
         raise DataFormatError(
             f"{where}: {name}: expected at least one number a row, got shape "
             f"{list(shape)}; write the file again"
-        )
-    _check_stored(found, f"{where}: {name}")
-    return found
-
-
-def leaves(parent: Any, name: str, where: str) -> dict[str, Any]:
-    """Finds a data set, or all those in a group.
-
-    Args:
-        parent: An ``h5py`` group.
-        name: Of the data set or group in it.
-        where: File and group, for the error.
-
-    Returns:
-        ``h5py`` data sets by their path within the group, which is empty for a data
-        set, as of `dataset`.
-
-    Raises:
-        DataFormatError: As of `dataset`; or if groups are nested too deeply.
-    """
-    import h5py
-
-    found = {}
-    waiting = [(name, 0)]
-    while waiting:
-        path, depth = waiting.pop()
-        there = _find(parent, path, where)
-        if not isinstance(there, h5py.Group):
-            found[path[len(name) + 1 :]] = dataset(parent, path, where)
-            continue
-        # Soft links to groups that they are in would lead round for ever.
-        if depth == _MAX_LINKS or len(waiting) > _MAX_LEAVES:
-            raise DataFormatError(
-                f"{where}: {path} lies {depth} groups deep among {len(waiting)} "
-                "others, more than observations have; write the file again"
-            )
-        waiting += [(f"{path}/{each}", depth + 1) for each in names(there, where)]
-    if not found:
-        raise DataFormatError(
-            f"{where}: expected data sets in {name}, got none; write the file again"
         )
     return found
 
@@ -214,15 +180,28 @@ def read(found: Any, first: int, last: int, where: str) -> npt.NDArray[Any]:
     return rows.astype(rows.dtype.newbyteorder("="), copy=False)
 
 
-def _find(group: Any, path: str, where: str, links: int = 0) -> Any:
-    """Follows a path within the file, and never a link that leaves it."""
+def follow(group: Any, path: str, where: str, links: int = 0) -> Any:
+    """Follows a path within the file, and never a link that leaves it.
+
+    Args:
+        group: Where it begins.
+        path: Names, joined by slashes.
+        where: File, for the error.
+        links: Soft links that were followed already.
+
+    Returns:
+        What is there; None if nothing is.
+
+    Raises:
+        DataFormatError: If a link leads out of the file, or round.
+    """
     import h5py
 
     found = group
     for name in path.split("/"):
         if not name:
             continue
-        with _damage(f"{where}: {path}"):
+        with damage(f"{where}: {path}"):
             is_group = isinstance(found, h5py.Group)
             link = found.get(name, getlink=True) if is_group else None
         if link is None:
@@ -233,15 +212,15 @@ def _find(group: Any, path: str, where: str, links: int = 0) -> Any:
                 "what is in the file itself is read; copy it in, such as with h5copy"
             )
         if isinstance(link, h5py.SoftLink):
-            if links == _MAX_LINKS:
+            if links == MAX_LINKS:
                 raise DataFormatError(
                     f"{where}: {path} is a link to a link to a link, more than "
-                    f"{_MAX_LINKS} of them; write the file again"
+                    f"{MAX_LINKS} of them; write the file again"
                 )
             start = found.file if link.path.startswith("/") else found
-            found = _find(start, link.path, where, links + 1)
+            found = follow(start, link.path, where, links + 1)
         else:
-            with _damage(f"{where}: {path}"):
+            with damage(f"{where}: {path}"):
                 found = found[name]
     return found
 
@@ -256,9 +235,17 @@ def _kind(found: Any, where: str) -> str:
     return "a data set" if isinstance(found, h5py.Dataset) else "a type"
 
 
-def _check_stored(found: Any, where: str) -> None:
-    """Refuses a data set whose values are not all in the file."""
-    with _damage(where):
+def check_stored(found: Any, where: str) -> None:
+    """Refuses a data set whose values are not all in the file.
+
+    Args:
+        found: The ``h5py`` data set.
+        where: File and data set, for the error.
+
+    Raises:
+        DataFormatError: If they are elsewhere, or are fewer than it says.
+    """
+    with damage(where):
         external, is_virtual = found.external, found.is_virtual
         stored = found.id.get_storage_size()
         file_bytes = found.file.id.get_filesize()
@@ -268,8 +255,8 @@ def _check_stored(found: Any, where: str) -> None:
     if external or is_virtual:
         what = "external storage" if external else "a virtual data set"
         raise DataFormatError(
-            f"{where} is {what}: its values are in other files, and only what is in "
-            "the file itself is read; copy them in, such as with `h5repack -l CONTI`"
+            f"{where} is {what}: its values are in other files, and they are looked "
+            "for in the file itself; copy them in, such as with `h5repack -l CONTI`"
         )
     declared = math.prod(found.shape) * found.dtype.itemsize
     most = stored * (MAX_COMPRESSION if filtered else 1)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.domains import observations
-from pipeline.sources import files, hdf5, transitions
+from pipeline.sources import files, hdf5, hdf5_datasets, transitions
 from pipeline.sources.base import Block, Facts
 from pipeline.sources.episodes import EpisodeRange
 from pipeline.store import schema
@@ -52,14 +52,16 @@ class Minari:
         """
         with hdf5.opened(self.path) as file:
             names = _episode_names(file, self.path)
-            lengths = []
+            lengths, virtual = [], []
             for name in names:
                 episode = self._members(file, name)
+                virtual += hdf5_datasets.find_virtual(episode.values())
                 _check_lengths(episode, f"{self.path}: {name}")
                 lengths.append(len(episode[_TERMINATIONS]) + 1)
             first = self._members(file, names[0])
             self._check_encoding(first)
             samples = {name: _no_rows(member) for name, member in first.items()}
+        digest = hdf5_datasets.digest(self.path, virtual)
         observed = _observed(samples)
         fields = schema.input_fields(
             {
@@ -78,7 +80,7 @@ class Minari:
         return Facts(
             source="minari",
             name=self.name,
-            digest=files.digest(self.path),
+            digest=digest,
             fields=fields,
             lengths=tuple(lengths),
         )
@@ -121,10 +123,10 @@ class Minari:
         where = f"{self.path}: {name}"
         episode = hdf5.group(file, name, self.path)
         members = {
-            each: hdf5.dataset(episode, each, where)
+            each: hdf5_datasets.dataset(episode, each, where)
             for each in (schema.ACTIONS, schema.REWARDS, _TERMINATIONS)
         }
-        observed = hdf5.leaves(episode, schema.OBSERVATIONS, where)
+        observed = hdf5_datasets.leaves(episode, schema.OBSERVATIONS, where)
         return members | {
             f"{schema.OBSERVATIONS}/{path}" if path else schema.OBSERVATIONS: leaf
             for path, leaf in observed.items()
