@@ -196,6 +196,55 @@ def claim(plan: StorePlan, *, take_over: bool = False) -> AbstractContextManager
     return claims.held(plan.root, CLAIM, asked, what="store", take_over=take_over)
 
 
+def holds_parts(root: str, keys: Sequence[str]) -> bool:
+    """Looks whether a store of parts with these keys is finished already.
+
+    Args:
+        root: The store.
+        keys: Of its parts, in order.
+
+    Returns:
+        Whether it is there.
+
+    Raises:
+        DataFormatError: If another store is there, or this one and not all of it.
+    """
+    there = read_committed(root)
+    if there is None:
+        return False
+    # A store that was appended to or relabelled still holds what was asked for.
+    if [part.key for part in there.parts][: len(keys)] != list(keys):
+        raise occupied(root, there)
+    check_whole(root, there)
+    return True
+
+
+def commit_parts(root: str, value: DatasetManifest, claimed: Claim | None) -> None:
+    """Commits a store of keyed parts that are all there, unless it is committed.
+
+    Args:
+        root: The store.
+        value: Its manifest.
+        claimed: The claim that the parts were written under.
+
+    Raises:
+        DataFormatError: If somebody else has taken over or committed another store
+            here meanwhile.
+    """
+
+    def check() -> None:
+        if claimed is not None:
+            claimed.check()
+
+    # Read before it is looked at: whoever commits in between must not be replaced.
+    there = files.read(root, manifest.DATASET_MANIFEST)
+    if not holds_parts(root, [part.key for part in value.parts]):
+        check()
+        clear_parts(root, value.parts, check)
+        data = manifest.to_json(value).encode()
+        files.commit(root, manifest.DATASET_MANIFEST, data, replacing=there)
+
+
 def check_dropped(plan: StorePlan, parts: Sequence[PartManifest]) -> None:
     """Refuses a run that left out more episodes than it may.
 

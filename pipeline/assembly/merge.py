@@ -14,13 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from pipeline.assembly.commit import (
-    check_whole,
-    clear_parts,
-    object_names,
-    occupied,
-    read_committed,
-)
+from pipeline.assembly.commit import commit_parts, holds_parts, object_names
 from pipeline.assembly.plan import installed_versions
 from pipeline.store import claims, files, manifest
 from pipeline.store.claims import Claim
@@ -134,15 +128,7 @@ def find_merged(plan: MergePlan) -> bool:
     Raises:
         DataFormatError: If another store is there, or this one and not all of it.
     """
-    there = read_committed(plan.root)
-    if there is None:
-        return False
-    keys = [part.key for part in plan.value.parts]
-    # A store that was appended to or relabelled still holds what was asked for.
-    if [part.key for part in there.parts][: len(keys)] != keys:
-        raise occupied(plan.root, there)
-    check_whole(plan.root, there)
-    return True
+    return holds_parts(plan.root, [part.key for part in plan.value.parts])
 
 
 def claim(plan: MergePlan, *, take_over: bool = False) -> AbstractContextManager[Claim]:
@@ -199,18 +185,7 @@ def merge(
             files.write(plan.root, name, manifest.to_json(copy.joined).encode())
             if progress is not None:
                 progress(copy.joined.rows)
-    there = files.read(plan.root, manifest.DATASET_MANIFEST)
-    if find_merged(plan):
-        return plan.value
-
-    def check() -> None:
-        if claimed is not None:
-            claimed.check()
-
-    check()
-    clear_parts(plan.root, plan.value.parts, check)
-    data = manifest.to_json(plan.value).encode()
-    files.commit(plan.root, manifest.DATASET_MANIFEST, data, replacing=there)
+    commit_parts(plan.root, plan.value, claimed)
     return plan.value
 
 

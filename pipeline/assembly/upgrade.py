@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.assembly.commit import check_whole, clear_parts, occupied, read_committed
+from pipeline.assembly.commit import commit_parts, holds_parts
 from pipeline.assembly.known_episodes import digest_episodes
 from pipeline.assembly.merge import content_key, same_place
 from pipeline.assembly.plan import BLOCK_ROWS, installed_versions
 from pipeline.sources.episodes import EpisodeRange, cut
-from pipeline.store import claims, files, manifest
+from pipeline.store import claims, manifest
 from pipeline.store.claims import Claim
 from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.folder import check_folder
@@ -84,13 +84,7 @@ def find_upgraded(plan: UpgradePlan) -> bool:
     Raises:
         DataFormatError: If another store is there, or this one and not all of it.
     """
-    there = read_committed(plan.root)
-    if there is None:
-        return False
-    if [part.key for part in there.parts][: len(plan.keys)] != plan.keys:
-        raise occupied(plan.root, there)
-    check_whole(plan.root, there)
-    return True
+    return holds_parts(plan.root, plan.keys)
 
 
 def claim(
@@ -148,17 +142,7 @@ def upgrade(
     history = value.after(command, installed_versions())
     value = dataclasses.replace(value, history=history)
 
-    def check() -> None:
-        if claimed is not None:
-            claimed.check()
-
-    # Read before it is looked at: whoever commits in between must not be replaced.
-    there = files.read(plan.root, manifest.DATASET_MANIFEST)
-    if not find_upgraded(plan):
-        check()
-        clear_parts(plan.root, parts, check)
-        data = manifest.to_json(value).encode()
-        files.commit(plan.root, manifest.DATASET_MANIFEST, data, replacing=there)
+    commit_parts(plan.root, value, claimed)
     return value
 
 
