@@ -163,7 +163,7 @@ def commit_store(
     def check() -> None:
         if claimed is not None:
             claimed.check()
-        if read_committed(plan.root) is not None:
+        if files.read(plan.root, manifest.DATASET_MANIFEST).data is not None:
             raise DataFormatError(
                 f"{plan.root}: another run has committed a store here meanwhile; "
                 "nothing was overwritten, look at what it wrote"
@@ -291,14 +291,17 @@ def clear_parts(
     """
     ours = {part.folder for part in finished}
     others = {part.folder for part in kept}
-    found = dict.fromkeys(
-        f"parts/{name.split('/')[0]}"
-        for name in files.walk_names(root, "parts")
-        if layout.is_part_file(f"parts/{name}")
-    )
-    for folder in found.keys() - others:
+
+    def is_left(name: str) -> bool:
+        folder = "/".join(name.split("/")[:2])
+        if folder in others:
+            return False
+        written = layout.is_unfinished_file if folder in ours else layout.is_part_file
+        return written(name)
+
+    names = (f"parts/{name}" for name in files.walk_names(root, "parts"))
+    for folder in {"/".join(n.split("/")[:2]): None for n in names if is_left(n)}:
         check()
-        is_left = layout.is_unfinished_file if folder in ours else layout.is_part_file
         delete_files(root, folder, is_left)
 
 

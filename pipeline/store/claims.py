@@ -12,8 +12,10 @@ import json
 import os
 import secrets
 import shlex
+import signal
 import socket
 import sys
+import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -94,6 +96,12 @@ class Claim:
         """Whether nobody has taken over."""
         return files.read(self.root, self.name).data == self.data
 
+    def release(self) -> None:
+        """Leaves the folder to whoever comes next, unless that one is there already."""
+        there = files.read(self.root, self.name)
+        if there.data == self.data:
+            files.delete(self.root, self.name, replacing=there)
+
     def check(self) -> None:
         """Ends a command that another one has taken the place of.
 
@@ -141,15 +149,34 @@ def held(
     """
     claim = _take(root, name, list(asked), what, take_over, frozenset(settled))
     try:
-        yield claim
+        with _released_by_sigterm(claim):
+            yield claim
     except (OSError, DataFormatError):
         # What was missing was cleared away by whoever took over: that is what to say.
         claim.check()
         raise
     finally:
-        there = files.read(root, name)
-        if there.data == claim.data:
-            files.delete(root, name, replacing=there)
+        claim.release()
+
+
+@contextmanager
+def _released_by_sigterm(claim: Claim) -> Iterator[None]:
+    """Has SIGTERM release a claim before it ends the process."""
+
+    def end(number: int, _: object) -> None:
+        claim.release()
+        # At once, as without us: an error would wait for all that Beam has started.
+        signal.signal(number, before)
+        os.kill(os.getpid(), number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Python tells signals to the main thread alone.
+        return
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def clear(root: str, name: str) -> None:

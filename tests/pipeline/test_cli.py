@@ -333,7 +333,8 @@ def test_a_store_tells_what_it_was_made_and_changed_by(make_npz, tmp_path, capsy
     assert [step["command"] for step in facts["history"]] == [
         "shard --dataset cube-single-play --discounts 0.9 0.99 --part-rows 1000000 "
         "--on-bad-episode refuse --on-bad-file refuse",
-        "append --part-rows 5 --on-bad-episode refuse --on-bad-file refuse",
+        "append --part-rows 5 --on-bad-episode refuse --on-bad-file refuse "
+        "--on-known-episode refuse",
         "relabel --discounts 0.5",
     ]
     assert all(step["versions"]["numpy"] for step in facts["history"])

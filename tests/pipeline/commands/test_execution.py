@@ -6,6 +6,7 @@ from pipeline.beam import pipelines, runners
 from pipeline.commands import execution
 from pipeline.output import Output
 from pipeline.sources.episodes import EpisodeRange
+from pipeline.store.claims import Claim
 
 
 @pytest.mark.parametrize(
@@ -51,6 +52,11 @@ def test_processes_are_started_where_they_help(
     monkeypatch.setattr(runners, "make_options", make_options)
     with pytest.raises(Stopped):
         execution.run_parts(
-            Output.silent(), plan, workers, (), pipelines.define_sharding
+            Output.silent(),
+            plan,
+            workers,
+            (),
+            Claim(plan.root, "shard.json", b""),
+            pipelines.define_sharding,
         )
     assert asked == [useful]

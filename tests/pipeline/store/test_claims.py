@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -78,6 +79,36 @@ def test_no_failure_leaves_a_claim(root, error):
         fail()
     assert files.read(root, NAME).data is None
     assert os.listdir(root) == []
+
+
+TERMINATED = """
+import os, signal, sys
+from pipeline.store import claims
+
+with claims.held(sys.argv[1], "shard.json", ["sha256:a"], what="store") as claim:
+    with claims.held(sys.argv[1], "append.json", ["sha256:a"], what="append"):
+        assert claim.stands()
+        print(sorted(os.listdir(sys.argv[1])))
+        sys.stdout.flush()
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.pause()
+"""
+
+
+def test_sigterm_leaves_no_claim(root):
+    done = subprocess.run(
+        [sys.executable, "-c", TERMINATED, root],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGTERM, done.stderr
+    assert done.stdout == "['append.json', 'shard.json']\n"
+    assert os.listdir(root) == []
+    before = signal.getsignal(signal.SIGTERM)
+    with held(root):
+        assert signal.getsignal(signal.SIGTERM) is not before
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_who_was_taken_over_from_is_told_and_leaves_the_claim_alone(root):
