@@ -47,7 +47,7 @@ class PlanOptions:
 
     Attributes:
         part_rows: Rows aimed at for each part.
-        on_bad_episode: What workers do with an episode that holds NaN or Inf.
+        on_bad_episode: What workers do with an episode that cannot be trained on.
         max_bad_share: Share of episodes that may be skipped before the run fails.
     """
 

@@ -26,7 +26,8 @@ class Append:
         source: What the input is: ogbench, npz, d4rl or minari.
         val: Input of the validation split, if it is not called -val.
         part_rows: Rows aimed at for each part.
-        on_bad_episode: What to do with an episode that holds NaN or Inf.
+        on_bad_episode: What to do with an episode that cannot be trained on: of NaN,
+            Inf, values too large for float32, or actions outside their bounds.
         max_bad_share: Share of the new episodes that may be skipped.
         on_bad_file: What to do with a file that is cut short or incomplete.
         on_known_episode: What to do where the store holds an episode already, by its

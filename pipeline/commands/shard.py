@@ -34,7 +34,8 @@ class Shard:
             them scaled: LOW HIGH, or data to read them off the data, component by
             component. Acting scales back.
         part_rows: Rows aimed at for each part.
-        on_bad_episode: What to do with an episode that holds NaN or Inf.
+        on_bad_episode: What to do with an episode that cannot be trained on: of NaN,
+            Inf, values too large for float32, or actions outside their bounds.
         max_bad_share: Share of the episodes that may be skipped.
         on_bad_file: What to do with a file that is cut short or incomplete.
         workers: Processes on this machine.

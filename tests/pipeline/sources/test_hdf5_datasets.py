@@ -225,7 +225,7 @@ def test_values_in_its_own_file_are_found_by_a_point(tmp_path):
     assert os.path.realpath(path) == found.pieces[0].path
 
 
-@pytest.mark.parametrize("count", [300, pytest.param(20_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [300, pytest.param(3_000, marks=pytest.mark.slow)])
 def test_no_damage_of_a_source_ends_in_a_traceback(sources, tmp_path, count):
     path = write_virtual(tmp_path / "all.hdf5", sources[0], (0, ROWS))
     found = drill_source(
