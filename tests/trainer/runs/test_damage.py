@@ -1,7 +1,10 @@
 """Bits of a run that flip: noticed in one line, or nothing that is read has changed."""
 
 import dataclasses
+import gc
 import shutil
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ import pytest
 from pipeline.store.errors import DataFormatError
 from tests.fuzz import flip_bits
 from tests.runs import CONFIG, TABLE, FakeTrainer, make_run
+from trainer.cli import ignore_abandoned
 from trainer.data.feed import BatchSource, make_feed
 from trainer.errors import StorageError
 from trainer.runs.checkpoints import CheckpointReader, CheckpointWriter
@@ -19,11 +23,6 @@ from trainer.runs.export import inspect
 from trainer.runs.folder import RunFolder
 from trainer.runs.run import Run, read_run
 from trainer.step.state import TrainState, abstract_state
-
-# Reads that Orbax abandons after the first error; commands silence what they report.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning"
-)
 
 SEEDS = 2
 
@@ -45,6 +44,14 @@ def folder(tmp_path: Path) -> RunFolder:
     trainer.commit(20)
     trainer.close()
     return RunFolder.open(tmp_path / "run")
+
+
+@pytest.fixture(autouse=True)
+def _ignore_abandoned(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Silences what Orbax abandons after the first error, as the commands do."""
+    monkeypatch.setattr(sys, "unraisablehook", ignore_abandoned)
+    yield
+    gc.collect()  # While it still is.
 
 
 def state_like() -> TrainState:
