@@ -205,3 +205,18 @@ def test_twenty_moments_of_two_that_collect(tmp_path: Path) -> None:
         already="already finished",
         seed=5,
     )
+
+
+@pytest.mark.slow
+def test_twenty_moments_of_two_that_merge(base: Path, tmp_path: Path) -> None:
+    more = write_npz(tmp_path / "more.npz", [20] * 30, seed=1)
+    code, said = run(shard(more, tmp_path / "other"), tmp_path / "other.log")
+    assert code == 0, said
+    drill(
+        tmp_path,
+        None,
+        lambda out: ["merge", base, tmp_path / "other", "--out", out],
+        moments=20,
+        already="already finished",
+        seed=6,
+    )

@@ -3,6 +3,7 @@ import pickle
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -114,6 +115,22 @@ def test_a_finished_part_is_not_written_again(make_npz, make_plan, monkeypatch):
     ):
         with pytest.raises(AssertionError, match="written again"):
             write_part(other.parts[0])
+
+
+def test_a_bundle_may_run_twice_at_once(make_npz, make_plan, read_tree):
+    """Beam runs bundles again, and some runners do so while the first still runs."""
+    path = make_npz(LENGTHS)
+    plan, alone = make_plan(path, out="thrice"), make_plan(path, out="alone")
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(lambda _: write_all(plan), range(3)))
+    assert found[0] == found[1] == found[2]
+    commit_store(plan, found[0])
+    write(alone)
+    assert read_tree(plan.root) == read_tree(alone.root)
+
+
+def write_all(plan):
+    return [write_part(part) for part in plan.parts]
 
 
 def test_runs_of_parts_are_written_in_one_pass(make_npz, make_plan, read_tree):
