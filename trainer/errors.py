@@ -29,6 +29,10 @@ class StorageError(RunError):
     """What a run writes could not be written or read: what, where and what to do."""
 
 
+class RunLockedError(UsageError):
+    """A run that another process is training: names it."""
+
+
 class HostsError(RunError):
     """Processes that cannot work together: which, and why."""
 

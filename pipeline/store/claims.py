@@ -57,11 +57,26 @@ class Owner:
             life=_life(os.getpid()),
         )
 
+    @classmethod
+    def decode(cls, value: Any) -> "Owner | None":
+        """Reads plain values of one; None if they are none."""
+        try:
+            owner = dict(value)
+            owner["life"] = tuple(map(str, owner["life"]))
+            owner["process"] = int(owner["process"])
+            return cls(**owner)
+        except (KeyError, TypeError, ValueError):
+            return None
+
+    def is_here(self) -> bool:
+        """Whether it is a process of this machine, since it was started."""
+        here = _life(os.getpid())
+        # Of one container, too.
+        return self.host == socket.gethostname() and self.life[:2] == here[:2]
+
     def is_gone(self) -> bool:
         """Whether it has certainly ended: only its own machine can tell."""
-        here = _life(os.getpid())
-        # Of one machine, since it was started, and of one container.
-        if self.host != socket.gethostname() or self.life[:2] != here[:2]:
+        if not self.is_here():
             return False
         try:
             os.kill(self.process, 0)
@@ -254,11 +269,8 @@ def _decode(data: bytes) -> tuple[list[str] | None, Owner | None]:
     if isinstance(value, list):
         return value, None  # Of before claims had owners.
     try:
-        owner = dict(value["owner"])
-        owner["life"] = tuple(map(str, owner["life"]))
-        owner["process"] = int(owner["process"])
-        return list(value["parts"]), Owner(**owner)
-    except (KeyError, TypeError, ValueError):
+        return list(value["parts"]), Owner.decode(value["owner"])
+    except (KeyError, TypeError):
         return None, None
 
 

@@ -321,6 +321,34 @@ def test_a_killed_process_ends_the_others_and_all_go_on(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
+def test_one_trainer_a_folder(store: Path, tmp_path: Path, processes: int) -> None:
+    out = tmp_path / "run"
+    first = start(store, out, processes=processes, steps=1_000_000)
+    wait_for_a_checkpoint(out)
+    named = f"is being trained by process {first[0].pid} on {socket.gethostname()}"
+    for code, said in finish(start(store, out, processes=processes, steps=60)):
+        assert code == 2, said
+        assert named in said
+    assert all(each.poll() is None for each in first)
+    # One that takes over is let in, and the first saves nothing any more.
+    over = {index: ["--take-over"] for index in range(processes)}
+    second = start(store, out, processes=processes, steps=1_000_000, overrides=over)
+    code, said = finish(first)[0]
+    assert code == 1, said
+    assert f"process {second[0].pid} on {socket.gethostname()}" in said
+    assert "has taken over; this one has saved nothing since" in said
+    # A killed one is succeeded at once.
+    for each in second:
+        each.kill()
+    finish(second)
+    last = max(CheckpointReader(RunFolder.open(out)).steps(), default=0)
+    said = train(store, out, processes=processes, steps=last + 40)
+    assert "looking for" not in said
+    assert not (out / "training.json").exists()
+
+
+@pytest.mark.slow
 def test_without_process_0_the_others_end_at_once(store: Path, tmp_path: Path) -> None:
     code, said = survivor_of(0, store, tmp_path / "run")
     # JAX aborts them as well, and may be first.

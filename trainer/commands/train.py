@@ -28,6 +28,8 @@ class Train:
         agent: Name of the method to train, such as iql; another one than the file's
             takes its settings from ``baselines/`` beside the file.
         profile: Folder for a trace of a few calls, for TensorBoard's profile plugin.
+        take_over: Go on in the place of another process that has begun to train there
+            and cannot be asked whether it still does.
     """
 
     config: Annotated[Path, tyro.conf.Positional]
@@ -36,6 +38,7 @@ class Train:
     out: str
     agent: str | None = None
     profile: str | None = None
+    take_over: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
 
     def execute_with(self, output: Output, more: Sequence[str]) -> int:
         """Trains, with ``more`` overriding the configuration."""
@@ -50,9 +53,12 @@ class Train:
             overrides=more,
             prog="python -m trainer train CONFIG",
         ).config
-        with processes.together(
-            alike=(errors.PreemptedError, errors.TrainingDivergedError)
-        ):
+        alike = (
+            errors.PreemptedError,
+            errors.TrainingDivergedError,
+            errors.RunLockedError,
+        )
+        with processes.together(alike=alike):
             # One says it for all; errors are said by each.
             self._train(config, output if agreement.is_primary() else Output.silent())
         return 0
@@ -104,5 +110,12 @@ class Train:
                 "learned acts in [-1, 1]; write the store again, with --action-bounds",
                 style="yellow",
             )
-        step = train(run, rows, folder, console=output.progress, profile=self.profile)
+        step = train(
+            run,
+            rows,
+            folder,
+            console=output.progress,
+            profile=self.profile,
+            take_over=self.take_over,
+        )
         say(output.results, f"trained to step {step}; the run is in {self.out}")

@@ -2,6 +2,7 @@
 
 ```
 RUN/run.json            configuration, task, facts of the data, fingerprint, versions
+RUN/training.json       who trains there, while it does, see `lock`
 RUN/metrics.jsonl       one line per seed and log point of training
 RUN/tensorboard/        the same, for TensorBoard
 RUN/checkpoints/STEP/   Orbax: params, train, data, run
@@ -29,6 +30,7 @@ from pipeline.store.files import Content, follow_emulator, is_remote
 FolderLike = str | os.PathLike[str]
 
 RUN_FILE = "run.json"
+LOCK_FILE = "training.json"
 METRICS_FILE = "metrics.jsonl"
 EVALUATIONS_FILE = "evaluations.jsonl"
 CHECKPOINTS = "checkpoints"
@@ -113,6 +115,10 @@ class RunFolder:
             DataFormatError: If somebody else has written it meanwhile.
         """
         files.commit(str(self), name, data, replacing=replacing)
+
+    def delete(self, name: str, *, replacing: Content) -> None:
+        """Deletes a small file unless it has changed since it was read."""
+        files.delete(str(self), name, replacing=replacing)
 
 
 def open_folder(path: FolderLike) -> epath.Path:

@@ -40,6 +40,7 @@ def train(
     *,
     console: Console,
     profile: str | None = None,
+    take_over: bool = False,
 ) -> int:
     """Trains a run to its last step, going on from its latest checkpoint if any.
 
@@ -49,19 +50,23 @@ def train(
         folder: RUN; made if it does not exist.
         console: For progress.
         profile: Folder for a trace of a few calls; None for none.
+        take_over: Whether to take the place of a trainer that may still run there.
 
     Returns:
         The step reached.
 
     Raises:
         DataFormatError: If the folder holds another run.
+        RunLockedError: If another trainer is at work in the folder.
         StorageError: If what it writes cannot be written.
         TrainingDivergedError: If a loss is not finite, or values are above all
             returns by more than is allowed; nothing of it is saved.
         PreemptedError: If SIGTERM came; the last step is saved.
     """
     config = run.config.trainer
-    session, state = open_session(run, rows, folder, console=console)
+    session, state = open_session(
+        run, rows, folder, take_over=take_over, console=console
+    )
     step = step_of(state)
     meter = Meter(step)
     compiled: TrainCall | None = None
@@ -69,6 +74,7 @@ def train(
     stopping = agreement.Stop(ahead=(CALLS_AHEAD + 1) * config.updates_per_call)
     with (
         closing(session),
+        session.owned(),
         _progress(console) as bar,
         _stop_requested() as stop,
         trace_calls(profile) as after_call,

@@ -5,7 +5,7 @@ the folder, a mesh that cannot be, processes that differ.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from trainer.agents.base import Agent
 from trainer.data.block_window import ResidentRows
 from trainer.data.feed import BatchSource, gather_on_device, make_feed
 from trainer.data.table import RowTable
-from trainer.errors import StorageError
+from trainer.errors import RunLockedError, StorageError
 from trainer.parallel import agreement
 from trainer.parallel.mesh import (
     batch_sharding,
@@ -30,7 +30,8 @@ from trainer.parallel.mesh import (
     replicated,
 )
 from trainer.runs.checkpoints import CheckpointWriter
-from trainer.runs.folder import CHECKPOINTS, RUN_FILE, RunFolder
+from trainer.runs.folder import CHECKPOINTS, LOCK_FILE, RUN_FILE, RunFolder
+from trainer.runs.lock import RunLock, lock_run
 from trainer.runs.resumption import check_same_run
 from trainer.runs.run import Run, write_run
 from trainer.step.call import TrainCall, make_train_call
@@ -51,6 +52,7 @@ class Session:
         feed: Batches of one call after another, from the next step on.
         checkpoints: Of the run's folder.
         records: Where figures go; None in all processes but the first.
+        lock: On the folder, likewise.
         folder: RUN.
     """
 
@@ -61,6 +63,7 @@ class Session:
     feed: grain.DatasetIterator
     checkpoints: CheckpointWriter
     records: MetricsWriter | None
+    lock: RunLock | None
     folder: RunFolder
 
     def next_batches(self) -> Any:
@@ -77,8 +80,11 @@ class Session:
         """Starts saving a step, unless it is there. Waits for nothing but records.
 
         Raises:
-            StorageError: If this step, or the one before, cannot be written.
+            StorageError: If this step, or the one before, cannot be written, or another
+                process has taken over.
         """
+        if self.lock is not None:
+            self.lock.check()
         if self.records is not None:
             with _writing(self.folder):
                 self.records.sync()  # No step is there without the records up to it.
@@ -91,16 +97,36 @@ class Session:
         Raises:
             StorageError: If something cannot be written, and none has said so before.
         """
-        try:
+        with ExitStack() as last:
+            if self.lock is not None:
+                last.callback(self.lock.release)
+            last.enter_context(self.owned())
+            last.callback(self.checkpoints.close)
             if self.records is not None:
                 with _writing(self.folder):
                     self.records.close()
-        finally:
-            self.checkpoints.close()
+
+    @contextmanager
+    def owned(self) -> Iterator[None]:
+        """Says so where what failed did so because another process has taken over.
+
+        It has cleared away what this one was about to write.
+        """
+        try:
+            yield
+        except StorageError:
+            if self.lock is not None:
+                self.lock.check()
+            raise
 
 
 def open_session(
-    run: Run, rows: RowTable | ResidentRows, folder: RunFolder, *, console: Console
+    run: Run,
+    rows: RowTable | ResidentRows,
+    folder: RunFolder,
+    *,
+    take_over: bool = False,
+    console: Console,
 ) -> tuple[Session, TrainState]:
     """Puts together what a run is trained with, from its latest checkpoint if any.
 
@@ -110,6 +136,7 @@ def open_session(
         run: What to train.
         rows: Of its task.
         folder: RUN; made if it does not exist.
+        take_over: Whether to take the place of a trainer that may still run there.
         console: For who is there, and where training goes on.
 
     Returns:
@@ -118,6 +145,7 @@ def open_session(
     Raises:
         DataFormatError: If the folder holds another run.
         HostsError: If processes differ.
+        RunLockedError: If another trainer is at work in the folder.
         StorageError: If what is there cannot be read, or the run cannot be written.
     """
     config = run.config.trainer
@@ -134,40 +162,68 @@ def open_session(
         width=run.config.agent.width,
     )
     agreement.check_one_folder(folder.path / RUN_FILE)
-    checkpoints = CheckpointWriter(
-        folder, keep=config.keep_checkpoints, keep_every=config.keep_every
-    )
-    latest = checkpoints.latest()
-    agreement.check_alike({"the latest checkpoint": latest})
-    if latest is not None:
-        saved = checkpoints.read_run(latest)
-        if saved.fingerprint == rows.former_fingerprint:
-            # A run of an earlier version, which draws by what that called the data.
-            rows = rows.named(saved.fingerprint)
-            run = replace(run, fingerprint=saved.fingerprint)
-        check_same_run(saved, run, where=f"{checkpoints.folder}/{latest}")
-
-    state = init_state(agent, mesh, seeds)
-    call = make_train_call(
-        agent, mesh, seeds=config.seeds, microbatches=config.microbatches
-    )
-    feed, rows_on_mesh = _open_feed(run, agent, rows, mesh, console)
-
-    if latest is not None:
-        state = checkpoints.restore(
-            latest, state, feed, updates_per_call=config.updates_per_call
+    with ExitStack() as on_error:
+        lock = _lock(folder, take_over=take_over, console=console)
+        if lock is not None:
+            on_error.callback(lock.release)
+        checkpoints = CheckpointWriter(
+            folder, keep=config.keep_checkpoints, keep_every=config.keep_every
         )
-        say(console, f"going on from the checkpoint of step {latest}")
-    elif folder.exists():
-        say(console, "an earlier start here reached no checkpoint: starting anew")
-    checkpoints.prepare(state)
-    records: MetricsWriter | None = None
+        latest = checkpoints.latest()
+        agreement.check_alike({"the latest checkpoint": latest})
+        if latest is not None:
+            saved = checkpoints.read_run(latest)
+            if saved.fingerprint == rows.former_fingerprint:
+                # A run of an earlier version, which draws by what that called the data.
+                rows = rows.named(saved.fingerprint)
+                run = replace(run, fingerprint=saved.fingerprint)
+            check_same_run(saved, run, where=f"{checkpoints.folder}/{latest}")
+
+        state = init_state(agent, mesh, seeds)
+        call = make_train_call(
+            agent, mesh, seeds=config.seeds, microbatches=config.microbatches
+        )
+        feed, rows_on_mesh = _open_feed(run, agent, rows, mesh, console)
+
+        if latest is not None:
+            state = checkpoints.restore(
+                latest, state, feed, updates_per_call=config.updates_per_call
+            )
+            say(console, f"going on from the checkpoint of step {latest}")
+        elif folder.exists():
+            say(console, "an earlier start here reached no checkpoint: starting anew")
+        checkpoints.prepare(state)
+        records: MetricsWriter | None = None
+        if agreement.is_primary():
+            with _writing(folder):
+                write_run(folder, run)
+                records = MetricsWriter(folder, resume_step=step_of(state))
+        session = Session(
+            run, mesh, call, rows_on_mesh, feed, checkpoints, records, lock, folder
+        )
+        on_error.pop_all()
+        return session, state
+
+
+def _lock(folder: RunFolder, *, take_over: bool, console: Console) -> RunLock | None:
+    """Takes the lock in process 0; a refusal is raised by all of them."""
+    lock: RunLock | None = None
+    refusal = ""
     if agreement.is_primary():
-        with _writing(folder):
-            write_run(folder, run)
-            records = MetricsWriter(folder, resume_step=step_of(state))
-    session = Session(run, mesh, call, rows_on_mesh, feed, checkpoints, records, folder)
-    return session, state
+        try:
+            lock = lock_run(folder, take_over=take_over, console=console)
+        except RunLockedError as error:
+            refusal = str(error)
+        except OSError as error:
+            raise StorageError(
+                f"{folder}: cannot be locked against other trainers ({error}); make "
+                "room there and look who may write, then run the same command"
+            ) from error
+    agreement.wait_for_all("locked")
+    refusal = agreement.gather({"refusal": refusal})[0]["refusal"]
+    if refusal:
+        raise RunLockedError(refusal)
+    return lock
 
 
 def check_folder(folder: RunFolder) -> None:
@@ -198,7 +254,8 @@ def _left_by_a_start(path: epath.Path) -> bool:
     """Whether it is there before run.json is: a start may be killed in between."""
     if path.name == CHECKPOINTS:
         return path.is_dir() and not any(path.iterdir())
-    return path.name.startswith(RUN_FILE)  # It is written beside its place first.
+    # They are written beside their places first.
+    return path.name.startswith((RUN_FILE, LOCK_FILE))
 
 
 def _open_feed(
