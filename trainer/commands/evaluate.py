@@ -34,6 +34,8 @@ class Evaluate:
         environments: Environments acted in at once.
         workers: Environment processes; one for each core if not given. Results do
             not depend on it.
+        again: Play what was played before, with as many episodes and the same seed; it
+            is left out otherwise, and by --watch always.
         watch: Wait for checkpoints to come, and for the run itself.
         poll: Seconds between two looks, with --watch.
         timeout: Minutes without a new checkpoint until --watch gives up.
@@ -47,6 +49,7 @@ class Evaluate:
     tasks: tuple[int, ...] = ()
     environments: int = 8
     workers: int | None = None
+    again: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     watch: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     poll: float = 10.0
     timeout: float = 60.0
@@ -77,6 +80,7 @@ class Evaluate:
                 settings,
                 steps="all" if self.all_steps else self.steps or "latest",
                 tasks=self.tasks,
+                again=self.again,
                 console=output.progress,
             )
         if evaluations:

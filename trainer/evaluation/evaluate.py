@@ -7,14 +7,20 @@ from collections.abc import Sequence
 from typing import Literal
 
 from rich.console import Console
+from rich.progress import Progress
 
+from pipeline.output import say
 from pipeline.store.errors import DataFormatError
-from trainer.evaluation.evaluator import episode_bars, make_evaluators
+from trainer.evaluation.evaluator import Evaluator, episode_bars, make_evaluators
 from trainer.evaluation.watch import restore_unless_deleted
 from trainer.runs.checkpoints import CheckpointReader
-from trainer.runs.evaluations import Evaluation, EvaluationSettings
+from trainer.runs.evaluations import (
+    Evaluation,
+    EvaluationSettings,
+    read_evaluations,
+)
 from trainer.runs.folder import RunFolder
-from trainer.runs.run import read_run
+from trainer.runs.run import Run, read_run
 
 Steps = Sequence[int] | Literal["latest", "all"]
 
@@ -25,11 +31,13 @@ def evaluate_run(
     *,
     steps: Steps = "latest",
     tasks: Sequence[int] = (),
+    again: bool = False,
     console: Console | None = None,
 ) -> list[Evaluation]:
     """Evaluates checkpoints of a run, all of its training seeds.
 
-    Each result is added to ``RUN/evaluations.jsonl`` as soon as it is there.
+    Each result is added to ``RUN/evaluations.jsonl`` as soon as it is there. What that
+    holds already, with as many episodes and the same seed, is not played again.
 
     Args:
         folder: RUN.
@@ -37,10 +45,12 @@ def evaluate_run(
         steps: Checkpoints: ``"latest"``, ``"all"``, or their steps.
         tasks: Task numbers to act in, by default the one trained for. What a result
             in another one means: see ``evaluator.task_environment``.
+        again: Whether to play what was played before.
         console: Where progress, results and warnings are shown; None shows nothing.
 
     Returns:
-        One evaluation for each task, checkpoint and training seed, in that order.
+        One evaluation for each task, checkpoint and training seed, in that order,
+        those of before among them.
 
     Raises:
         DataFormatError: If the folder is no run's, has no such checkpoint, or the
@@ -55,13 +65,46 @@ def evaluate_run(
     evaluations: list[Evaluation] = []
     with CheckpointReader(folder) as checkpoints:
         chosen = choose_steps(checkpoints, steps)
+    recorded = {} if again else {each.key: each for each in read_evaluations(folder)}
     for evaluator in evaluators:
-        with evaluator, episode_bars(console) as progress:
-            for step in chosen:
-                params = restore_unless_deleted(folder, step, run, console)
-                if params is not None:
-                    evaluations += evaluator.evaluate(step, params, seeds, progress)
+        missing = {
+            step: [seed for seed in seeds if evaluator.key(step, seed) not in recorded]
+            for step in chosen
+        }
+        there = [step for step in chosen if not missing[step]]
+        if there:
+            steps_there = ", ".join(f"{step:,}" for step in there)
+            say(
+                console,
+                f"evaluated already: step {steps_there}; --again plays it anew",
+            )
+        made: dict[tuple[int, ...], Evaluation] = {}
+        if any(missing.values()):  # Environments take seconds to start.
+            with evaluator, episode_bars(console) as progress:
+                for step in chosen:
+                    made |= _play(folder, run, evaluator, step, missing[step], progress)
+        keys = [evaluator.key(step, seed) for step in chosen for seed in seeds]
+        played = recorded | made
+        evaluations += [played[key] for key in keys if key in played]
     return evaluations
+
+
+def _play(
+    folder: RunFolder,
+    run: Run,
+    evaluator: Evaluator,
+    step: int,
+    seeds: Sequence[int],
+    progress: Progress,
+) -> dict[tuple[int, ...], Evaluation]:
+    """Plays training seeds of a checkpoint, unless its trainer has deleted it."""
+    if not seeds:
+        return {}
+    params = restore_unless_deleted(folder, step, run, progress.console)
+    if params is None:
+        return {}
+    played = evaluator.evaluate(step, params, seeds, progress)
+    return {each.key: each for each in played}
 
 
 def choose_steps(checkpoints: CheckpointReader, steps: Steps) -> list[int]:

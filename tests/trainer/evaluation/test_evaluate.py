@@ -140,7 +140,7 @@ def test_actions_are_scaled_back_when_acting() -> None:
 def test_all_checkpoints_and_repeating_them(run: Path) -> None:
     first, _ = evaluate(run, steps="all")
     assert [each.step for each in first] == [10, 10, 20, 20]
-    again, _ = evaluate(run, steps=[10])
+    again, _ = evaluate(run, steps=[10], again=True)
     assert len((run / EVALUATIONS_FILE).read_text().splitlines()) == 6
     read = read_evaluations(RunFolder.open(run))
     assert read == [*again, *first[2:]]  # The last line of its kind counts.
@@ -237,3 +237,26 @@ def test_a_line_that_is_no_evaluation_is_named(run: Path) -> None:
     (run / EVALUATIONS_FILE).write_text('{"step": 1}\n')
     with pytest.raises(DataFormatError, match=r"evaluations.jsonl, line 1: "):
         read_evaluations(RunFolder.open(run))
+
+
+def test_what_is_there_is_not_played_again(run: Path) -> None:
+    first, shown = evaluate(run, steps=[20])
+    assert "already" not in shown
+    lines = (run / EVALUATIONS_FILE).read_text().splitlines()
+    # Of one seed alone something is missing.
+    (run / EVALUATIONS_FILE).write_text(lines[0] + "\n")
+    second, shown = evaluate(run, steps=[20])
+    assert [(each.step, each.seed) for each in second] == [(20, 3), (20, 4)]
+    assert second[0] == first[0]
+    assert "seed 3" not in shown
+    assert "seed 4: " in shown
+    everything, shown = evaluate(run, steps="all")
+    assert "evaluated already: step 20; --again plays it anew" in shown
+    assert [each.step for each in everything] == [10, 10, 20, 20]
+    assert everything[2:] == second
+    before = (run / EVALUATIONS_FILE).read_text()
+    assert evaluate(run, steps="all")[0] == everything
+    assert (run / EVALUATIONS_FILE).read_text() == before
+    # Other episodes are others.
+    evaluate(run, steps=[20], seed=1)
+    assert len(read_evaluations(RunFolder.open(run))) == 6
