@@ -1,6 +1,8 @@
 """Several processes as one program, for as long as a command trains."""
 
+import ctypes
 import os
+import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -43,6 +45,8 @@ def together(
     # JAX ends a process that waits in vain without a word of who is missing.
     watch = roll_call(place)
     watch.start()
+    if place.index > 0:
+        _hold_up_aborts()
     # Its handler of SIGTERM notes the signal for whoever asks JAX, and nobody does: a
     # process told to stop before it trains would go on as if nothing were.
     jax.config.update("jax_enable_preemption_service", False)
@@ -68,6 +72,21 @@ def together(
         watch.fail()
         raise
     watch.leave()
+
+
+def _hold_up_aborts() -> None:
+    """Gives the watch time to say that process 0 is gone, and to exit with 1.
+
+    JAX aborts a process that has lost process 0, from a thread of its own that asks
+    nobody. A handler of SIGABRT is called in that thread, with the signal's number, and
+    an abort goes on once it has returned: libc's ``sleep`` returns after six seconds.
+    """
+    libc = ctypes.CDLL(None)
+    libc.signal.argtypes, libc.signal.restype = (
+        [ctypes.c_int, ctypes.c_void_p],
+        ctypes.c_void_p,
+    )
+    libc.signal(signal.SIGABRT, ctypes.cast(libc.sleep, ctypes.c_void_p))
 
 
 def _leave_out_of_proxies(host: str) -> None:
