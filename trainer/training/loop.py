@@ -1,5 +1,6 @@
 """The training loop, readable top to bottom."""
 
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from rich.progress import (
 )
 
 from pipeline.output import say
+from pipeline.store.errors import EXIT_INTERRUPTED
 from trainer.data.block_window import ResidentRows
 from trainer.data.table import RowTable
 from trainer.errors import PreemptedError, TrainingDivergedError
@@ -61,7 +63,7 @@ def train(
         StorageError: If what it writes cannot be written.
         TrainingDivergedError: If a loss is not finite, or values are above all
             returns by more than is allowed; nothing of it is saved.
-        PreemptedError: If SIGTERM came; the last step is saved.
+        PreemptedError: If a signal to stop came; the last step is saved.
     """
     config = run.config.trainer
     session, state = open_session(
@@ -76,11 +78,11 @@ def train(
         closing(session),
         session.owned(),
         _progress(console) as bar,
-        _stop_requested() as stop,
+        _stop_requested(folder, step) as stop,
         trace_calls(profile) as after_call,
     ):
         task = bar.add_task("train", total=config.steps, completed=step, loss=0.0)
-        while step < config.steps and not stopping.reached(step, told=bool(stop)):
+        while step < config.steps and not stopping.reached(step, told=stop.requested):
             # The call below returns at once: while the devices work on it, the next
             # batches are drawn and on their way.
             with meter.waiting_for_input():
@@ -101,6 +103,7 @@ def train(
                 bar.update(task, loss=_log(session, meter))
             if saves:
                 session.save(step, state)
+                stop.saves.append(step)
         _log(session, meter)  # Nothing of a run that diverged is ever saved.
         session.save(step, state)
         session.checkpoints.wait()
@@ -176,13 +179,37 @@ def _progress(console: Console) -> Progress:
     )
 
 
+class _Stop:
+    """What signals ask for: to save and stop, and a second Ctrl-C to stop at once.
+
+    Args:
+        folder: RUN.
+        step: That training goes on from.
+    """
+
+    def __init__(self, folder: RunFolder, step: int) -> None:
+        self._folder = folder
+        self.requested = False
+        # Steps that were begun to be saved: the one before the last is there.
+        self.saves = [step, step]
+
+    def note(self, number: int, frame: FrameType | None) -> None:
+        """Notes a signal, or ends this process."""
+        if self.requested and number == signal.SIGINT:
+            line = (
+                f"error: stopped at once; {self._folder} has a checkpoint of step "
+                f"{self.saves[-2]}, what came after it may be lost; run the same "
+                "command to go on\n"
+            )
+            # Whatever the process is about holds locks: nothing else is called.
+            os.write(2, line.encode())
+            os._exit(EXIT_INTERRUPTED)
+        self.requested = True
+
+
 @contextmanager
-def _stop_requested() -> Iterator[list[int]]:
-    """Collects SIGTERM (and the first Ctrl-C) instead of dying of it."""
-    received: list[int] = []
-
-    def remember(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-
-    with handled(remember, signal.SIGTERM, signal.SIGINT):
-        yield received
+def _stop_requested(folder: RunFolder, step: int) -> Iterator[_Stop]:
+    """Collects signals to stop instead of dying of them: of launchers and terminals."""
+    stop = _Stop(folder, step)
+    with handled(stop.note, signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        yield stop

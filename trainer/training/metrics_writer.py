@@ -7,10 +7,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 
+from pipeline.output import say
 from pipeline.store import files
 from pipeline.store.decoding import load_object
 from pipeline.store.errors import DataFormatError
@@ -27,17 +29,24 @@ class MetricsWriter:
     Objects of a bucket cannot be appended to: on gs:// the files are kept on this
     machine's disk and copied there whole, in the background, every few seconds.
 
+    Lines that are damaged are put aside, into ``metrics.jsonl.damaged``: what is lost
+    with them is said, and is no reason not to train.
+
     Args:
         folder: RUN.
         resume_step: Step training goes on from: later records, of updates that are
             done again, are dropped.
+        console: For what is damaged or missing of the records.
     """
 
-    def __init__(self, folder: RunFolder, *, resume_step: int) -> None:
+    def __init__(
+        self, folder: RunFolder, *, resume_step: int, console: Console
+    ) -> None:
         self._copies = _Copies(folder) if folder.remote else None
         local = Path(str(folder)) if self._copies is None else self._copies.local
         path = local / METRICS_FILE
-        _truncate(path, resume_step)
+        for problem in _truncate(path, resume_step):
+            say(console, f"warning: {folder}/{problem}", style="yellow")
         self._lines = path.open("a")
         self._board = _Board(local / TENSORBOARD, purge_step=resume_step)
 
@@ -153,24 +162,48 @@ class _Copies:
         self._started.clear()
 
 
-def _truncate(path: Path, step: int) -> None:
-    """Drops records after a step, and a half-written last line."""
-    if not path.exists():
-        return
-    complete, _, _ = path.read_bytes().rpartition(b"\n")
-    kept = []
+def _truncate(path: Path, step: int) -> list[str]:
+    """Drops records after a step, a half-written last line, and what is damaged.
+
+    Returns:
+        What is wrong with the records that are to be there, a line each.
+    """
+    complete, _, _ = (path.read_bytes() if path.exists() else b"").rpartition(b"\n")
+    kept, damaged, problems = [], [], []
+    last = 0
     for number, line in enumerate(complete.split(b"\n"), start=1):
         if not line:
             continue
-        where, remedy = f"{path}, line {number}", "the file is damaged, remove the line"
-        of = load_object(line, where=where, remedy=remedy).get("step")
-        if not isinstance(of, int):
-            raise DataFormatError(
-                f"{where}: step: expected a number, got {of}; {remedy}"
-            )
+        try:
+            of = _step_of(line, where=f"{path.name}, line {number}")
+        except DataFormatError as error:
+            damaged.append(line + b"\n")
+            problems.append(str(error))
+            continue
         if of <= step:
             kept.append(line + b"\n")
-    # Put in place whole: killed in between, there would be no records at all.
-    shortened = path.with_name(f"{path.name}.shortened")
-    shortened.write_bytes(b"".join(kept))
-    shortened.replace(path)
+            last = max(last, of)
+    if last < step:  # There is a record of every step that is saved.
+        problems.append(
+            f"{path.name}: has no records after step {last}, and training goes on from "
+            f"step {step}: those in between are lost"
+        )
+    if damaged:
+        with path.with_name(f"{path.name}.damaged").open("ab") as aside:
+            aside.writelines(damaged)
+    if path.exists():
+        # Put in place whole: killed in between, there would be no records at all.
+        shortened = path.with_name(f"{path.name}.shortened")
+        shortened.write_bytes(b"".join(kept))
+        shortened.replace(path)
+    return problems
+
+
+def _step_of(line: bytes, *, where: str) -> int:
+    remedy = f"the line is damaged, and put aside into {METRICS_FILE}.damaged"
+    step = load_object(line, where=where, remedy=remedy).get("step")
+    if type(step) is not int:
+        raise DataFormatError(
+            f"{where}: step: expected a number, got {step!r:.80}; {remedy}"
+        )
+    return step

@@ -189,7 +189,7 @@ def open_session(
             state = checkpoints.restore(
                 latest, state, feed, updates_per_call=config.updates_per_call
             )
-            say(console, f"going on from the checkpoint of step {latest}")
+            say(console, f"{_how_it_goes_on(latest, config.steps)} {latest}")
         elif folder.exists():
             say(console, "an earlier start here reached no checkpoint: starting anew")
         checkpoints.prepare(state)
@@ -197,12 +197,20 @@ def open_session(
         if agreement.is_primary():
             with _writing(folder):
                 write_run(folder, run)
-                records = MetricsWriter(folder, resume_step=step_of(state))
+                records = MetricsWriter(
+                    folder, resume_step=step_of(state), console=console
+                )
         session = Session(
             run, mesh, call, rows_on_mesh, feed, checkpoints, records, lock, folder
         )
         on_error.pop_all()
         return session, state
+
+
+def _how_it_goes_on(latest: int, steps: int) -> str:
+    if latest >= steps:
+        return f"already finished, {steps} updates were asked for: there is step"
+    return "going on from the checkpoint of step"
 
 
 def _lock(folder: RunFolder, *, take_over: bool, console: Console) -> RunLock | None:

@@ -296,10 +296,14 @@ def test_a_finished_run_started_again_changes_nothing(
     whole: Path, store: Store, table: RowTable
 ) -> None:
     before = (whole / METRICS_FILE).read_text()
-    assert (
-        loop.train(make_run(store, table), table, RunFolder.open(whole), console=QUIET)
-        == 40
+    said = io.StringIO()
+    console = Console(file=said, width=500)
+    folder = RunFolder.open(whole)
+    assert loop.train(make_run(store, table), table, folder, console=console) == 40
+    assert "already finished, 40 updates were asked for: there is step 40" in (
+        said.getvalue()
     )
+    assert "going on" not in said.getvalue()
     assert (whole / METRICS_FILE).read_text() == before
 
 
@@ -313,15 +317,16 @@ def test_a_step_within_a_call_of_another_size_is_refused(
         loop.train(run, table, RunFolder.open(tmp_path), console=QUIET)
 
 
-def test_sigterm_saves_and_says_so(
-    store: Store, table: RowTable, tmp_path: Path
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_stop_saves_and_says_so(
+    store: Store, table: RowTable, tmp_path: Path, number: signal.Signals
 ) -> None:
     run = make_run(store, table, steps=1_000_000)
 
     def stop() -> None:
         while not RunFolder.open(tmp_path).read_lines(METRICS_FILE):
             time.sleep(0.05)
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
 
     thread = threading.Thread(target=stop)
     thread.start()
@@ -384,6 +389,41 @@ def test_a_run_of_before_goes_on_by_what_its_data_were_called(
     changed = dataclasses.replace(table, former_fingerprint="other")
     with pytest.raises(DataFormatError, match=f"was trained on data {former}"):
         loop.train(run, changed, RunFolder.open(before), console=QUIET)
+
+
+class EndedError(Exception):
+    """In place of the end of this process."""
+
+
+def test_a_second_ctrl_c_stops_at_once_and_says_what_is_lost(
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    codes: list[int] = []
+
+    def end(code: int) -> None:
+        codes.append(code)
+        raise EndedError
+
+    monkeypatch.setattr("os._exit", end)
+    folder = RunFolder.open(tmp_path)
+    with loop._stop_requested(folder, 20) as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.requested
+        os.kill(os.getpid(), signal.SIGTERM)  # A launcher's, which has patience.
+        assert codes == []
+        with pytest.raises(EndedError):
+            os.kill(os.getpid(), signal.SIGINT)
+        assert f"{tmp_path} has a checkpoint of step 20" in capfd.readouterr().err
+        stop.saves += [30, 40]  # The last of them is not there yet.
+        with pytest.raises(EndedError):
+            os.kill(os.getpid(), signal.SIGINT)
+        said = capfd.readouterr().err
+        assert "stopped at once; " in said
+        assert "a checkpoint of step 30, what came after it may be lost" in said
+    assert codes == [130, 130]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_another_run_is_refused_and_nothing_is_lost(

@@ -1,5 +1,6 @@
 """Records on disk: none lost to a kill, and an error where one cannot be written."""
 
+import io
 import json
 import math
 import resource
@@ -7,13 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
-from pipeline.store.errors import DataFormatError
 from trainer.runs.folder import METRICS_FILE, TENSORBOARD, RunFolder
 from trainer.training.metrics_writer import MetricsWriter
 
 ROOM = 4096
+
+QUIET = Console(quiet=True)
 
 
 def record(step: int, **figures: float) -> dict[str, float]:
@@ -36,7 +39,7 @@ def events(folder: Path) -> Iterator[Event]:
 
 
 def test_tensorboard_is_given_what_is_finite(tmp_path: Path) -> None:
-    writer = MetricsWriter(RunFolder.open(tmp_path), resume_step=4)
+    writer = MetricsWriter(RunFolder.open(tmp_path), resume_step=4, console=QUIET)
     writer.write([record(6, time_s=2, bad=math.nan)])
     # There at once, should the process be killed.
     _, start, scalars = events(tmp_path)
@@ -52,7 +55,7 @@ def test_tensorboard_is_given_what_is_finite(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_an_error_whatever_it_hits_first(tmp_path: Path) -> None:
-    writer = MetricsWriter(RunFolder.open(tmp_path), resume_step=0)
+    writer = MetricsWriter(RunFolder.open(tmp_path), resume_step=0, console=QUIET)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (ROOM, before[1]))
     try:
@@ -77,7 +80,7 @@ def test_records_of_updates_done_again_go_at_once_or_not_at_all(
         return replace(shortened, target)
 
     monkeypatch.setattr(Path, "replace", seen_before)
-    MetricsWriter(folder, resume_step=4).close()
+    MetricsWriter(folder, resume_step=4, console=QUIET).close()
     assert [line["step"] for line in folder.read_lines(METRICS_FILE)] == [2, 4]
     assert sorted(each.name for each in tmp_path.iterdir()) == [
         METRICS_FILE,
@@ -85,13 +88,43 @@ def test_records_of_updates_done_again_go_at_once_or_not_at_all(
     ]
 
 
-@pytest.mark.parametrize("line", [b"[" * 100_000, b"\xff", b"3", b'{"step": "x"}'])
-def test_training_does_not_go_on_from_records_that_are_damaged(
-    tmp_path: Path, line: bytes
+@pytest.mark.parametrize(
+    "line", [b"[" * 100_000, b"\xff", b"3", b'{"step": "x"}', b'{"step": true}', b"{}"]
+)
+def test_damaged_records_are_named_and_put_aside(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / METRICS_FILE
+    for time in (1, 2):  # What was put aside before stays.
+        path.write_bytes(b'{"step": 2}\n' + line + b'\n{"step": 4}\n{"step": 6}\n')
+        said = io.StringIO()
+        console = Console(file=said, width=1000)
+        writer = MetricsWriter(RunFolder.open(tmp_path), resume_step=4, console=console)
+        writer.write([record(6)])
+        writer.close()
+        lines = said.getvalue().splitlines()
+        assert len(lines) == 1
+        assert f"warning: {tmp_path}/{METRICS_FILE}, line 2: " in lines[0]
+        assert "put aside into metrics.jsonl.damaged" in lines[0]
+        read = RunFolder.open(tmp_path).read_lines(METRICS_FILE)
+        assert [each["step"] for each in read] == [2, 4, 6]
+        damaged = tmp_path / f"{METRICS_FILE}.damaged"
+        assert damaged.read_bytes() == (line + b"\n") * time
+
+
+@pytest.mark.parametrize("left", [b"", b'{"step": 2}\n', b'{"step": 2}\n{"step": 4'])
+def test_records_that_end_before_the_checkpoint_are_missed(
+    tmp_path: Path, left: bytes
 ) -> None:
     path = tmp_path / METRICS_FILE
-    path.write_bytes(b'{"step": 2}\n' + line + b"\n")
-    before = path.read_bytes()
-    with pytest.raises(DataFormatError, match=r"jsonl, line 2: .*remove the line"):
-        MetricsWriter(RunFolder.open(tmp_path), resume_step=4)
-    assert path.read_bytes() == before
+    path.write_bytes(left)
+    said = io.StringIO()
+    console = Console(file=said, width=1000)
+    MetricsWriter(RunFolder.open(tmp_path), resume_step=4, console=console).close()
+    assert f"has no records after step {2 if left else 0}" in said.getvalue()
+    assert "training goes on from step 4" in said.getvalue()
+
+
+def test_a_start_misses_no_records(tmp_path: Path) -> None:
+    said = io.StringIO()
+    console = Console(file=said, width=1000)
+    MetricsWriter(RunFolder.open(tmp_path), resume_step=0, console=console).close()
+    assert said.getvalue() == ""
