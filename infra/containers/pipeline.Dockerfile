@@ -13,9 +13,10 @@ LABEL org.opencontainers.image.version=${VERSION}
 
 WORKDIR /opt/vast-rl
 COPY pyproject.toml README.md LICENSE ./
-COPY infra/constraints.txt infra/constraints.txt
+COPY infra/containers/pipeline.txt infra/requirements.txt
 COPY pipeline pipeline
-RUN pip install --no-cache-dir --constraint infra/constraints.txt '.[pipeline,cloud]' \
+RUN pip install --no-cache-dir --require-hashes --requirement infra/requirements.txt \
+  && pip install --no-cache-dir --no-index --no-deps --no-build-isolation . \
   && pip check \
   && python -c "import importlib.metadata as m; assert m.version('vast-rl') == '${VERSION}'" \
   && useradd --uid 10001 --create-home worker

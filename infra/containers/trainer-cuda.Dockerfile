@@ -13,13 +13,12 @@ LABEL org.opencontainers.image.version=${VERSION}
 
 WORKDIR /opt/vast-rl
 COPY pyproject.toml README.md LICENSE ./
-COPY infra/constraints.txt infra/containers/accelerators.txt infra/
+COPY infra/containers/trainer-cuda.txt infra/requirements.txt
 COPY pipeline pipeline
 COPY trainer trainer
 COPY configs configs
-RUN pip install --no-cache-dir --constraint infra/constraints.txt \
-    --constraint infra/accelerators.txt \
-    '.[trainer,eval,report]' gcsfs google-cloud-storage 'jax[cuda12]' \
+RUN pip install --no-cache-dir --require-hashes --requirement infra/requirements.txt \
+  && pip install --no-cache-dir --no-index --no-deps --no-build-isolation . \
   && pip check \
   && python -c "import importlib.metadata as m; assert m.version('vast-rl') == '${VERSION}'" \
   && useradd --uid 10001 --create-home trainer
