@@ -82,14 +82,17 @@ class EpisodeCollector:
             raise ValueError(f"expected at least 2 rows an episode, got {rows}")
         check_scripted(domain)
         options = {} if domain.family == "maze" else {"mode": "data_collection"}
-        self._environment = make_environment(
-            domain.environment_id, terminate_at_goal=False, **options
-        )
-        self._policy: _Policy = (
-            _ScriptedPoint(self._environment)
-            if domain.family == "maze"
-            else _ScriptedArm(self._environment, domain)
-        )
+        # Making one may draw from NumPy's generator, which an episode that another
+        # thread collects may hold.
+        with numpy_seeded(0):
+            self._environment = make_environment(
+                domain.environment_id, terminate_at_goal=False, **options
+            )
+            self._policy: _Policy = (
+                _ScriptedPoint(self._environment)
+                if domain.family == "maze"
+                else _ScriptedArm(self._environment, domain)
+            )
         self.redraws = 0
 
     def collect(self, seed: int) -> Episode:

@@ -3,6 +3,7 @@
 import contextlib
 import re
 import tempfile
+import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,9 @@ import numpy as np
 
 from pipeline.store.errors import MissingPackageError, UsageError
 from pipeline.store.manifest import ENVIRONMENT_ID
+
+# Reentrant, for a block within a block of the same thread.
+_NUMPYS_GENERATOR = threading.RLock()
 
 
 def episode_seed(base_seed: int, episode: int) -> int:
@@ -126,7 +130,9 @@ def make_environment(environment_id: str, **kwargs: Any) -> Any:
 def numpy_seeded(seed: int) -> Iterator[None]:
     """Seeds NumPy's global generator within a block and restores it afterwards.
 
-    OGBench's mazes and scripted policies draw from it; ours never do.
+    OGBench's mazes and scripted policies draw from it; ours never do. There is one of
+    it a process, and some runners have several threads work in one: blocks of other
+    threads wait until this one ends.
 
     Args:
         seed: Any non-negative integer.
@@ -134,13 +140,14 @@ def numpy_seeded(seed: int) -> Iterator[None]:
     Yields:
         Nothing.
     """
-    state = np.random.get_state()  # noqa: NPY002
-    # The generator takes words of 32 bits; this spreads a seed of any size.
-    np.random.seed(np.random.SeedSequence(seed).generate_state(8))  # noqa: NPY002
-    try:
-        yield
-    finally:
-        np.random.set_state(state)  # noqa: NPY002
+    with _NUMPYS_GENERATOR:
+        state = np.random.get_state()  # noqa: NPY002
+        # The generator takes words of 32 bits; this spreads a seed of any size.
+        np.random.seed(np.random.SeedSequence(seed).generate_state(8))  # noqa: NPY002
+        try:
+            yield
+        finally:
+            np.random.set_state(state)  # noqa: NPY002
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -53,3 +54,29 @@ def test_numpys_generator_is_lent_and_given_back():
             drawn.append(np.random.random())  # noqa: NPY002
     assert drawn[0] == drawn[1] != drawn[2]
     assert np.random.get_state()[1].tolist() == before  # noqa: NPY002
+
+
+def test_threads_take_turns_with_numpys_generator():
+    expected, drawn = {}, {}
+    for seed in (1, 2):
+        with numpy_seeded(seed):
+            expected[seed] = np.random.random(3).tolist()  # noqa: NPY002
+    first_drew, second_at_door = threading.Event(), threading.Event()
+
+    def second():
+        first_drew.wait(10)
+        second_at_door.set()
+        with numpy_seeded(2):
+            drawn[2] = np.random.random(3).tolist()  # noqa: NPY002
+
+    other = threading.Thread(target=second)
+    other.start()
+    with numpy_seeded(1):
+        drawn[1] = np.random.random(1).tolist()  # noqa: NPY002
+        first_drew.set()
+        assert second_at_door.wait(10)
+        other.join(0.2)  # It would be through, if nothing held it.
+        assert 2 not in drawn
+        drawn[1] += np.random.random(2).tolist()  # noqa: NPY002
+    other.join(10)
+    assert drawn == expected

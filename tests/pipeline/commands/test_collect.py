@@ -1,0 +1,31 @@
+import contextlib
+import threading
+
+from pipeline.cli import main
+from pipeline.collection import scripted
+from pipeline.domains.environments import numpy_seeded
+
+
+def test_a_collection_is_the_same_where_threads_of_one_process_make_it(
+    tmp_path, read_tree, monkeypatch
+):
+    """As on runners that give one worker several bundles: Flink's, Prism and others."""
+    arguments = ["collect", "cube-single-v0", "--dataset-type", "noisy"]
+    arguments += ["--episodes", "4", "--max-rows", "20"]
+    assert main([*arguments, "--out", str(tmp_path / "plain")]) == 0
+    threads, both = set(), threading.Barrier(2)
+
+    @contextlib.contextmanager
+    def seeded(seed):
+        with numpy_seeded(seed):
+            if seed:  # An episode's. Whoever can seed beside another one does so now.
+                threads.add(threading.get_ident())
+                with contextlib.suppress(threading.BrokenBarrierError):
+                    both.wait(2)
+            yield
+
+    monkeypatch.setattr(scripted, "numpy_seeded", seeded)
+    together = ["--workers", "2", "--", "--direct_running_mode=multi_threading"]
+    assert main([*arguments, "--out", str(tmp_path / "threads"), *together]) == 0
+    assert len(threads) == 2
+    assert read_tree(tmp_path / "threads") == read_tree(tmp_path / "plain")
