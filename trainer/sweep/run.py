@@ -32,7 +32,8 @@ from trainer.sweep.cells import Cell, State, logged_step, look
 # Beside the cells' folders, and not matched by OUT/*.
 LOGS = ".logs"
 _POLL_S = 2.0
-_ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
+# For XLA: products on CPUs are not split among threads.
+ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
 
 
 class Runner(Protocol):
@@ -70,7 +71,7 @@ class Processes:
         self._stop = False
         self._environment = dict(os.environ)
         if share_cores:
-            flags = f"{os.environ.get('XLA_FLAGS', '')} {_ONE_THREAD}"
+            flags = f"{os.environ.get('XLA_FLAGS', '')} {ONE_THREAD}"
             self._environment["XLA_FLAGS"] = flags.strip()
 
     def __call__(
