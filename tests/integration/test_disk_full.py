@@ -90,7 +90,7 @@ def test_the_last_good_checkpoint_outlives_a_full_disk(
     assert code == 1
     assert re.fullmatch(
         r"error: .*run/checkpoints: a checkpoint could not be written \(File too "
-        r"large\); the last good one is step 8\. Make room there, then run the same "
+        r"large\); the last one written is step 8\. Make room there, then run the same "
         "command to go on",
         said.splitlines()[-1],
     )

@@ -330,10 +330,11 @@ class CheckpointWriter(CheckpointReader):
             with suppress(Exception):  # A folder that cannot be read, either.
                 # What the save would have replaced is there still.
                 self._manager.reload()
-            good = self.latest()
+            step = self.latest()
+            last = "none" if step is None else f"step {step}"
             raise StorageError(
                 f"{self.folder}: a checkpoint could not be written ({_reason(error)}); "
-                f"the last good one is {'none' if good is None else f'step {good}'}. "
+                f"the last one written is {last}. "
                 "Make room there, then run the same command to go on"
             ) from error
 

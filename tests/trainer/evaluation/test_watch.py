@@ -261,7 +261,7 @@ def test_the_last_good_step_outlives_the_save_that_would_replace_it(
 
     with monkeypatch.context() as patched:
         patched.setattr(ocp.JsonCheckpointHandler, "async_save", full)
-        with pytest.raises(StorageError, match="the last good one is step 10"):
+        with pytest.raises(StorageError, match="the last one written is step 10"):
             trainer.commit(20)
     trainer.close()
     with CheckpointReader(RunFolder.open(tmp_path)) as checkpoints:
