@@ -45,6 +45,10 @@ class AppendPlan:
     added: StorePlan
     on_known_episode: OnKnownEpisode = "refuse"
 
+    def without_lengths(self) -> "AppendPlan":
+        """The plan as its commit needs it, see `StorePlan.without_lengths`."""
+        return dataclasses.replace(self, added=self.added.without_lengths())
+
 
 def plan_append(
     root: str,
@@ -144,7 +148,7 @@ def commit_append(
     """Takes new parts into a store.
 
     Args:
-        plan: What the parts were written by.
+        plan: What the parts were written by, with or without lengths.
         parts: Their manifests, in any order.
         claimed: The claim that they were written under.
 

@@ -41,15 +41,7 @@ def find_committed(plan: StorePlan) -> DatasetManifest | None:
         DataFormatError: If another finished store is there, which is never
             overwritten, or the very same and parts of it are missing.
     """
-    there = read_committed(plan.root)
-    if there is None:
-        return None
-    asked = [part.digest() for part in plan.parts]
-    # A store that was appended to still holds what was asked for.
-    if _plans(there)[: len(asked)] != asked:
-        raise occupied(plan.root, there)
-    check_whole(plan.root, there)
-    return there
+    return _find(plan.root, [part.digest() for part in plan.parts])
 
 
 def check_whole(root: str, there: DatasetManifest) -> None:
@@ -123,7 +115,7 @@ def commit_store(
     """Commits a store whose parts are all written: from now on readers accept it.
 
     Args:
-        plan: The plan that the parts were written by.
+        plan: The plan that the parts were written by, with or without lengths.
         parts: Their manifests, in any order.
         claimed: The claim that they were written under.
 
@@ -156,7 +148,7 @@ def commit_store(
     )
     # Read before it is looked at: whoever commits in between must not be replaced.
     there = files.read(plan.root, manifest.DATASET_MANIFEST)
-    committed = find_committed(plan)
+    committed = _find(plan.root, [part.plan for part in found])
     if committed is not None:
         return committed
 
@@ -256,18 +248,27 @@ def check_dropped(plan: StorePlan, parts: Sequence[PartManifest]) -> None:
         DataFormatError: With how many, and why.
     """
     dropped = sum(len(some) for part in parts for some in part.dropped.values())
-    if dropped <= plan.max_bad_share * plan.episodes:
+    episodes = dropped + sum(part.episodes for part in parts)
+    if dropped <= plan.max_bad_share * episodes:
         return
     reasons = sorted({reason for part in parts for reason in part.dropped})
     raise DataFormatError(
-        f"{plan.root}: {dropped} of {plan.episodes} episodes are bad "
+        f"{plan.root}: {dropped} of {episodes} episodes are bad "
         f"({', '.join(reasons)}), more than the share of {plan.max_bad_share:g} that "
         "may be left out; look into the input, or raise --max-bad-share"
     )
 
 
-def _plans(there: DatasetManifest) -> list[str]:
-    return [part.plan for part in there.parts]
+def _find(root: str, plans: Sequence[str]) -> DatasetManifest | None:
+    """The finished store that begins with parts of these plans, as `find_committed`."""
+    there = read_committed(root)
+    if there is None:
+        return None
+    # A store that was appended to still holds what was asked for.
+    if [part.plan for part in there.parts][: len(plans)] != list(plans):
+        raise occupied(root, there)
+    check_whole(root, there)
+    return there
 
 
 def clear_parts(

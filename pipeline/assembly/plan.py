@@ -189,6 +189,21 @@ class StorePlan:
             runs += [parts[a:b] for a, b in itertools.pairwise(bounds)]
         return runs
 
+    def without_lengths(self) -> "StorePlan":
+        """The plan as its commit needs it: without what grows with the episodes.
+
+        Returns:
+            A plan that no part can be written by, and whose parts are not identified
+            by their digests or keys.
+        """
+        parts = (
+            dataclasses.replace(
+                part, episodes=dataclasses.replace(part.episodes, lengths=())
+            )
+            for part in self.parts
+        )
+        return dataclasses.replace(self, parts=tuple(parts))
+
     @property
     def rows(self) -> int:
         """Rows of all parts."""

@@ -14,6 +14,7 @@ from pipeline.beam.transforms import (
     CommitStore,
     WriteLabels,
     WriteParts,
+    create,
 )
 from pipeline.collection.staging import EpisodePlan
 from pipeline.store.claims import Claim
@@ -31,7 +32,7 @@ def define_collection(
     Returns:
         Rows of each episode made.
     """
-    return root | "Episodes" >> beam.Create(episodes) | CollectEpisodes()
+    return root | "Episodes" >> create(episodes, root.runner) | CollectEpisodes()
 
 
 def define_sharding(
@@ -51,9 +52,11 @@ def define_sharding(
     """
     return (
         root
-        | "Parts" >> beam.Create(plan.runs(runs))
+        | "Parts" >> create(plan.runs(runs), root.runner)
         | WriteParts()
-        | CommitStore(functools.partial(commit_store, plan, claimed=claimed))
+        | CommitStore(
+            functools.partial(commit_store, plan.without_lengths(), claimed=claimed)
+        )
     )
 
 
@@ -73,9 +76,11 @@ def define_appending(
     """
     return (
         root
-        | "Parts" >> beam.Create(plan.added.runs(runs))
+        | "Parts" >> create(plan.added.runs(runs), root.runner)
         | WriteParts()
-        | CommitStore(functools.partial(commit_append, plan, claimed=claimed))
+        | CommitStore(
+            functools.partial(commit_append, plan.without_lengths(), claimed=claimed)
+        )
     )
 
 
@@ -94,7 +99,7 @@ def define_relabelling(
     """
     return (
         root
-        | "Parts" >> beam.Create(plan.parts)
+        | "Parts" >> create(plan.parts, root.runner)
         | WriteLabels()
         | CommitStore(functools.partial(commit_labels, plan, claimed=claimed))
     )

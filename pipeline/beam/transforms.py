@@ -1,10 +1,12 @@
 """Beam transforms over the pure functions: elements, labels and counters, no more.
 
 Every element is a frozen value of plain values: what to do, never the data itself.
+Every step has a label: services show it, and take names of a hundred characters or so.
 """
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import apache_beam as beam
 from apache_beam.metrics import Metrics
@@ -29,12 +31,37 @@ ROWS_FINISHED = "rows_finished"
 EPISODES_DROPPED = "episodes_dropped"
 
 
+def create(values: Sequence[Any], runner: object) -> beam.Create:
+    """Beam's ``Create``, in a job that holds the values once.
+
+    Beam puts them in twice: for the workers, and for whoever looks at which transform
+    it was. Of all runners, Dask's alone does that.
+
+    Args:
+        values: The elements.
+        runner: Where they will travel to.
+
+    Returns:
+        The transform.
+    """
+    transform = beam.Create(values)
+    if type(runner).__name__ != "DaskRunner":
+        transform.to_runner_api_parameter = functools.partial(
+            beam.PTransform.to_runner_api_parameter, transform
+        )
+    return transform
+
+
 class CollectEpisodes(beam.PTransform):  # type: ignore[misc]
     """Makes and stages episodes: ``EpisodePlan`` to its rows, ``int``."""
 
     def expand(self, plans: beam.PCollection) -> beam.PCollection:
         """Spreads the episodes over all workers, then makes them."""
-        return plans | beam.Reshuffle() | beam.ParDo(_CollectEpisode())
+        return (
+            plans
+            | "Spread" >> beam.Reshuffle()
+            | "Collect" >> beam.ParDo(_CollectEpisode())
+        )
 
 
 class WriteParts(beam.PTransform):  # type: ignore[misc]
@@ -42,7 +69,9 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]
 
     def expand(self, plans: beam.PCollection) -> beam.PCollection:
         """Spreads the runs over all workers, then writes them."""
-        return plans | beam.Reshuffle() | beam.ParDo(_WritePart())
+        return (
+            plans | "Spread" >> beam.Reshuffle() | "Write" >> beam.ParDo(_WritePart())
+        )
 
 
 class WriteLabels(beam.PTransform):  # type: ignore[misc]
@@ -50,7 +79,9 @@ class WriteLabels(beam.PTransform):  # type: ignore[misc]
 
     def expand(self, plans: beam.PCollection) -> beam.PCollection:
         """Spreads the parts over all workers, then labels them."""
-        return plans | beam.Reshuffle() | beam.ParDo(_WriteLabels())
+        return (
+            plans | "Spread" >> beam.Reshuffle() | "Write" >> beam.ParDo(_WriteLabels())
+        )
 
 
 class CommitStore(beam.PTransform):  # type: ignore[misc]
@@ -66,7 +97,12 @@ class CommitStore(beam.PTransform):  # type: ignore[misc]
 
     def expand(self, parts: beam.PCollection) -> beam.PCollection:
         """Gathers the parts' manifests, then commits."""
-        return parts | beam.combiners.ToList() | beam.Map(self._commit)
+        return (
+            parts
+            | "Gather" >> beam.combiners.ToList()
+            # Without a label of its own, its name is the `repr` of the whole plan.
+            | "Commit" >> beam.Map(self._commit)
+        )
 
 
 def named(where: str, work: Callable[[], _Made]) -> _Made:
