@@ -27,6 +27,7 @@ from apache_beam.options.pipeline_options import (
     StandardOptions,
 )
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.runners.runner import create_runner
 from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
 from pipeline.store.errors import (
@@ -79,14 +80,29 @@ def make_options(workers: int, beam_arguments: Sequence[str] = ()) -> PipelineOp
         Beam's options.
 
     Raises:
-        UsageError: If there would be no worker.
+        UsageError: If there would be no worker, or Beam has no such runner here.
     """
     if workers < 1:
         raise UsageError(f"expected at least 1 worker, got {workers}")
     if any(each.split("=")[0] == "--runner" for each in beam_arguments):
-        return PipelineOptions(list(beam_arguments))
+        options = PipelineOptions(list(beam_arguments))
+        _check_runner(options.view_as(StandardOptions).runner)
+        return options
     local = [f"--runner={_LOCAL}", f"--direct_num_workers={workers}"]
     return PipelineOptions([*local, *beam_arguments])
+
+
+def _check_runner(name: str) -> None:
+    """Refuses a runner that Beam does not know, or cannot load."""
+    try:
+        create_runner(name)
+    except (ValueError, ImportError, AttributeError) as error:
+        said = " ".join(str(error).split())
+        raise UsageError(
+            f"--runner={name}: expected one of Beam's runners, or the full name of a "
+            f"class, with its package installed ({said}); correct the name, install "
+            "the package, or leave --runner out to run on this machine"
+        ) from error
 
 
 def is_local(options: PipelineOptions) -> bool:

@@ -66,6 +66,30 @@ def test_a_pipeline_is_staged_and_read_back(make_npz, make_plan, options):
     assert proto.ByteSize() < 100_000
 
 
+@pytest.mark.parametrize(
+    ("runner", "reason"),
+    [
+        ("Nonsense", "Unexpected pipeline runner: Nonsense"),
+        ("no_such_package.Runner", "No module named 'no_such_package'"),
+        ("pipeline.beam.runners.Runner", "has no attribute 'Runner'"),
+    ],
+)
+def test_a_runner_that_there_is_not_is_one_line(
+    make_npz, tmp_path, capsys, runner, reason
+):
+    own = {"rewards": np.zeros(28), "masks": np.ones(28, bool)}
+    path = make_npz(LENGTHS, without=["qpos", "qvel"], **own)
+    out = tmp_path / "store"
+    arguments = ["shard", path, "--dataset", "mine", "--out", str(out)]
+    assert main([*arguments, "--", f"--runner={runner}"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: --runner={runner}: expected one of Beam's runners")
+    assert reason in line
+    # No claim is left: the same command goes on with another runner.
+    assert not [path for path in out.rglob("*") if path.is_file()]
+    assert main(arguments) == 0
+
+
 def test_a_dry_run_prints_what_beam_would_be_told(make_npz, tmp_path, capsys):
     arguments = ["shard", make_npz(LENGTHS), "--dataset", "cube-single-play"]
     out = tmp_path / "store"
