@@ -266,10 +266,12 @@ class _Passed:
     Attributes:
         agent: Method to train.
         profile: Folder for a trace.
+        take_over: Go on in the place of another process.
     """
 
     agent: str | None = None
     profile: str | None = None
+    take_over: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
 
 
 def _resolve(path: Path, task: int, arguments: Sequence[str]) -> "Resolved":
