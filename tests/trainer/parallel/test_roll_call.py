@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import socket
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -25,8 +26,13 @@ def free_address() -> str:
         return f"127.0.0.1:{server.getsockname()[1]}"
 
 
-def meet(places: list[Place]) -> dict[int, str]:
-    """Calls the roll in a thread for each place: what each was told, '' for well."""
+def meet(
+    places: list[Place], *, after_first: Callable[[], None] = lambda: None
+) -> dict[int, str]:
+    """Calls the roll in a thread for each place: what each was told, '' for well.
+
+    Nobody leaves before all have met.
+    """
     told: list[tuple[int, str]] = []
     watches: list[Watch] = []
 
@@ -38,7 +44,9 @@ def meet(places: list[Place]) -> dict[int, str]:
             told.append((place.index, str(error)))
 
     threads = [threading.Thread(target=one, args=(place,)) for place in places]
-    for thread in threads:
+    threads[0].start()
+    after_first()
+    for thread in threads[1:]:
         thread.start()
     for thread in threads:
         thread.join(timeout=120)
@@ -129,19 +137,12 @@ def test_all_meet_in_time_among_strangers(token: str) -> None:
     """Without a token, too, unless a stranger says what a member does."""
     address = free_address()
     host, port = address.split(":")
-    told: dict[int, str] = {}
     places = [Place(address, 2, index, timeout=60, token=token) for index in (0, 1)]
     with knocking((host, int(port))) as strangers:
         # Some of them know what members of a run without a token say.
         if not token:
             strangers.words = [word for word in strangers.words if b"token" not in word]
-        first = threading.Thread(target=lambda: told.update(meet(places[:1])))
-        second = threading.Thread(target=lambda: told.update(meet(places[1:])))
-        first.start()
-        wait_for_all(strangers)
-        second.start()
-        for thread in (first, second):
-            thread.join(timeout=120)
+        told = meet(places, after_first=lambda: wait_for_all(strangers))
     assert told == {0: "", 1: ""}
 
 
