@@ -21,7 +21,7 @@ from trainer.errors import EXIT_FAILED
 from trainer.parallel.messages import Connection, Greeting, Greetings, Host
 
 # A process about to fail of the same cause says so itself, with its own exit code.
-GRACE_S = 5.0
+GRACE_S = 4.0
 # Keep-alives: after 8 s without a word one every 3 s, and three without an answer.
 # With the grace, a machine that vanishes is named within 25 s: gloo waits for 30.
 _IDLE_S, _INTERVAL_S, _UNANSWERED = 8, 3, 3

@@ -45,8 +45,7 @@ def together(
     # JAX ends a process that waits in vain without a word of who is missing.
     watch = roll_call(place)
     watch.start()
-    if place.index > 0:
-        _hold_up_aborts()
+    _hold_up_aborts()
     # Its handler of SIGTERM notes the signal for whoever asks JAX, and nobody does: a
     # process told to stop before it trains would go on as if nothing were.
     jax.config.update("jax_enable_preemption_service", False)
@@ -75,11 +74,13 @@ def together(
 
 
 def _hold_up_aborts() -> None:
-    """Gives the watch time to say that process 0 is gone, and to exit with 1.
+    """Gives the watch time to say which process is gone, and to exit with 1.
 
-    JAX aborts a process that has lost process 0, from a thread of its own that asks
-    nobody. A handler of SIGABRT is called in that thread, with the signal's number, and
-    an abort goes on once it has returned: libc's ``sleep`` returns after six seconds.
+    JAX aborts a process that has lost process 0, and gloo one whose devices lost
+    others in the middle of a sum and go on with another, both from threads of their own
+    that ask nobody. A handler of SIGABRT is called in that thread, with the signal's
+    number, and an abort goes on once it has returned: libc's ``sleep`` returns after
+    six seconds, which is longer than the grace of any process.
     """
     libc = ctypes.CDLL(None)
     libc.signal.argtypes, libc.signal.restype = (
