@@ -30,7 +30,8 @@ INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 JOB = "metadata.labels['batch.kubernetes.io/controller-uid']"
 HOSTS = 3  # One is lost, and both process 0 and another see it.
 STORE, RUN = "gs://vast-data/stores/cube", "gs://vast-data/runs/replay"
-STEPS, CHECKPOINT_EVERY, LOG_EVERY = 100, 20, 10
+# Saves are slower than updates: of 100 the last is done before the first save is seen.
+STEPS, CHECKPOINT_EVERY, LOG_EVERY = 400, 20, 10
 CONFIG = f"""\
 dataset = "cube-single-play"
 
