@@ -42,9 +42,10 @@ class FakeRunner:
         self, arguments: Sequence[str], log: Path, tick: Callable[[], None]
     ) -> int:
         (cell,) = (self._cells[each] for each in arguments if each in self._cells)
-        self.ran.append(f"{arguments[0]} {cell.name}")
+        begun = f"{arguments[0]} {cell.name}"
+        self.ran.append(begun)
         tick()
-        code = self.codes.get(self.ran[-1], 0)
+        code = self.codes.get(begun, 0)
         if code:
             log.parent.mkdir(parents=True, exist_ok=True)
             log.write_text("compiled\nerror: out of luck\n")
