@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from operator import attrgetter
 
 from pipeline.assembly.plan import StorePlan
 from pipeline.store import arrays, claims, files, layout, manifest
@@ -41,7 +42,8 @@ def find_committed(plan: StorePlan) -> DatasetManifest | None:
         DataFormatError: If another finished store is there, which is never
             overwritten, or the very same and parts of it are missing.
     """
-    return _find(plan.root, [part.digest() for part in plan.parts])
+    asked = [part.digest() for part in plan.parts]
+    return _find(plan.root, asked, of=attrgetter("plan"))
 
 
 def check_whole(root: str, there: DatasetManifest) -> None:
@@ -148,7 +150,7 @@ def commit_store(
     )
     # Read before it is looked at: whoever commits in between must not be replaced.
     there = files.read(plan.root, manifest.DATASET_MANIFEST)
-    committed = _find(plan.root, [part.plan for part in found])
+    committed = _find(plan.root, [part.plan for part in found], of=attrgetter("plan"))
     if committed is not None:
         return committed
 
@@ -201,14 +203,7 @@ def holds_parts(root: str, keys: Sequence[str]) -> bool:
     Raises:
         DataFormatError: If another store is there, or this one and not all of it.
     """
-    there = read_committed(root)
-    if there is None:
-        return False
-    # A store that was appended to or relabelled still holds what was asked for.
-    if [part.key for part in there.parts][: len(keys)] != list(keys):
-        raise occupied(root, there)
-    check_whole(root, there)
-    return True
+    return _find(root, keys, of=attrgetter("key")) is not None
 
 
 def commit_parts(root: str, value: DatasetManifest, claimed: Claim | None) -> None:
@@ -259,13 +254,15 @@ def check_dropped(plan: StorePlan, parts: Sequence[PartManifest]) -> None:
     )
 
 
-def _find(root: str, plans: Sequence[str]) -> DatasetManifest | None:
-    """The finished store that begins with parts of these plans, as `find_committed`."""
+def _find(
+    root: str, asked: Sequence[str], *, of: Callable[[PartManifest], str]
+) -> DatasetManifest | None:
+    """The finished store that begins with the parts that were asked for, if any."""
     there = read_committed(root)
     if there is None:
         return None
-    # A store that was appended to still holds what was asked for.
-    if [part.plan for part in there.parts][: len(plans)] != list(plans):
+    # A store that was appended to or relabelled still holds what was asked for.
+    if [of(part) for part in there.parts][: len(asked)] != list(asked):
         raise occupied(root, there)
     check_whole(root, there)
     return there
