@@ -23,7 +23,7 @@ from rich.console import Console
 from pipeline.assembly import commit
 from pipeline.assembly.commit import commit_store
 from pipeline.assembly.parts import write_part
-from pipeline.assembly.plan import StorePlan, look_at
+from pipeline.assembly.plan import look_at
 from pipeline.cli import main as pipeline_main
 from pipeline.commands.execution import plan_relabelled
 from pipeline.domains import goals
@@ -397,11 +397,11 @@ def test_a_store_committed_at_the_last_moment_is_not_replaced(
     )
     parts = [write_part(part) for part in plan.parts]
 
-    def look_then_lose(plan: StorePlan) -> None:
+    def look_then_lose(*asked: Any, **of: Any) -> None:
         files.write(store, DATASET_MANIFEST, b"of somebody else")
 
     # Looked for while there was none: nothing but the precondition is left to notice.
-    monkeypatch.setattr(commit, "find_committed", look_then_lose)
+    monkeypatch.setattr(commit, "_find", look_then_lose)
     with pytest.raises(DataFormatError, match="another run has committed this file"):
         commit_store(plan, parts)
     assert files.read(store, DATASET_MANIFEST).data == b"of somebody else"
