@@ -88,27 +88,6 @@ ACCELERATORS = {
     )
 }
 
-# Shapes of slices by chips: v5e and v6e are flat tori, v5p a cube.
-_FLAT = {
-    1: "1x1",
-    4: "2x2",
-    8: "2x4",
-    16: "4x4",
-    32: "4x8",
-    64: "8x8",
-    128: "8x16",
-    256: "16x16",
-}
-_CUBE = {
-    4: "2x2x1",
-    8: "2x2x2",
-    16: "2x2x4",
-    32: "2x4x4",
-    64: "4x4x4",
-    128: "4x4x8",
-    256: "4x8x8",
-}
-
 
 @dataclass(frozen=True)
 class Slice:
@@ -171,7 +150,7 @@ def make_slice(accelerator: CloudAccelerator, chips: int) -> Slice:
     Raises:
         LaunchError: If there are no such machines.
     """
-    shapes = _CUBE if accelerator.name == "v5p" else _FLAT
+    shapes = accelerator.chip.slices
     largest = accelerator.sizes[-1]
     if accelerator.kind == "tpu":
         possible = chips in shapes

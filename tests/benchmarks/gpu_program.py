@@ -30,36 +30,10 @@ from rich.table import Table
 
 from trainer.agents import AGENTS
 from trainer.costs.bench_step import make_plain_call
+from trainer.costs.gpu_targets import TARGETS
 from trainer.costs.random_data import draw_batches, random_table, shape_facts
 from trainer.step.state import abstract_state
 
-# What CUDA says of an H100 SXM, in XLA's terms.
-H100 = """
-gpu_device_info {
-  threads_per_block_limit: 1024
-  threads_per_warp: 32
-  shared_memory_per_block: 49152
-  shared_memory_per_core: 233472
-  shared_memory_per_block_optin: 232448
-  threads_per_core_limit: 2048
-  core_count: 132
-  fpus_per_core: 128
-  block_dim_limit_x: 2147483647
-  block_dim_limit_y: 65535
-  block_dim_limit_z: 65535
-  memory_bandwidth: 3352320000000
-  l2_cache_size: 52428800
-  clock_rate_ghz: 1.98
-  device_memory_size: 84978434048
-  cuda_compute_capability { major: 9 }
-  registers_per_core_limit: 65536
-  registers_per_block_limit: 65536
-}
-platform_name: "CUDA"
-dnn_version_info { major: 9 minor: 8 }
-runtime_version { major: 12 minor: 9 }
-device_description_str: "NVIDIA H100 80GB HBM3"
-"""
 # Of puzzle-4x4-play, whose sizes the paper times; and M.
 OBSERVATION_DIM, ACTION_DIM, BATCH, UPDATES = 83, 5, 512, 50
 # Instructions that nothing is launched for.
@@ -189,7 +163,7 @@ def main() -> None:
     parser.add_argument("--precisions", nargs="+", default=["float32", "bfloat16"])
     given = parser.parse_args()
     described = topologies.get_topology_desc(
-        "", platform="cuda", target_config=H100, topology="1x1x1"
+        "", platform="cuda", target_config=TARGETS["h100"], topology="1x1x1"
     )
     device = jax.sharding.SingleDeviceSharding(described.devices[0])
     kind = described.devices[0].device_kind

@@ -6,7 +6,8 @@ that a machine which only launches can read the table.
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,8 @@ class Accelerator:
         memory_bytes: Its memory.
         link_bytes_per_s: Bytes per second to and from other chips, both directions
             together; None where chips have no links of their own.
+        slices: Shapes in which chips are wired together, by their number; empty where
+            any number of machines is.
     """
 
     name: str
@@ -31,6 +34,7 @@ class Accelerator:
     bandwidth: float
     memory_bytes: int
     link_bytes_per_s: float | None
+    slices: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def default_peak(self) -> float:
@@ -41,6 +45,28 @@ class Accelerator:
         return self.peaks.get("tensorfloat32", self.peaks["bfloat16"])
 
 
+# Google, "TPU v5e" and "TPU v6e", shapes of slices: flat tori.
+_FLAT = {
+    1: "1x1",
+    4: "2x2",
+    8: "2x4",
+    16: "4x4",
+    32: "4x8",
+    64: "8x8",
+    128: "8x16",
+    256: "16x16",
+}
+# Google, "TPU v4" and "TPU v5p": cubes; the sizes up to 256 chips of many more.
+_CUBE = {
+    4: "2x2x1",
+    8: "2x2x2",
+    16: "2x2x4",
+    32: "2x4x4",
+    64: "4x4x4",
+    128: "4x4x8",
+    256: "4x8x8",
+}
+
 _NVIDIA = "NVIDIA {} data sheet, tensor figures halved for dense matrices"
 _GOOGLE = "Google Cloud's page on {}"
 
@@ -48,6 +74,17 @@ _GOOGLE = "Google Cloud's page on {}"
 # dense matrices (1,979 becomes 989.5); those of Ampere stand there for both. Google
 # prints one peak, in bfloat16: TPUs have no wider matrix unit.
 ACCELERATORS = {
+    # NVIDIA A100 40GB SXM: the 80GB's arithmetic, 1,555 GB/s. Before it, whose pattern
+    # its name matches as well.
+    "a100-40gb": Accelerator(
+        name="A100 40GB SXM",
+        device="A100.*40GB",
+        source=_NVIDIA.format("A100"),
+        peaks={"bfloat16": 312e12, "tensorfloat32": 156e12, "float32": 19.5e12},
+        bandwidth=1.555e12,
+        memory_bytes=40 * 10**9,
+        link_bytes_per_s=600e9,
+    ),
     # NVIDIA A100 80GB SXM: 312 and 156 TFLOPS, 2,039 GB/s, NVLink 600 GB/s.
     "a100-80gb": Accelerator(
         name="A100 80GB SXM",
@@ -109,6 +146,7 @@ ACCELERATORS = {
         bandwidth=1.6e12,
         memory_bytes=32 * 10**9,
         link_bytes_per_s=800e9,
+        slices=_FLAT,
     ),
     # Google, "TPU v5e": 197 TFLOPS, 16 GB at 800 GB/s, links of 400 GB/s.
     "v5e": Accelerator(
@@ -119,6 +157,7 @@ ACCELERATORS = {
         bandwidth=800e9,
         memory_bytes=16 * 10**9,
         link_bytes_per_s=400e9,
+        slices=_FLAT,
     ),
     # Google, "TPU v5p": 459 TFLOPS, 95 GB at 2,765 GB/s, links of 1,200 GB/s. JAX's
     # name for it, "TPU v5", begins that of the v5e as well.
@@ -130,6 +169,7 @@ ACCELERATORS = {
         bandwidth=2.765e12,
         memory_bytes=95 * 10**9,
         link_bytes_per_s=1200e9,
+        slices=_CUBE,
     ),
     # Google, "TPU v4": 275 TFLOPS, 32 GiB at 1,200 GB/s; Jouppi et al. (2023), *TPU
     # v4*: six links of 50 GB/s in each direction.
@@ -141,6 +181,7 @@ ACCELERATORS = {
         bandwidth=1.2e12,
         memory_bytes=32 * 2**30,
         link_bytes_per_s=600e9,
+        slices=_CUBE,
     ),
 }
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import optax
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from pipeline.store.errors import UsageError
@@ -97,12 +98,12 @@ def make_mesh(
         width=width,
         devices=len(devices),
     )
-    return jax.make_mesh(
-        tuple(sizes.values()),
-        AXES,
-        axis_types=(AxisType.Auto,) * len(AXES),
-        devices=devices,
+    # An axis may take part of a direction in which a TPU slice is wired: most sizes
+    # would be impossible otherwise. `jax.make_mesh` allows that on v5e alone.
+    arranged = mesh_utils.create_device_mesh(
+        tuple(sizes.values()), devices, allow_split_physical_axes=True
     )
+    return Mesh(arranged, AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
 def state_shardings(shapes: Any, mesh: Mesh, rules: Sequence[Rule] = RULES) -> Any:

@@ -1,0 +1,69 @@
+"""GPUs as XLA has to be told of them where there are none."""
+
+# What CUDA says of an H100 SXM, in XLA's terms.
+_H100 = """
+gpu_device_info {
+  threads_per_block_limit: 1024
+  threads_per_warp: 32
+  shared_memory_per_block: 49152
+  shared_memory_per_core: 233472
+  shared_memory_per_block_optin: 232448
+  threads_per_core_limit: 2048
+  core_count: 132
+  fpus_per_core: 128
+  block_dim_limit_x: 2147483647
+  block_dim_limit_y: 65535
+  block_dim_limit_z: 65535
+  memory_bandwidth: 3352320000000
+  l2_cache_size: 52428800
+  clock_rate_ghz: 1.98
+  device_memory_size: 84978434048
+  cuda_compute_capability { major: 9 }
+  registers_per_core_limit: 65536
+  registers_per_block_limit: 65536
+}
+platform_name: "CUDA"
+dnn_version_info { major: 9 minor: 8 }
+runtime_version { major: 12 minor: 9 }
+device_description_str: "NVIDIA H100 80GB HBM3"
+"""
+
+# NVIDIA, *A100 Tensor Core GPU Architecture*, and CUDA's programming guide, limits of
+# compute capability 8.0. Placeholders: memory, its bandwidth, and the name.
+_A100 = """
+gpu_device_info {{
+  threads_per_block_limit: 1024
+  threads_per_warp: 32
+  shared_memory_per_block: 49152
+  shared_memory_per_core: 167936
+  shared_memory_per_block_optin: 166912
+  threads_per_core_limit: 2048
+  core_count: 108
+  fpus_per_core: 64
+  block_dim_limit_x: 2147483647
+  block_dim_limit_y: 65535
+  block_dim_limit_z: 65535
+  memory_bandwidth: {bandwidth}
+  l2_cache_size: 41943040
+  clock_rate_ghz: 1.41
+  device_memory_size: {memory}
+  cuda_compute_capability {{ major: 8 }}
+  registers_per_core_limit: 65536
+  registers_per_block_limit: 65536
+}}
+platform_name: "CUDA"
+dnn_version_info {{ major: 9 minor: 8 }}
+runtime_version {{ major: 12 minor: 9 }}
+device_description_str: "{name}"
+"""
+
+# By their keys in ``trainer.costs.accelerators.ACCELERATORS``.
+TARGETS = {
+    "a100-40gb": _A100.format(
+        bandwidth=1_555_000_000_000, memory=40 * 10**9, name="NVIDIA A100-SXM4-40GB"
+    ),
+    "a100-80gb": _A100.format(
+        bandwidth=2_039_000_000_000, memory=80 * 10**9, name="NVIDIA A100-SXM4-80GB"
+    ),
+    "h100": _H100,
+}
