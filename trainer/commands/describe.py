@@ -82,19 +82,16 @@ class Describe:
         self, mesh: str, config: "Config", dims: tuple[int, int]
     ) -> "MeshDescription":
         """What each device holds, found on as many made-up devices of this CPU."""
-        import jax
-
-        from trainer.costs import mesh_memory
+        from trainer.costs import mesh_memory, topologies
         from trainer.costs.random_data import shape_facts
 
         sizes = mesh_memory.parse_mesh(mesh)
-        mesh_memory.make_devices(mesh_memory.devices_of(sizes))
         return mesh_memory.describe_mesh(
             config,
             shape_facts(*dims),
             sizes,
-            devices=jax.devices()[: mesh_memory.devices_of(sizes)],
-            compile_call=self.compile,
+            devices=topologies.make_cpus(mesh_memory.devices_of(sizes)),
+            ask_compiler=self.compile,
         )
 
     def _dims(self, dataset: str) -> tuple[int, int]:

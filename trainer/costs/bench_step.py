@@ -27,7 +27,8 @@ from trainer.agents import AGENTS
 from trainer.agents.base import Agent, DataFacts, Metrics
 from trainer.costs import flops
 from trainer.costs.accelerators import find_device
-from trainer.costs.mesh_memory import devices_of, memory_of, parse_mesh
+from trainer.costs.compiled import memory_of
+from trainer.costs.mesh_memory import devices_of, parse_mesh
 from trainer.costs.network_shapes import optimised_layers, read_networks
 from trainer.costs.random_data import draw_batches, random_table, shape_facts
 from trainer.data.table import RowTable

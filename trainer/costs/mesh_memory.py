@@ -3,7 +3,6 @@
 Dimensions: M updates per call, Q seeds, B batch.
 """
 
-import contextlib
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -11,15 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
-from jax.sharding import Mesh
 
 from pipeline.store.errors import UsageError
 from trainer.agents import make_agent
-from trainer.agents.base import Agent, DataFacts
-from trainer.costs.random_data import batch_shapes
+from trainer.agents.base import DataFacts
+from trainer.costs.compiled import Memory, compile_call
 from trainer.parallel.mesh import make_mesh
 from trainer.parallel.mesh_shape import AXES, MeshConfig
-from trainer.step.call import make_train_call
 from trainer.step.state import TrainState, abstract_state, layout
 
 if TYPE_CHECKING:  # It brings Grain, which measuring updates does without.
@@ -41,21 +38,6 @@ class Placed:
     shape: tuple[int, ...]
     spec: str
     device_bytes: int
-
-
-@dataclass(frozen=True)
-class Memory:
-    """What the compiler plans for the call on each device.
-
-    Attributes:
-        arguments: Bytes of state and batches.
-        temporaries: Bytes of everything in between.
-        peak: Bytes at the worst moment; the state's new values take its place.
-    """
-
-    arguments: int
-    temporaries: int
-    peak: int
 
 
 @dataclass(frozen=True)
@@ -110,25 +92,13 @@ def devices_of(mesh: MeshConfig) -> int:
     return math.prod(getattr(mesh, axis) for axis in AXES)
 
 
-def make_devices(count: int) -> None:
-    """Has this process see so many CPU devices, if JAX has not started yet."""
-    jax.config.update("jax_platforms", "cpu")
-    with contextlib.suppress(RuntimeError):  # It has: with the devices it has.
-        jax.config.update("jax_num_cpu_devices", count)
-    if len(jax.devices()) < count:
-        raise UsageError(
-            f"--mesh: expected a mesh of at most the {len(jax.devices())} devices that "
-            f"this process was started with, got one of {count}"
-        )
-
-
 def describe_mesh(
     config: "Config",
     facts: DataFacts,
     mesh: MeshConfig,
     *,
     devices: Sequence[jax.Device],
-    compile_call: bool,
+    ask_compiler: bool,
 ) -> MeshDescription:
     """Works out what each device of a mesh holds.
 
@@ -137,7 +107,7 @@ def describe_mesh(
         facts: Of data of the right shape.
         mesh: Sizes, all given.
         devices: As many, of any kind.
-        compile_call: Whether to ask the compiler what memory its call takes.
+        ask_compiler: Whether to ask the compiler what memory its call takes.
 
     Returns:
         The description.
@@ -157,12 +127,15 @@ def describe_mesh(
     shapes = abstract_state(agent, seeds=trainer.seeds)
     arrays = place(shapes, layout(agent, made, seeds=trainer.seeds))
     params = sum(one.device_bytes for one in arrays if one.path.startswith("params/"))
+    compiled = (
+        compile_call(config, facts, mesh, devices=devices) if ask_compiler else None
+    )
     return MeshDescription(
         mesh=dict(made.shape),
         arrays=arrays,
         params_bytes=params,
         rest_bytes=sum(one.device_bytes for one in arrays) - params,
-        memory=_compiled(config, agent, facts, made, shapes) if compile_call else None,
+        memory=None if compiled is None else compiled.memory,
     )
 
 
@@ -191,37 +164,6 @@ def place(shapes: TrainState, placed: TrainState) -> tuple[Placed, ...]:
             strict=True,
         )
     )
-
-
-def memory_of(compiled: jax.stages.Compiled) -> Memory | None:
-    """What a compiler planned on each device; None where it does not say."""
-    found = compiled.memory_analysis()
-    if found is None:
-        return None
-    arguments, temporaries = found.argument_size_in_bytes, found.temp_size_in_bytes
-    new = found.output_size_in_bytes - found.alias_size_in_bytes
-    return Memory(arguments, temporaries, peak=arguments + temporaries + new)
-
-
-def _compiled(
-    config: "Config",
-    agent: Agent[Any],
-    facts: DataFacts,
-    mesh: Mesh,
-    shapes: TrainState,
-) -> Memory | None:
-    trainer = config.trainer
-    call: Any = make_train_call(
-        agent, mesh, seeds=trainer.seeds, microbatches=trainer.microbatches
-    )
-    batches = batch_shapes(
-        agent,
-        facts,
-        updates=trainer.updates_per_call,
-        seeds=trainer.seeds,
-        size=trainer.batch_size,
-    )
-    return memory_of(call.lower(shapes, None, batches).compile())
 
 
 def _spec(where: Any) -> str:

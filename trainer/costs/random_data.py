@@ -61,7 +61,13 @@ def shape_facts(observation_dim: int, action_dim: int) -> DataFacts:
 
 
 def draw_batches(
-    agent: Agent[Any], table: RowTable, *, updates: int, seeds: Sequence[int], size: int
+    agent: Agent[Any],
+    table: RowTable,
+    *,
+    updates: int,
+    seeds: Sequence[int],
+    size: int,
+    gathered: bool = True,
 ) -> Any:
     """Draws what one call of the trainer takes.
 
@@ -71,24 +77,34 @@ def draw_batches(
         updates: M.
         seeds: Q of them.
         size: B.
+        gathered: Whether rows are looked up; else that is left to the devices.
 
     Returns:
-        A batch of the agent's kind, ``[M, Q, B, ...]`` NumPy arrays.
+        A batch of the agent's kind, or its index batch, ``[M, Q, B, ...]`` NumPy
+        arrays.
     """
     sampler = agent.sampler
     numbers = uniform_numbers(
         table, sampler, seeds=seeds, steps=range(updates), batch_size=size
     )
     index = sampler.draw(table, numbers)
+    if not gathered:
+        return index
     return sampler.gather(table.observations, table.actions, index)
 
 
 def batch_shapes(
-    agent: Agent[Any], facts: DataFacts, *, updates: int, seeds: int, size: int
+    agent: Agent[Any],
+    facts: DataFacts,
+    *,
+    updates: int,
+    seeds: int,
+    size: int,
+    gathered: bool = True,
 ) -> Any:
     """Shapes of what ``draw_batches`` returns, of any size, without drawing it all."""
     table = random_table(facts, discount=agent.sampler.discount)
-    row = draw_batches(agent, table, updates=1, seeds=(0,), size=1)
+    row = draw_batches(agent, table, updates=1, seeds=(0,), size=1, gathered=gathered)
     return jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(
             (updates, seeds, size, *leaf.shape[3:]), leaf.dtype

@@ -47,7 +47,7 @@ def held(config: Config, mesh: MeshConfig, devices: int) -> MeshDescription:
         shape_facts(40, 7),
         mesh,
         devices=jax.devices()[:devices],
-        compile_call=False,
+        ask_compiler=False,
     )
 
 
