@@ -8,6 +8,7 @@ from typing import Any
 from pipeline import front_door
 from trainer.commands.bench import Bench
 from trainer.commands.checkpoint import Checkpoint
+from trainer.commands.compile import Compile
 from trainer.commands.describe import Describe
 from trainer.commands.evaluate import Evaluate
 from trainer.commands.report import Report
@@ -27,6 +28,7 @@ PROGRAM = front_door.Program(
         "subgoals": Subgoals,
         "toy": Toy,
         "describe": Describe,
+        "compile": Compile,
         "checkpoint": Checkpoint,
         "bench": Bench,
     },

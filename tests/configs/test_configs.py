@@ -133,7 +133,7 @@ def test_swept_values_are_valid_and_include_the_published_one(path: Path) -> Non
         assert getattr(config.decode(raw, where=str(path)).agent, name) == value
 
 
-@pytest.mark.parametrize("width", [2048, 4096])
+@pytest.mark.parametrize("width", [2048, 4096, 8192])
 def test_wide_files_change_nothing_but_the_width(width: int) -> None:
     path = CONFIGS / "wide" / f"cube-triple-play-{width}.toml"
     for task in TASKS:

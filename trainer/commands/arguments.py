@@ -1,6 +1,7 @@
-"""What the commands share: checks of arguments."""
+"""What the commands share: checks of arguments, and what stands for one not given."""
 
 from pipeline.store.errors import UsageError
+from trainer.costs import published
 
 
 def check_counts(command: object, *names: str) -> None:
@@ -19,3 +20,31 @@ def check_counts(command: object, *names: str) -> None:
             raise UsageError(
                 f"--{name.replace('_', '-')}: expected at least 1, got {number}"
             )
+
+
+def find_dims(
+    dataset: str, observation_dim: int | None, action_dim: int | None
+) -> tuple[int, int]:
+    """S and A, as given or else as published.
+
+    Args:
+        dataset: Of the configuration.
+        observation_dim: As given, if it was.
+        action_dim: Likewise.
+
+    Returns:
+        Both.
+
+    Raises:
+        UsageError: If one was not given and nobody has published such data.
+    """
+    if observation_dim is None or action_dim is None:
+        try:
+            facts = published.find(dataset)
+        except ValueError as error:
+            raise UsageError(
+                f"{error}; for data of your own give --observation-dim and --action-dim"
+            ) from error
+        observation_dim = observation_dim or facts.observation_dim
+        action_dim = action_dim or facts.action_dim
+    return observation_dim, action_dim

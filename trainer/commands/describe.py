@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from pipeline.output import Output, say, show
-from pipeline.store.errors import UsageError
-from trainer.commands.arguments import check_counts
+from trainer.commands.arguments import check_counts, find_dims
 from trainer.costs import published
 
 if TYPE_CHECKING:
@@ -52,7 +51,9 @@ class Describe:
 
         check_counts(self, "observation_dim", "action_dim")
         config = configuration.load(self.config, task=self.task)
-        observation_dim, action_dim = self._dims(config.dataset)
+        observation_dim, action_dim = find_dims(
+            config.dataset, self.observation_dim, self.action_dim
+        )
         out = output.results
         if self.mesh is not None:
             found = self._on_mesh(self.mesh, config, (observation_dim, action_dim))
@@ -93,21 +94,6 @@ class Describe:
             devices=topologies.make_cpus(mesh_memory.devices_of(sizes)),
             ask_compiler=self.compile,
         )
-
-    def _dims(self, dataset: str) -> tuple[int, int]:
-        """S and A, as given or else as published."""
-        S, A = self.observation_dim, self.action_dim
-        if S is None or A is None:
-            try:
-                facts = published.find(dataset)
-            except ValueError as error:
-                raise UsageError(
-                    f"{error}; for data of your own give --observation-dim and "
-                    "--action-dim"
-                ) from error
-            S = facts.observation_dim if S is None else S
-            A = facts.action_dim if A is None else A
-        return S, A
 
 
 def _show_mesh(found: "MeshDescription", out: "Console") -> None:
