@@ -6,9 +6,11 @@ meaning depends on what is installed, and with it the errors and the counters.
 
 import builtins
 import contextlib
+import functools
 import logging
 import os
 import re
+import secrets
 import shlex
 import sys
 import tempfile
@@ -23,13 +25,16 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import (
     DirectOptions,
+    FlinkRunnerOptions,
+    GoogleCloudOptions,
     PipelineOptions,
     StandardOptions,
 )
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-from apache_beam.runners.runner import create_runner
+from apache_beam.runners.runner import PipelineRunner, create_runner
 from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
+from pipeline.beam import flink, remote
 from pipeline.store.errors import (
     DataFormatError,
     MissingPackageError,
@@ -38,6 +43,7 @@ from pipeline.store.errors import (
 )
 
 _LOCAL = "FnApiRunner"
+_FLINK_WITHOUT_ADDRESS = ("[auto]", "[local]", "[collection]")
 # Not imported: it loads half of Beam, and is a program.
 _WORKER = "pipeline.beam.worker"
 _UNREACHED, _TIMEOUT_S = "VAST_WORKER_UNREACHED", "VAST_WORKER_TIMEOUT_S"
@@ -116,13 +122,18 @@ def given(options: PipelineOptions) -> dict[str, Any]:
 
 
 def run(
-    define: Callable[[beam.Pipeline], object], options: PipelineOptions
+    define: Callable[[beam.Pipeline], object],
+    options: PipelineOptions,
+    watch: remote.Watch = remote.NOBODY,
 ) -> dict[str, int]:
     """Runs a pipeline to its end.
 
     Args:
-        define: Puts the pipeline together on a root.
+        define: Puts the pipeline together on a root; again where an engine has lost
+            the job.
         options: From ``make_options``.
+        watch: Is told of losses, and of the end of a job that is ended with this
+            process.
 
     Returns:
         Our counters by name, as far as the runner reports them.
@@ -132,6 +143,12 @@ def run(
         OSError: Likewise, where a disk was full or a network failed.
         WorkerError: Likewise, where it failed in another way.
     """
+
+    def make(runner: PipelineRunner | str | None) -> beam.Pipeline:
+        pipeline = beam.Pipeline(runner, options=options)
+        define(pipeline)
+        return pipeline
+
     # What goes wrong comes back as an exception; the logs of launcher and workers
     # would say it again, over several screens.
     logger = logging.getLogger("apache_beam")
@@ -140,14 +157,14 @@ def run(
     with tempfile.NamedTemporaryFile(prefix="vast-rl-workers-", mode="r") as log:
         try:
             runner = _local_runner(options, log.name)
-            pipeline = beam.Pipeline(runner, options=options)
-            define(pipeline)
             with _own_machine_reached() as unreached:
-                if runner is None:
-                    result = pipeline.run()
+                if not is_local(options):
+                    result = _run_elsewhere(make, options, watch)
+                elif runner is None:
+                    result = make(runner).run()
                     result.wait_until_finish()
                 else:
-                    result = _run_to_its_end(pipeline, unreached)
+                    result = _run_to_its_end(make(runner), unreached)
         except Exception as error:
             message = error_message(error)
             if message is not None:
@@ -174,6 +191,28 @@ def run(
         for each in counters
         if each.key.metric.namespace == "vast_rl" and each.committed is not None
     }
+
+
+def _run_elsewhere(
+    make: Callable[[str], beam.Pipeline], options: PipelineOptions, watch: remote.Watch
+) -> Any:
+    """Runs a pipeline on an engine, which takes it from here and is elsewhere."""
+    # Runners change what they are given: portable ones take their own name out.
+    name = options.view_as(StandardOptions).runner
+    cloud = options.view_as(GoogleCloudOptions)
+    master = options.view_as(FlinkRunnerOptions).flink_master
+    end: Callable[[], object] = int
+    if master not in _FLINK_WITHOUT_ADDRESS:
+        # Flink knows jobs by this one, and there may be others of ours.
+        cloud.job_name = f"{cloud.job_name or 'vast-rl'}-{secrets.token_hex(4)}"
+        end = functools.partial(flink.end_job, master, cloud.job_name)
+    return remote.run(lambda: make(name), watch, explained=_is_explained, end=end)
+
+
+def _is_explained(error: Exception) -> bool:
+    """Whether an error says what is wrong with data, a disk or this project."""
+    told = (error_message, storage_message, worker_message)
+    return any(message(error) is not None for message in told)
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """``collect``: data made with OGBench's scripted policies."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -158,7 +159,7 @@ class Collect:
     def _collect(
         self, output: Output, recipe: "Recipe", beam_arguments: Sequence[str]
     ) -> None:
-        from pipeline.beam import pipelines, runners
+        from pipeline.beam import pipelines, remote, runners
         from pipeline.collection import staging
         from pipeline.inspection import progress
 
@@ -180,5 +181,12 @@ class Collect:
             rows = total * recipe.rows
             with progress.shown(output.progress, "collect", rows, measure):
                 runners.run(
-                    lambda root: pipelines.define_collection(root, missing), options
+                    # Of a job that is handed in again, what is missing then.
+                    lambda root: pipelines.define_collection(
+                        root, staging.start(self.out, recipe)
+                    ),
+                    options,
+                    remote.Watch(
+                        functools.partial(say, output.progress), lambda: measure()[0]
+                    ),
                 )

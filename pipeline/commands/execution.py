@@ -124,7 +124,7 @@ def run_parts(
         define: Puts the pipeline together, given its root, into how many ``runs`` to
             group the parts, and as ``claimed`` the claim.
     """
-    from pipeline.beam import runners
+    from pipeline.beam import remote, runners
 
     def measure() -> tuple[int, str]:
         rows, parts = progress.rows_written(plan)
@@ -145,7 +145,11 @@ def run_parts(
     runs = useful if runners.is_local(options) else len(plan.parts)
     clock = progress.Rate(measure()[0])
     with progress.shown(output.progress, "write", plan.rows, measure):
-        runners.run(lambda root: define(root, runs=runs, claimed=claimed), options)
+        runners.run(
+            lambda root: define(root, runs=runs, claimed=claimed),
+            options,
+            remote.Watch(functools.partial(say, output.progress), lambda: measure()[0]),
+        )
     if not claimed.stands():
         say(output.results, f"{plan.root}: {ALREADY}")
         return

@@ -59,7 +59,7 @@ class Relabel:
             claims.clear(self.store, relabel.CLAIM)
             say(output.results, f"{self.store}: holds all of it already")
             return 0
-        from pipeline.beam import pipelines, runners
+        from pipeline.beam import pipelines, remote, runners
 
         def measure() -> tuple[int, str]:
             names = {f"parts/{n}" for n in files.list_names(self.store, "parts")}
@@ -74,7 +74,13 @@ class Relabel:
         define = functools.partial(pipelines.define_relabelling, plan=plan)
         with relabel.claim(plan, take_over=self.take_over) as claimed:
             with progress.shown(output.progress, "relabel", plan.rows, measure):
-                runners.run(lambda root: define(root, claimed=claimed), options)
+                runners.run(
+                    lambda root: define(root, claimed=claimed),
+                    options,
+                    remote.Watch(
+                        functools.partial(say, output.progress), lambda: measure()[0]
+                    ),
+                )
             if not claimed.stands():
                 say(output.results, f"{self.store}: {execution.ALREADY}")
                 return 0
