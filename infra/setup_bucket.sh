@@ -10,8 +10,9 @@
 #   stores/  reads, writes    reads
 #   runs/    -                reads, writes
 #
-# NAMESPACE is Kubernetes', where the trainer's account is called vast-trainer. No keys
-# are made: Dataflow and GKE attach accounts to workers. REPOSITORY, one of Artifact
+# NAMESPACE is Kubernetes', where accounts of the same two names act as these: training
+# as the one, pipelines on Flink as the other. No keys are made: Dataflow and GKE attach
+# accounts to workers. REPOSITORY, one of Artifact
 # Registry's in REGION, lets the workers pull their image from it. DRY_RUN=1 prints the
 # commands that would change something instead of running them.
 set -euo pipefail
@@ -26,7 +27,6 @@ project=$1
 region=$2
 bucket=$3
 namespace=${4:-default}
-kubernetes_account=vast-trainer
 pipeline=vast-pipeline@$project.iam.gserviceaccount.com
 trainer=vast-trainer@$project.iam.gserviceaccount.com
 
@@ -100,17 +100,23 @@ if [[ -n ${REPOSITORY:-} ]]; then
     --member="serviceAccount:$pipeline" --role=roles/artifactregistry.reader
 fi
 
-# The pods of one Kubernetes account act as the trainer; no key leaves Google.
+# The pods of a Kubernetes account act as Google's of its name; no key leaves Google.
 pool=$project.svc.id.goog
-change gcloud iam service-accounts add-iam-policy-binding "$trainer" \
-  --project="$project" --role=roles/iam.workloadIdentityUser \
-  --member="serviceAccount:${pool}[$namespace/$kubernetes_account]"
+for account in "$pipeline" "$trainer"; do
+  change gcloud iam service-accounts add-iam-policy-binding "$account" \
+    --project="$project" --role=roles/iam.workloadIdentityUser \
+    --member="serviceAccount:${pool}[$namespace/${account%%@*}]"
+done
 
+echo "# In the cluster, once:"
+for account in "$pipeline" "$trainer"; do
+  cat <<END
+kubectl create serviceaccount ${account%%@*} --namespace $namespace
+kubectl annotate serviceaccount ${account%%@*} --namespace $namespace \\
+  iam.gke.io/gcp-service-account=$account
+END
+done
 cat <<END
-# In the cluster, once:
-kubectl create serviceaccount $kubernetes_account --namespace $namespace
-kubectl annotate serviceaccount $kubernetes_account --namespace $namespace \\
-  iam.gke.io/gcp-service-account=$trainer
 # Before a job:
 python -m infra doctor gs://$bucket/runs --region $region
 END

@@ -135,13 +135,14 @@ def _is_address(name: str) -> bool:
     return True
 
 
-def check_job_name(name: str, *, longest: int) -> str:
+def check_job_name(name: str, *, longest: int, option: str = "--name") -> str:
     """Checks the name of a job.
 
     Args:
         name: As given.
         longest: Characters it may have: less than the service's 63 where the service
             appends something.
+        option: That it was given with.
 
     Returns:
         The name.
@@ -151,8 +152,8 @@ def check_job_name(name: str, *, longest: int) -> str:
     """
     if not _LABEL.fullmatch(name) or len(name) > longest:
         raise LaunchError(
-            f"--name: expected small letters, digits and dashes, a letter first and at "
-            f"most {longest} characters, got {name!r}"
+            f"{option}: expected small letters, digits and dashes, a letter first and "
+            f"at most {longest} characters, got {name!r}"
         )
     return name
 
@@ -207,6 +208,32 @@ def check_address(address: str | None, option: str) -> str:
     if address is None or not _ADDRESS.fullmatch(address):
         raise LaunchError(f"{option}: expected HOST:PORT, got {address!r}")
     return address
+
+
+def check_workers(place: str) -> str:
+    """Checks where an engine's machines find their workers: each on its own.
+
+    Args:
+        place: ``localhost:PORT``, or a path.
+
+    Returns:
+        The place.
+
+    Raises:
+        LaunchError: If it is neither, or is somewhere else.
+    """
+    if place.startswith("/"):
+        if set(place) & set('"\\') or not place.isprintable():
+            raise LaunchError(f"--workers-at: expected a plain path, got {place!r}")
+        return place
+    host, _, _ = check_address(place, "--workers-at").partition(":")
+    if host not in ("localhost", "127.0.0.1"):
+        raise LaunchError(
+            f"--workers-at: expected localhost:PORT or the path of vast-rl-worker, got "
+            f"{place!r}; one pool cannot serve several task managers, for they call "
+            "their workers alike: start one beside each"
+        )
+    return place
 
 
 def check_image(image: str | None, *, version: str) -> str:

@@ -1,4 +1,4 @@
-"""``launch pipeline``: collecting or sharding, here, on Dataflow or on Flink."""
+"""``launch pipeline``: collecting or sharding, here, on Dataflow, Flink or Spark."""
 
 import re
 from collections.abc import Sequence
@@ -10,11 +10,16 @@ import tyro
 from infra.checks import names
 from infra.errors import LaunchError
 from infra.estimates.measured import MEASURED
-from infra.submission import Submission, launch, python, version
-from infra.targets import beam_runners
+from infra.submission import Submission, launch, python, to_yaml, version
+from infra.targets import dataflow, flink
 from pipeline.domains.datasets import parse_dataset
 from pipeline.output import Output
 from pipeline.store.units import format_duration, format_size
+
+# Of infra/constraints.txt: what the images hold.
+_BEAM = "2.77.0"
+# infra/setup_bucket.sh binds it to Google's.
+_KUBERNETES_ACCOUNT = "vast-pipeline"
 
 
 @dataclass(frozen=True)
@@ -38,13 +43,18 @@ class Pipeline:
         temp: gs:// folder for Dataflow's own files; tmp beside the store if not given.
         subnetwork: Subnetwork of the region; needs Private Google Access.
         machine_type: Of a Dataflow worker.
-        max_workers: Machines, or Flink's parallelism, or processes here.
-        job_endpoint: HOST:PORT of Beam's job server for Flink.
-        worker_pool: HOST:PORT of a pool of Beam workers for Flink.
+        max_workers: Machines, or task managers of Flink, or processes here.
+        namespace: Kubernetes namespace of a Flink cluster that is made for this job.
+        job_endpoint: HOST:PORT of Beam's job server for a Flink or Spark cluster that
+            runs; without it, Flink gets a cluster of its own on Kubernetes.
+        flink_master: HOST:PORT of that Flink cluster's REST interface, by which the
+            job is ended with this command.
+        workers_at: localhost:PORT of the pool of Beam workers beside each task manager
+            or Spark worker, or the path of the program vast-rl-worker there.
         dry_run: Print what would be submitted, and stop.
     """
 
-    target: Literal["local", "dataflow", "flink"]
+    target: Literal["local", "dataflow", "flink", "spark"]
     dataset: str
     out: str
     input: str | None = None
@@ -61,8 +71,10 @@ class Pipeline:
     subnetwork: str | None = None
     machine_type: str = "n2-standard-2"
     max_workers: int = 20
+    namespace: str = "default"
     job_endpoint: str | None = None
-    worker_pool: str | None = None
+    flink_master: str | None = None
+    workers_at: str = f"localhost:{flink.POOL_PORT}"
     dry_run: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
 
     def execute_with(self, output: Output, more: Sequence[str]) -> int:
@@ -87,35 +99,36 @@ class Pipeline:
             )
         if self.max_workers < 1 or (self.episodes or 1) < 1:
             raise LaunchError("--max-workers and --episodes: expected at least 1")
+        if self.target == "flink" and self.job_endpoint is None:
+            return self._flink_cluster(tuple(arguments))
         command = self._command()
         if self.target == "local":
             command += ("--workers", str(self.max_workers))
             beam: tuple[str, ...] = ()
-        elif self.target == "flink":
-            beam = beam_runners.flink_arguments(
-                names.check_address(self.job_endpoint, "--job-endpoint"),
-                names.check_address(self.worker_pool, "--worker-pool"),
-                parallelism=self.max_workers,
-            )
+        elif self.target == "dataflow":
+            beam = dataflow.dataflow_arguments(self._dataflow_job())
         else:
-            beam = beam_runners.dataflow_arguments(self._dataflow_job())
+            beam = self._engine_arguments()
         beam += tuple(arguments)
-        remote = [path for path in (self.input, self.out) if path and "://" in path]
-        for path in remote:
-            # What is below may be a glob.
-            names.parse_bucket_path(path.split("*")[0].rpartition("/")[0])
         return Submission(
             command=python(*command, *(("--", *beam) if beam else ())),
             document=None,
             takes=self._takes(),
-            reads=tuple(
-                path.split("*")[0].rpartition("/")[0]
-                for path in remote
-                if path == self.input
-            ),
-            writes=tuple(path for path in remote if path == self.out),
             region=self.region,
+            **self._buckets(),
         )
+
+    def _buckets(self) -> dict[str, tuple[str, ...]]:
+        """Folders in buckets that are read and written."""
+        remote = [path for path in (self.input, self.out) if path and "://" in path]
+        # What is below may be a glob.
+        folders = {p: p.split("*")[0].rpartition("/")[0] for p in remote}
+        for folder in folders.values():
+            names.parse_bucket_path(folder)
+        return {
+            "reads": tuple(folders[path] for path in remote if path == self.input),
+            "writes": tuple(path for path in remote if path == self.out),
+        }
 
     def _command(self) -> tuple[str, ...]:
         store = ("--discounts", *map(str, self.discounts), "--out", self.out)
@@ -128,18 +141,10 @@ class Pipeline:
         count = ("--episodes", str(self.episodes), "--seed", str(self.seed))
         return ("pipeline", *collect, *kind, *count, *store)
 
-    def _dataflow_job(self) -> beam_runners.DataflowJob:
-        store = names.parse_bucket_path(self.out)
-        for path in (self.input,) if self.input is not None else ():
-            if not path.startswith("gs://"):
-                raise LaunchError(
-                    f"--input: {path} is on this machine, where Dataflow's workers "
-                    "cannot read it; copy it to a bucket"
-                )
-        return beam_runners.DataflowJob(
-            name=names.check_job_name(
-                self.name or store.folder.rpartition("/")[2] or store.bucket, longest=63
-            ),
+    def _dataflow_job(self) -> dataflow.DataflowJob:
+        store = self._store()
+        return dataflow.DataflowJob(
+            name=names.check_job_name(self._name(store), longest=63),
             project=names.check_project(self.project),
             region=names.check_region(self.region),
             image=names.check_image(self.image, version=version()),
@@ -151,6 +156,63 @@ class Pipeline:
             collecting=self.episodes is not None,
         )
 
+    def _store(self) -> names.BucketPath:
+        """The store, where workers elsewhere write it and read the input."""
+        store = names.parse_bucket_path(self.out)
+        if self.input is not None and not self.input.startswith("gs://"):
+            raise LaunchError(
+                f"--input: {self.input} is on this machine, where "
+                f"{self.target.capitalize()}'s workers cannot read it; copy it to a "
+                "bucket"
+            )
+        return store
+
+    def _name(self, store: names.BucketPath) -> str:
+        return self.name or store.name or store.bucket
+
+    def _engine_arguments(self) -> tuple[str, ...]:
+        """Beam's arguments for a cluster that runs."""
+        master = self.flink_master
+        if self.target == "flink":
+            names.check_address(master, "--flink-master")
+        elif master is not None:
+            raise LaunchError("--flink-master: expected with --target flink alone")
+        return flink.engine_arguments(
+            names.check_address(self.job_endpoint, "--job-endpoint"),
+            names.check_workers(self.workers_at),
+            parallelism=self.max_workers,
+            flink_master=master,
+        )
+
+    def _flink_cluster(self, arguments: tuple[str, ...]) -> Submission:
+        """Manifests of a cluster for this job."""
+        store = self._store()
+        job = flink.FlinkJob(
+            name=flink.check_cluster_name(self._name(store)),
+            namespace=names.check_job_name(
+                self.namespace, longest=63, option="--namespace"
+            ),
+            account=_KUBERNETES_ACCOUNT,
+            image=names.check_image(self.image, version=version()),
+            beam=_BEAM,
+            region=names.check_region(self.region),
+            arguments=self._command()[1:],
+            beam_arguments=arguments,
+            workers=self.max_workers,
+            collecting=self.episodes is not None,
+        )
+        return Submission(
+            command=("kubectl", "apply", "--filename", "-"),
+            document=to_yaml(flink.flink_documents(job)),
+            takes=(
+                *self._takes(),
+                f"afterwards: kubectl delete flinkdeployment {job.name} --namespace "
+                f"{job.namespace}, or its job manager stays",
+            ),
+            region=self.region,
+            **self._buckets(),
+        )
+
     def _takes(self) -> tuple[str, ...]:
         from infra.estimates import scale
 
@@ -160,7 +222,8 @@ class Pipeline:
         cores = _cores(self.machine_type) if self.target == "dataflow" else 1
         machines = {
             "local": f"this machine, {self.max_workers} processes",
-            "flink": f"{self.max_workers} slots of the Flink cluster",
+            "flink": f"{self.max_workers} task managers of Flink",
+            "spark": "as many cores as the Spark cluster gives",
             "dataflow": f"up to {self.max_workers} {self.machine_type}",
         }[self.target]
         if rows is None:

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # The pipeline on a real Apache Flink cluster, all of it on loopback: a job manager, two
-# task managers, Beam's job server and a pool of Python workers. Shards one file there
-# and on the local runner, and compares the two stores byte for byte; then once more
-# with a task manager killed in the middle.
+# task managers that start their own workers, and Beam's job server. Shards one file
+# there and on the local runner, and compares the two stores byte for byte; then once
+# more with a task manager killed in the middle; then tells a launcher to end, and sees
+# that its job ends.
 #
 #   pip install --no-deps --target flink 'apache-flink-libraries==1.20.*'
 #   BEAM_JOB_SERVER_JAR=... FLINK_HOME=flink/pyflink \
@@ -18,7 +19,7 @@ FLINK_HOME=${FLINK_HOME:?expected FLINK_HOME, the folder that holds the lib/ of 
 REST_PORT=${REST_PORT:-18081}
 RPC_PORT=${RPC_PORT:-16123}
 JOB_PORT=${JOB_PORT:-18099}
-POOL_PORT=${POOL_PORT:-15000}
+WORKER=$(command -v vast-rl-worker || true)
 
 fail() {
   printf 'error: %s\n' "$*" >&2
@@ -76,7 +77,8 @@ listening() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 
 start_cluster() {
   mkdir "$work/conf"
-  # A job whose task manager was lost is started again: parts that are there are kept.
+  # Flink tries nothing again: the launcher does, for it knows lost workers from wrong
+  # data.
   cat >"$work/conf/config.yaml" <<END
 jobmanager.rpc.address: 127.0.0.1
 jobmanager.rpc.port: $RPC_PORT
@@ -99,9 +101,7 @@ taskmanager.numberOfTaskSlots: 1
 rest.address: 127.0.0.1
 rest.bind-address: 127.0.0.1
 rest.port: $REST_PORT
-restart-strategy.type: fixed-delay
-restart-strategy.fixed-delay.attempts: 5
-restart-strategy.fixed-delay.delay: 1 s
+restart-strategy.type: none
 heartbeat.timeout: 5000
 heartbeat.interval: 1000
 END
@@ -128,25 +128,35 @@ job_server_jar() {
 shard() {
   local out=$1
   shift
-  python -m pipeline shard "$input" --dataset "$dataset" --part-rows 100000 \
+  exec python -m pipeline shard "$input" --dataset "$dataset" --part-rows 100000 \
     --out "$out" "$@"
 }
 
-on_flink() {
+# In a shell of its own, which becomes the launcher: what is told to it, is told to it.
+on_flink() (
   shard "$1" -- --runner=PortableRunner --job_endpoint="localhost:$JOB_PORT" \
-    --environment_type=EXTERNAL --environment_config="localhost:$POOL_PORT" \
-    --parallelism=2
-}
+    --flink_master="127.0.0.1:$REST_PORT" --environment_type=PROCESS \
+    --environment_config="{\"command\": \"$WORKER\"}" --parallelism=2
+)
 
 compare() {
   diff -r "$out/local" "$1" || fail "$1: differs from the store of the local runner"
   echo "$1: the same bytes as the local runner's"
 }
 
+running_jobs() {
+  curl -sf "http://127.0.0.1:$REST_PORT/jobs/overview" |
+    python -c 'import json, sys
+print(sum(j["state"] == "RUNNING" for j in json.load(sys.stdin)["jobs"]))'
+}
+
+no_jobs() { [[ $(running_jobs) == 0 ]]; }
+
 if [[ -z ${CLUSTER_ONLY:-} ]]; then
   input=${1:?expected FILE.npz DATASET [OUT]}
   dataset=${2:?expected FILE.npz DATASET [OUT]}
   out=${3:-flink-out}
+  [[ -n $WORKER ]] || fail "vast-rl-worker is not in PATH; activate the environment"
   jar=${BEAM_JOB_SERVER_JAR:-$(job_server_jar)}
 fi
 
@@ -154,22 +164,27 @@ start_cluster
 echo "a job manager and two task managers are up"
 if [[ -n ${CLUSTER_ONLY:-} ]]; then exit; fi
 
-start workers python -m apache_beam.runners.worker.worker_pool_main \
-  --service_port="$POOL_PORT"
 start job-server java -jar "$jar" --flink-master="127.0.0.1:$REST_PORT" \
   --job-host=127.0.0.1 --job-port="$JOB_PORT" --artifacts-dir="$work/artifacts"
-await "the worker pool" listening "$POOL_PORT"
 await "the job server" listening "$JOB_PORT"
 
-shard "$out/local"
+(shard "$out/local")
 on_flink "$out/flink"
 compare "$out/flink"
 
 on_flink "$out/killed" &
 job=$!
-part() { compgen -G "$out/killed/parts/*/part.json"; }
-await "a first part" part
+part() { compgen -G "$1/parts/*/part.json"; }
+await "a first part" part "$out/killed"
 kill -9 "$task_manager"
 start task-manager-3 flink org.apache.flink.runtime.taskexecutor.TaskManagerRunner
 wait "$job" || fail "$out/killed: the job did not survive its task manager"
 compare "$out/killed"
+
+on_flink "$out/ended" &
+job=$!
+await "a first part" part "$out/ended"
+kill "$job"
+wait "$job" || true
+await "the end of the job" no_jobs
+echo "$out/ended: the job ended with its launcher"

@@ -45,7 +45,12 @@ DATAFLOW = (
     f"--image {REGISTRY}/vast-rl-pipeline:{VERSION} "
     "--service-account vast-pipeline@my-project.iam.gserviceaccount.com"
 )
-FLINK = "--target flink --job-endpoint flink:8099 --worker-pool workers:50000"
+FLINK = "--target flink --job-endpoint flink:8099 --flink-master flink:8081"
+FLINK_CLUSTER = (
+    "--target flink --region europe-west4 --namespace training "
+    f"--image {REGISTRY}/vast-rl-pipeline:{VERSION}"
+)
+SPARK = "--target spark --job-endpoint spark:8099 --workers-at /opt/bin/vast-rl-worker"
 
 
 def printed(capsys: Any, command: str) -> tuple[str, str]:

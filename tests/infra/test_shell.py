@@ -155,9 +155,9 @@ def test_accounts_may_do_what_their_jobs_need_and_no_more(gcloud):
     others = {(each[0], each[2]) for each in granted - storage}
     assert others == {
         ("vast-pipeline", "roles/dataflow.worker"),
-        (
-            "my-project.svc.id.goog[training/vast-trainer]",
-            "roles/iam.workloadIdentityUser",
+        *(
+            (f"my-project.svc.id.goog[training/{name}]", "roles/iam.workloadIdentityUser")
+            for name in ("vast-pipeline", "vast-trainer")
         ),
     }
 
@@ -165,7 +165,7 @@ def test_accounts_may_do_what_their_jobs_need_and_no_more(gcloud):
 def test_a_dry_run_changes_nothing():
     done = set_up(*ARGUMENTS, DRY_RUN="1", REPOSITORY="vast")
     assert done.returncode == 0
-    assert done.stdout.count("gcloud ") == 17
+    assert done.stdout.count("gcloud ") == 18
     assert "roles/artifactregistry.reader" in done.stdout
 
 

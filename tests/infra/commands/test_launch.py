@@ -26,10 +26,12 @@ from tests.infra.command_lines import (
     EVALUATE,
     EVALUATE_GKE,
     FLINK,
+    FLINK_CLUSTER,
     GPU,
     PIPELINE,
     SHARD,
     SKY,
+    SPARK,
     TPU,
     TRAIN,
     VERSION,
@@ -42,6 +44,8 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 DRY_RUNS = {
     "pipeline-local": f"{SHARD} --target local --max-workers 2 --rows 3000000",
     "pipeline-flink": f"{SHARD} {FLINK} --max-workers 8",
+    "pipeline-flink-cluster": f"{SHARD} {FLINK_CLUSTER} --rows 100000000",
+    "pipeline-spark": f"{SHARD} {SPARK}",
     "pipeline-dataflow-shard": f"{SHARD} {DATAFLOW} --rows 100000000",
     "pipeline-dataflow-collect": (
         f"{PIPELINE} --episodes 100000 {DATAFLOW} --max-workers 100 --subnetwork vast"
@@ -74,7 +78,10 @@ def test_there_is_no_golden_of_nothing():
     assert {file.stem for file in GOLDEN.iterdir()} == set(DRY_RUNS)
 
 
-@pytest.mark.parametrize("name", [n for n in DRY_RUNS if n.startswith("pipeline")])
+@pytest.mark.parametrize(
+    "name",
+    [n for n in DRY_RUNS if n.startswith("pipeline") and not n.endswith("cluster")],
+)
 def test_the_pipeline_takes_the_command_that_is_printed(name, capsys):
     words = shlex.split(printed(capsys, DRY_RUNS[name])[0].replace("\\\n", " "))
     assert words[:3] == ["python", "-m", "pipeline"]
@@ -282,7 +289,16 @@ IMAGE = f"--image r/x:{VERSION}"
         (f"{PIPELINE} --target local", "either --input to shard or --episodes"),
         (f"{SHARD} --episodes 3 --target local", "either --input to shard"),
         (f"{SHARD} --target local --max-workers 0", "at least 1"),
-        (f"{SHARD} --target flink", "--job-endpoint: expected HOST:PORT"),
+        (f"{SHARD} --target spark", "--job-endpoint: expected HOST:PORT"),
+        (f"{SHARD} --target spark --job-endpoint x", "--job-endpoint: expected HOST"),
+        (f"{SHARD} {SPARK} --flink-master x:1", "with --target flink alone"),
+        (f"{SHARD} --target flink --job-endpoint x:1", "--flink-master: expected HOST"),
+        (f"{SHARD} {FLINK} --workers-at pool:50000", "one pool cannot serve several"),
+        (f"{SHARD} {FLINK} --workers-at localhost", "--workers-at: expected HOST:PORT"),
+        (f"{SHARD} --target flink", "--image: expected REGISTRY/NAME"),
+        (f"{SHARD} {FLINK_CLUSTER} --input data", "where Flink's workers cannot read"),
+        (f"{SHARD} {FLINK_CLUSTER} --name {'x' * 46}", "at most 45 characters"),
+        (f"{SHARD} {FLINK_CLUSTER} --namespace A", "--namespace: expected small"),
         (f"{SHARD} {DATAFLOW} --machine-type big", "such as n2-standard-2"),
         (f"{SHARD} {DATAFLOW} --service-account me@example.com", "NAME@PROJECT"),
         (f"{SHARD} {DATAFLOW} --input data", "is on this machine"),

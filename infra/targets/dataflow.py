@@ -1,7 +1,4 @@
-"""Command lines of ``python -m pipeline`` on Beam's runners.
-
-Everything after the two dashes is Beam's own, handed on by the pipeline untouched.
-"""
+"""Beam's arguments for Dataflow, which ``python -m pipeline`` hands on untouched."""
 
 from dataclasses import dataclass
 
@@ -67,26 +64,4 @@ def dataflow_arguments(job: DataflowJob) -> tuple[str, ...]:
         f"--max_num_workers={job.max_workers}",
         "--experiments=use_runner_v2",
         *(_ONE_A_CORE if job.collecting else _ONE_AT_A_TIME),
-    )
-
-
-def flink_arguments(
-    job_endpoint: str, worker_pool: str, *, parallelism: int
-) -> tuple[str, ...]:
-    """Beam's arguments for a Flink cluster, by its job server and a pool of workers.
-
-    Args:
-        job_endpoint: HOST:PORT of Beam's job server.
-        worker_pool: HOST:PORT of a worker pool, reachable from every task manager.
-        parallelism: Of the job.
-
-    Returns:
-        As `infra/flink/run_local.sh` uses them on loopback.
-    """
-    return (
-        "--runner=PortableRunner",
-        f"--job_endpoint={job_endpoint}",
-        "--environment_type=EXTERNAL",
-        f"--environment_config={worker_pool}",
-        f"--parallelism={parallelism}",
     )

@@ -1,0 +1,79 @@
+"""What Flink's operator takes: the FlinkDeployment around the pods.
+
+Taken from the custom resource that the operator publishes (apache/flink-kubernetes-
+operator, helm/flink-kubernetes-operator/crds/flinkdeployments.flink.apache.org-v1.yml)
+and from what its validator asks besides (DefaultValidator.java), for a session cluster:
+fields of jobs, ingresses and autoscaling are left out. The pods inside are checked by
+Kubernetes' own schemas.
+"""
+
+from typing import Any
+
+_TEXT = {"type": "string", "minLength": 1}
+# Memory as Flink reads it, not as Kubernetes does.
+_MEMORY = {"type": "string", "pattern": "^[0-9]+ ?(m|mb|g|gb|k|kb|b)$"}
+
+
+def _object(required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "required": list(required),
+        "properties": properties,
+    }
+
+
+# The validator asks for memory of both.
+_MANAGER = {
+    "resource": _object(
+        ("memory",),
+        cpu={"type": "number", "exclusiveMinimum": 0},
+        memory=_MEMORY,
+        ephemeralStorage=_TEXT,
+    ),
+    "replicas": {"type": "integer", "minimum": 1},
+    "podTemplate": _object(
+        ("spec",),
+        apiVersion={"const": "v1"},
+        kind={"const": "Pod"},
+        metadata={"type": "object"},
+        spec={"type": "object"},
+    ),
+}
+
+FLINK_DEPLOYMENT: dict[str, Any] = _object(
+    ("apiVersion", "kind", "metadata", "spec"),
+    apiVersion={"const": "flink.apache.org/v1beta1"},
+    kind={"const": "FlinkDeployment"},
+    metadata=_object(
+        ("name",),
+        name={"type": "string", "pattern": "^[a-z]([-a-z0-9]{0,43}[a-z0-9])?$"},
+        namespace=_TEXT,
+        labels={"type": "object", "additionalProperties": _TEXT},
+    ),
+    spec=_object(
+        ("flinkVersion", "serviceAccount", "jobManager", "taskManager"),
+        image=_TEXT,
+        imagePullPolicy={"enum": ["Always", "IfNotPresent", "Never"]},
+        serviceAccount=_TEXT,
+        # Of those that the operator knows, the ones for which Beam 2.77 has a runner.
+        flinkVersion={"enum": ["v1_19", "v1_20", "v2_0", "v2_1", "v2_2"]},
+        mode={"enum": ["native", "standalone"]},
+        flinkConfiguration={
+            "type": "object",
+            "additionalProperties": _TEXT,
+            # The operator sets them itself.
+            "propertyNames": {
+                "not": {
+                    "enum": [
+                        "kubernetes.namespace",
+                        "kubernetes.cluster-id",
+                        "high-availability.cluster-id",
+                    ]
+                }
+            },
+        },
+        jobManager=_object(("resource",), **_MANAGER),
+        taskManager=_object(("resource",), **_MANAGER),
+    ),
+)
