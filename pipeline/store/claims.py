@@ -164,7 +164,7 @@ def held(
     """
     claim = _take(root, name, list(asked), what, take_over, frozenset(settled))
     try:
-        with _released_by_sigterm(claim):
+        with _released_by_signals(claim):
             yield claim
     except (OSError, DataFormatError):
         # What was missing was cleared away by whoever took over: that is what to say.
@@ -175,23 +175,27 @@ def held(
 
 
 @contextmanager
-def _released_by_sigterm(claim: Claim) -> Iterator[None]:
-    """Has SIGTERM release a claim before it ends the process."""
+def _released_by_signals(claim: Claim) -> Iterator[None]:
+    """Has SIGTERM and SIGHUP release a claim before they end the process."""
+    before: dict[int, Any] = {}
 
     def end(number: int, _: object) -> None:
         claim.release()
         # At once, as without us: an error would wait for all that Beam has started.
-        signal.signal(number, before)
+        signal.signal(number, before[number])
         os.kill(os.getpid(), number)
 
-    if threading.current_thread() is not threading.main_thread():
-        yield  # Python tells signals to the main thread alone.
-        return
-    before = signal.signal(signal.SIGTERM, end)
+    # Python tells signals to the main thread alone.
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            # Of `nohup`, a signal that is ignored stays so.
+            if signal.getsignal(number) != signal.SIG_IGN:
+                before[number] = signal.signal(number, end)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for each, there in before.items():
+            signal.signal(each, there)
 
 
 def clear(root: str, name: str) -> None:

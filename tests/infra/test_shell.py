@@ -156,7 +156,10 @@ def test_accounts_may_do_what_their_jobs_need_and_no_more(gcloud):
     assert others == {
         ("vast-pipeline", "roles/dataflow.worker"),
         *(
-            (f"my-project.svc.id.goog[training/{name}]", "roles/iam.workloadIdentityUser")
+            (
+                f"my-project.svc.id.goog[training/{name}]",
+                "roles/iam.workloadIdentityUser",
+            )
             for name in ("vast-pipeline", "vast-trainer")
         ),
     }

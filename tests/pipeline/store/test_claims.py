@@ -90,25 +90,26 @@ with claims.held(sys.argv[1], "shard.json", ["sha256:a"], what="store") as claim
         assert claim.stands()
         print(sorted(os.listdir(sys.argv[1])))
         sys.stdout.flush()
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), int(sys.argv[2]))
         signal.pause()
 """
 
 
-def test_sigterm_leaves_no_claim(root):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_ends_a_process_leaves_no_claim(root, number):
     done = subprocess.run(
-        [sys.executable, "-c", TERMINATED, root],
+        [sys.executable, "-c", TERMINATED, root, str(number.value)],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == -signal.SIGTERM, done.stderr
+    assert done.returncode == -number, done.stderr
     assert done.stdout == "['append.json', 'shard.json']\n"
     assert os.listdir(root) == []
-    before = signal.getsignal(signal.SIGTERM)
+    before = signal.getsignal(number)
     with held(root):
-        assert signal.getsignal(signal.SIGTERM) is not before
-    assert signal.getsignal(signal.SIGTERM) is before
+        assert signal.getsignal(number) is not before
+    assert signal.getsignal(number) is before
 
 
 def test_who_was_taken_over_from_is_told_and_leaves_the_claim_alone(root):
