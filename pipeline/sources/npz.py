@@ -12,6 +12,7 @@ import hashlib
 import math
 import struct
 import tokenize
+import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -316,7 +317,13 @@ def _read_header(
     try:
         version = np.lib.format.read_magic(stream)
         _check_header_size(stream, version)
-        shape, fortran, dtype = _HEADERS[version](stream)
+        with warnings.catch_warnings():
+            # A header as Python 2 wrote it is read all the same; NumPy would have the
+            # user save the file again.
+            warnings.filterwarnings(
+                "ignore", r"Reading `\.npy` or `\.npz` file", UserWarning
+            )
+            shape, fortran, dtype = _HEADERS[version](stream)
         header_bytes = stream.tell()
     except _BAD_HEADER as error:
         raise DataFormatError(

@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import json
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pydantic
 
@@ -18,6 +18,10 @@ from trainer.runs.folder import EVALUATIONS_FILE, RunFolder
 
 # Writers of one file at once are few, and each write takes a fraction of a second.
 _ATTEMPTS = 20
+
+# Far above what is ever recorded, and low enough that means and sums do not overflow.
+Number = Annotated[int, pydantic.Field(ge=0, lt=1 << 40)]
+Flag = Annotated[int, pydantic.Field(ge=0, le=1)]
 
 
 @dataclass(frozen=True)
@@ -77,18 +81,18 @@ class Evaluation:
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
 
-    step: int
-    seed: int
-    evaluation_seed: int
-    task: int
+    step: Number
+    seed: Number
+    evaluation_seed: Number
+    task: Number
     environment_id: str
-    episodes: int
-    successes: tuple[int, ...] | None
+    episodes: Number
+    successes: tuple[Flag, ...] | None
     returns: tuple[float, ...]
-    lengths: tuple[int, ...]
+    lengths: tuple[Number, ...]
     success_timing: Literal["pre", "post"]
     store_success_timing: Literal["pre", "post"]
-    environments: int
+    environments: Number
     ogbench: str
     mujoco: str
     duration_s: float

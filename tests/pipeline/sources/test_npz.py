@@ -86,6 +86,14 @@ def test_shapes_that_cannot_be_are_refused(tmp_path, shape, message):
     assert message in refuse(tmp_path / "a.npz", archive_of(header + b"\0" * 24))
 
 
+def test_a_header_of_python_2_is_read_in_silence(tmp_path):
+    text = "{'descr': '<f4', 'fortran_order': False, 'shape': (6L,)}"
+    header = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
+    path = tmp_path / "a.npz"
+    path.write_bytes(archive_of(header + VALUES.tobytes()))
+    assert npz.read_members(str(path), ["x"])["x"].shape == (6,)
+
+
 def test_numbers_of_more_than_64_bits_are_refused(tmp_path):
     data = archive_of(member_of(np.zeros(3, np.longdouble)))
     assert "at most 64 bits" in refuse(tmp_path / "a.npz", data)

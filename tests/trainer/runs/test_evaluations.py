@@ -19,7 +19,9 @@ def test_what_is_no_evaluation_is_refused_with_its_line(tmp_path: Path) -> None:
     append_evaluation(folder, evaluation(1000, 1, 1))
     assert len(read_evaluations(folder)) == 2
     good = dataclasses.asdict(evaluation(2000, 0, 1))
-    for changes in ({"episodes": 0}, {"lengths": [1]}, {"step": "x"}):
+    rest = [1] * len(good["successes"])
+    cannot_be = ({"successes": [10**400, *rest[1:]]}, {"lengths": [-1, *rest[1:]]})
+    for changes in ({"episodes": 0}, {"lengths": [1]}, {"step": "x"}, *cannot_be):
         line = json.dumps({**good, **changes}).encode() + b"\n"
         there = folder.read(EVALUATIONS_FILE).data or b""
         folder.write(EVALUATIONS_FILE, there + line)
@@ -39,7 +41,7 @@ def test_no_damage_ends_in_a_traceback(tmp_path: Path, count: int) -> None:
         (tmp_path / EVALUATIONS_FILE).write_bytes(spoilt)
         for each in read_evaluations(folder):
             rate = each.success_rate
-            assert rate is None or rate >= 0 or min(each.successes) < 0
+            assert rate is None or 0 <= rate <= 1
 
     found = drill(lambda draw: mutate_json_lines(data, draw), read, count=count)
     assert found.read > 0 < found.refused
