@@ -32,8 +32,8 @@ PROGRAM = front_door.Program(
         "checkpoint": Checkpoint,
         "bench": Bench,
     },
-    # Every field of the configuration is an option of train.
-    loose=frozenset({"train"}),
+    # Every field of the configuration is an option of these.
+    loose=frozenset({"train", "compile"}),
 )
 
 _ABANDONED = (

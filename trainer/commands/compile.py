@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -30,8 +31,9 @@ _LEAST_WIDTH = 110
 class Compile:
     """Compile the training call for chips that need not be there; say what it takes.
 
-    Exit code 1 if it does not fit. It needs the compiler for TPUs (pip install
-    'vast-rl[tpu]') or for GPUs (pip install 'jax[cuda12]').
+    Any field of the configuration is an option, such as --agent.width 1024. Exit code
+    1 if it does not fit. It needs the compiler for TPUs (pip install 'vast-rl[tpu]') or
+    for GPUs (pip install 'jax[cuda12]').
 
     Attributes:
         config: Configuration file.
@@ -63,13 +65,19 @@ class Compile:
     out: Path | None = None
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
 
-    def execute(self, output: Output) -> int:
+    def execute_with(self, output: Output, more: Sequence[str]) -> int:
         """Compiles, and prints tables or JSON."""
         from trainer import config as configuration
         from trainer.costs.topologies import parse_topology
 
         check_counts(self, "observation_dim", "action_dim", "seeds", "rows")
-        config = configuration.load(self.config, task=self.task, agent=self.agent)
+        config = configuration.resolve(
+            self.config,
+            task=self.task,
+            agent=self.agent,
+            overrides=more,
+            prog="python -m trainer compile",
+        ).config
         if self.seeds is not None:
             trainer = dataclasses.replace(config.trainer, seeds=self.seeds)
             config = dataclasses.replace(config, trainer=trainer)

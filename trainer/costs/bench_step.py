@@ -211,7 +211,7 @@ def measure(
     began = time.perf_counter()
     compiled = call.lower(state, None, fused).compile()
     compile_s = time.perf_counter() - began
-    memory = memory_of(compiled)
+    memory = memory_of(compiled, platform=first.platform)
     single = call.lower(state, None, one[0]).compile()
     plain_state, plain_batches = jax.device_put((host, drawn), first)
     plain = make_plain_call(agent).lower(plain_state, plain_batches).compile()

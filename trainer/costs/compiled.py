@@ -95,7 +95,7 @@ class CompiledCall:
     @property
     def memory(self) -> Memory | None:
         """What the compiler planned; None where it does not say."""
-        return memory_of(self.executable)
+        return memory_of(self.executable, platform=self.mesh.devices.flat[0].platform)
 
     @property
     def donated(self) -> bool:
@@ -201,20 +201,28 @@ def _lower(
     return made, call.lower(state, table, batches), len(jax.tree.leaves(state))
 
 
-def memory_of(compiled: jax.stages.Compiled) -> Memory | None:
-    """What a compiler planned on each device; None where it does not say."""
+def memory_of(compiled: jax.stages.Compiled, *, platform: str) -> Memory | None:
+    """What a compiler planned on each device; None where it does not say.
+
+    Args:
+        compiled: The program.
+        platform: Of the devices, such as ``"tpu"``.
+
+    Returns:
+        The plan.
+    """
     found = compiled.memory_analysis()
     if found is None:
         return None
     arguments = found.argument_size_in_bytes
     new = found.output_size_in_bytes - found.alias_size_in_bytes
-    # TPUs' compiler gives the peak and at times no temporaries, CPUs' a peak without
-    # them.
-    peak = max(arguments + found.temp_size_in_bytes + new, found.peak_memory_in_bytes)
+    peak = arguments + found.temp_size_in_bytes + new
+    if platform == "tpu":  # Others' compilers give no peak, or one without temporaries.
+        peak = found.peak_memory_in_bytes or peak
     return Memory(
         arguments=arguments,
         donated=found.alias_size_in_bytes,
-        temporaries=peak - arguments - new,
+        temporaries=max(0, peak - arguments - new),
         program=found.generated_code_size_in_bytes,
         peak=peak,
     )
