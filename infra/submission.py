@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,8 @@ class Submission:
         reads: Folders in a bucket that must be readable, ``gs://`` only.
         writes: The same for those that must be writable.
         region: Where it runs; the buckets must be there.
+        last_check: Looks, for a minute or so, at what is about to be submitted, and
+            returns what to say of it; None if there is nothing to look at.
     """
 
     command: tuple[str, ...]
@@ -43,6 +45,7 @@ class Submission:
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     region: str | None = None
+    last_check: Callable[[], str] | None = None
 
     def shown(self) -> str:
         """Exactly what is submitted, as text that a shell or kubectl takes."""
@@ -84,6 +87,8 @@ def launch(submission: Submission, output: Output, *, dry_run: bool) -> int:
 
     for path in (*submission.reads, *submission.writes):
         bucket.require(path, region=submission.region, write=path in submission.writes)
+    if submission.last_check is not None:
+        say(output.progress, f"# {submission.last_check()}")
     return _run(submission)
 
 

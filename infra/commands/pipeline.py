@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypedDict
 
 import tyro
 
@@ -20,6 +20,13 @@ from pipeline.store.units import format_duration, format_size
 _BEAM = "2.77.0"
 # infra/setup_bucket.sh binds it to Google's.
 _KUBERNETES_ACCOUNT = "vast-pipeline"
+
+
+class _Buckets(TypedDict):
+    """Folders in buckets that a submission reads and writes."""
+
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -118,7 +125,7 @@ class Pipeline:
             **self._buckets(),
         )
 
-    def _buckets(self) -> dict[str, tuple[str, ...]]:
+    def _buckets(self) -> _Buckets:
         """Folders in buckets that are read and written."""
         remote = [path for path in (self.input, self.out) if path and "://" in path]
         # What is below may be a glob.

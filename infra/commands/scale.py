@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from infra.errors import LaunchError
 from infra.estimates.machines import ACCELERATORS, CloudAccelerator
@@ -25,6 +26,8 @@ class Scale:
         observation_dim: S.
         action_dim: A.
         updates_per_s: Rate that input and link traffic are given for.
+        compiled: Figures of `python -m trainer compile --json` or `--out`, to print
+            beside what the formulas give.
     """
 
     transitions: tuple[int, ...] = (100_000_000, 1_000_000_000)
@@ -37,6 +40,7 @@ class Scale:
     observation_dim: int = 46
     action_dim: int = 5
     updates_per_s: float = 100.0
+    compiled: tuple[Path, ...] = ()
 
     def execute(self, output: Output) -> int:
         """Prints both tables."""
@@ -51,6 +55,8 @@ class Scale:
             raise LaunchError("expected numbers above 0 only")
         self._print_data(output)
         self._print_training(output, accelerator)
+        if self.compiled:
+            self._print_compiled(output)
         return 0
 
     def _print_data(self, output: Output) -> None:
@@ -107,8 +113,10 @@ class Scale:
             "chips",
             "whole",
             "split",
+            "tensor",
             "sent, whole",
             "sent, split",
+            "sent, tensor",
             "least",
             "bound by",
             "input",
@@ -123,17 +131,21 @@ class Scale:
             )
             for chips in self.chips:
                 row = scale.train_scale(shape, accelerator.chip, chips=chips)
-                over = row.whole_bytes > accelerator.chip.memory_bytes
+                memory = accelerator.chip.memory_bytes
                 rows.append(
                     (
                         f"{width:,}",
                         f"{scale.parameters(shape) / 1e6:,.1f}M",
                         f"{scale.update_flops(shape) / 1e9:,.0f}",
                         f"{chips:,}",
-                        format_size(row.whole_bytes) + (" !" if over else ""),
-                        format_size(row.split_bytes),
-                        format_size(row.all_reduce_bytes),
-                        format_size(row.split_link_bytes),
+                        format_size(row.whole_bytes)
+                        + (" !" if row.whole_bytes > memory else ""),
+                        format_size(row.split_bytes)
+                        + (" !" if row.split_bytes > memory else ""),
+                        _size(row.tensor_bytes),
+                        format_size(row.whole_sent),
+                        format_size(row.split_sent),
+                        _size(row.tensor_sent),
                         f"{row.least_s * 1e3:,.3f} ms",
                         "links" if row.link_bound else "arithmetic",
                         f"{format_size(row.input_bytes * self.updates_per_s)}/s",
@@ -148,6 +160,64 @@ class Scale:
             f"{self.updates_per_s:g} updates/s; ! is more than a chip has",
         )
         say(output.results, _markdown(header, rows))
+
+    def _print_compiled(self, output: Output) -> None:
+        from infra.estimates import compiled
+
+        header = (
+            "compiled for",
+            "mesh",
+            "width",
+            "batch",
+            "seeds",
+            "memory",
+            "by formula",
+            "sent",
+            "by formula",
+            "kernels",
+            "cycles",
+            "least",
+            "bound by",
+        )
+        rows = []
+        for path in self.compiled:
+            call = compiled.read(path)
+            expected = compiled.expect(call)
+            cycles = call.estimated_cycles
+            rows.append(
+                (
+                    call.topology,
+                    call.axes,
+                    f"{call.width:,}",
+                    f"{call.batch_size:,}",
+                    f"{call.seeds}",
+                    _size(call.memory_bytes),
+                    _beside(expected.memory_bytes, call.memory_bytes),
+                    format_size(call.sent_bytes),
+                    _beside(expected.sent_bytes, call.sent_bytes),
+                    f"{call.kernels:,.0f}",
+                    "" if cycles is None else f"{cycles / 1e6:,.2f}M",
+                    "" if call.least_ms is None else f"{call.least_ms:,.3f} ms",
+                    call.bound or "",
+                )
+            )
+        say(
+            output.results, "Compiled: memory of a chip, and what it sends in an update"
+        )
+        say(output.results, _markdown(header, rows))
+
+
+def _size(size_bytes: float | None) -> str:
+    return "" if size_bytes is None else format_size(size_bytes)
+
+
+def _beside(expected: float | None, compiled: float | None) -> str:
+    """A formula's figure, and how far it is from the compiled one."""
+    if expected is None:
+        return ""
+    if not compiled:
+        return format_size(expected)
+    return f"{format_size(expected)} ({expected / compiled - 1:+.0%})"
 
 
 def _markdown(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:

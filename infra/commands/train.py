@@ -1,5 +1,7 @@
 """``launch train``: here, on GPUs or TPUs of GKE, or on any cloud by SkyPilot."""
 
+import dataclasses
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from infra.checks import names
+from infra.commands import compiling
 from infra.errors import LaunchError
 from infra.estimates.machines import Slice, find_accelerator, make_slice
 from infra.estimates.measured import MEASURED, find_update_rate
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 # What GKE leaves a pod when it takes a spot node away, unless the node pool is set to
 # give more (up to 120 s); see its page "Spot VMs".
 _SPOT_GRACE_S = 15
+_PROG = "python -m infra launch train ... --"
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,10 @@ class Train:
         grace_s: Seconds given to save when told to stop.
         updates_per_s: Measured on such chips, for the hours; the repository's own
             figure if it has one.
+        compiled: Figures of `python -m trainer compile --json` for this run, for gke
+            and tpu; without, it is compiled before it is launched, unless dry.
+        compile: Compile it first, for gke and tpu; --no-compile where that takes too
+            long.
         dry_run: Print what would be submitted, and stop.
     """
 
@@ -71,6 +79,8 @@ class Train:
     max_restarts: int = 10
     grace_s: int = 120
     updates_per_s: float | None = None
+    compiled: Path | None = None
+    compile: bool = True
     dry_run: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
 
     def execute_with(self, output: Output, more: Sequence[str]) -> int:
@@ -106,7 +116,7 @@ class Train:
             )
         chips = self._chips()
         # The trainer would refuse the mesh only once all machines were up.
-        mesh_sizes(
+        mesh = mesh_sizes(
             config.mesh,
             seeds=config.trainer.seeds,
             batch_size=config.trainer.batch_size,
@@ -118,6 +128,10 @@ class Train:
         run = names.parse_run(self.out)
         trained = (*options, str(run), *arguments)
         takes = self._takes(config, chips)
+        if self.compiled is not None:
+            plain = dataclasses.asdict(config)
+            fits = compiling.check_given(self.compiled, plain, chips, mesh)
+            takes = (*takes, fits)
         if self.target == "sky":
             command = ("python", "-m", "trainer", "train", skypilot.CONFIG, *trained)
             task = skypilot.training_task(
@@ -164,6 +178,9 @@ class Train:
             reads=(self.store,),
             writes=(self.out,),
             region=self.region,
+            last_check=functools.partial(self._compile, chips, arguments)
+            if self.compile and self.compiled is None
+            else None,
         )
 
     def _chips(self) -> Slice:
@@ -194,6 +211,14 @@ class Train:
                 "(trainer.checkpoint_every)"
             )
         return tuple(lines)
+
+    def _compile(self, chips: Slice, arguments: Sequence[str]) -> str:
+        """Compiles the run, and says what it takes; refuses it if that is too much."""
+        passed, overrides = _parse(arguments)
+        agent = ("--agent", passed.agent) if passed.agent else ()
+        return compiling.compile_first(
+            self.config, (*agent, *overrides), chips, task=self.task
+        )
 
     def _hours(self, config: "Config", chips: Slice | None) -> str:
         """Hours by a rate that was measured; by none, the least they could be."""
@@ -278,10 +303,12 @@ def _resolve(path: Path, task: int, arguments: Sequence[str]) -> "Resolved":
     """The configuration as the job will see it, wrong overrides refused here."""
     from trainer import config as configuration
 
-    prog = "python -m infra launch train ... --"
-    passed, overrides = tyro.cli(
-        _Passed, args=arguments, prog=prog, return_unknown_args=True
-    )
+    passed, overrides = _parse(arguments)
     return configuration.resolve(
-        path, task=task, agent=passed.agent, overrides=overrides, prog=prog
+        path, task=task, agent=passed.agent, overrides=overrides, prog=_PROG
     )
+
+
+def _parse(arguments: Sequence[str]) -> tuple[_Passed, list[str]]:
+    """Options of the trainer, and overrides of the configuration."""
+    return tyro.cli(_Passed, args=arguments, prog=_PROG, return_unknown_args=True)

@@ -167,6 +167,90 @@ def arithmetic_s(shape: Shape, accelerator: Accelerator, *, chips: int) -> float
 
 
 @dataclass(frozen=True)
+class Spread:
+    """How a run lies on chips: sizes of the mesh's axes.
+
+    Attributes:
+        seed: Chips that seeds are spread over.
+        data: Chips that rows of a batch are spread over, the state whole on each.
+        fsdp: Chips that rows and state are spread over.
+        tensor: Chips that every layer is spread over.
+    """
+
+    seed: int = 1
+    data: int = 1
+    fsdp: int = 1
+    tensor: int = 1
+
+
+def call_bytes(shape: Shape, spread: Spread, *, seeds: int = 1, rows: int = 0) -> float:
+    """Memory of a chip: ``s/S ((4 (3 P + T) / (f t)) + between + activations) + rows``.
+
+    What is between is ``4 P / t``, the gradients, where the state is whole, and
+    ``4 (2 P + T) / t`` where it is split: an update brings all parameters and targets
+    together before it evaluates any network. Of layers in t parts every second one's
+    outputs are whole. The program itself, some ten MB, is left out.
+
+    Args:
+        shape: Of networks and batch.
+        spread: Over S, d, f and t chips.
+        seeds: s.
+        rows: Of the store, on each chip: ``4 (S' + A')`` bytes each, components
+            rounded up to eight as TPUs lay them out.
+
+    Returns:
+        Bytes.
+    """
+    P = parameters(shape)
+    targets = sum(each.parameters for each in shape.networks) - P
+    gathered = 2 * P + targets if spread.fsdp > 1 else P
+    between = _FLOAT_BYTES * gathered / spread.tensor
+    kept = activation_bytes(shape, chips=spread.data * spread.fsdp)
+    held = state_bytes(shape) / (spread.fsdp * spread.tensor)
+    one = held + between + kept * (1 + 1 / spread.tensor) / 2
+    components = sum(
+        -(-size // 8) * 8 for size in (shape.observation_dim, shape.action_dim)
+    )
+    return one * seeds / spread.seed + _FLOAT_BYTES * components * rows
+
+
+def sent_bytes(shape: Shape, spread: Spread, *, seeds: int = 1) -> float:
+    """What a chip sends in an update, round rings, with ``g(n) = (n - 1) / n``.
+
+    Gradients are all-reduced over data, ``2 g(d) 4 P / (f t)``. With the state split,
+    parameters and targets are gathered and gradients scattered, ``g(f) 4 (2 P + T) /
+    t``. With layers split, every second one's outputs are summed, the last of them
+    scattered: ``g(t) 4 w ((L - 1) R + (L - 2) R')`` for L layers of width w, R rows
+    that are evaluated and R' that are trained on.
+
+    Args:
+        shape: Of networks and batch.
+        spread: Over S, d, f and t chips.
+        seeds: s.
+
+    Returns:
+        Bytes.
+    """
+    d, f, t = spread.data, spread.fsdp, spread.tensor
+    P = parameters(shape)
+    targets = sum(each.parameters for each in shape.networks) - P
+    sent = 2 * _ring(d) * _FLOAT_BYTES * P / (f * t)
+    sent += _ring(f) * _FLOAT_BYTES * (2 * P + targets) / t
+    width, depth = shape.config.width, shape.config.depth
+    layers = optimised_layers(shape.networks)
+    calls = flops.vast_calls(shape.config, -(-shape.batch_size // (d * f)))
+    for call in calls:
+        rows = call.rows * call.times * layers[call.network][1]
+        sums = depth - 1 + (depth - 2 if call.trained else 0)
+        sent += _ring(t) * _FLOAT_BYTES * width * sums * rows
+    return sent * seeds / spread.seed
+
+
+def _ring(chips: int) -> float:
+    return (chips - 1) / chips
+
+
+@dataclass(frozen=True)
 class TrainScale:
     """What training at some width on some chips takes, one seed.
 
@@ -174,9 +258,11 @@ class TrainScale:
         chips: n.
         whole_bytes: Memory of a chip that holds all of the state.
         split_bytes: Memory of a chip that holds its share of the state.
-        all_reduce_bytes: What a chip sends in an update when every chip holds the
-            state whole: the gradients' all-reduce.
-        split_link_bytes: The same when the state is split.
+        tensor_bytes: Memory of a chip that holds its share of every layer; None where
+            a layer cannot be split so.
+        whole_sent: What a chip sends in an update with the state whole.
+        split_sent: The same with the state split.
+        tensor_sent: The same with every layer split, or None.
         least_s: Seconds an update takes at least, by arithmetic or links alone.
         link_bound: Whether that is the links', state whole.
         input_bytes: What the hosts send to all chips in an update, rows gathered
@@ -184,10 +270,12 @@ class TrainScale:
     """
 
     chips: int
-    whole_bytes: int
-    split_bytes: int
-    all_reduce_bytes: int
-    split_link_bytes: int
+    whole_bytes: float
+    split_bytes: float
+    tensor_bytes: float | None
+    whole_sent: float
+    split_sent: float
+    tensor_sent: float | None
     least_s: float
     link_bound: bool
     input_bytes: int
@@ -202,27 +290,28 @@ def train_scale(shape: Shape, accelerator: Accelerator, *, chips: int) -> TrainS
         chips: n.
 
     Returns:
-        With P parameters in 4 bytes each and ``f = (n - 1) / n``: a chip sends
-        ``2 f 4P`` for a ring all-reduce of the gradients; with the state split
-        ``3 f 4P``, gathering parameters forward and backward and scattering gradients.
-        Memory is state and gradients (by n if split) and activations. The least time
-        is the larger of ``flops / (n peak)`` and bytes by half the link's two-way
-        rate.
+        Memory and traffic of the three ways to use n chips, see ``call_bytes`` and
+        ``sent_bytes``. The least time is the larger of ``flops / (n peak)`` and bytes
+        by half the link's two-way rate, state whole.
     """
-    gradient = _FLOAT_BYTES * parameters(shape)
-    kept = activation_bytes(shape, chips=chips)
-    held = state_bytes(shape) + gradient
-    all_reduce = 2 * (chips - 1) * gradient // chips
+    whole, split, tensor = (
+        Spread(data=chips),
+        Spread(fsdp=chips),
+        Spread(tensor=chips) if shape.config.width % chips == 0 else None,
+    )
+    sent = sent_bytes(shape, whole)
     compute_s = arithmetic_s(shape, accelerator, chips=chips)
     link_s = 0.0
     if accelerator.link_bytes_per_s is not None:
-        link_s = all_reduce / (accelerator.link_bytes_per_s / 2)
+        link_s = sent / (accelerator.link_bytes_per_s / 2)
     return TrainScale(
         chips=chips,
-        whole_bytes=held + kept,
-        split_bytes=-(-held // chips) + kept,
-        all_reduce_bytes=all_reduce,
-        split_link_bytes=3 * (chips - 1) * gradient // chips,
+        whole_bytes=call_bytes(shape, whole),
+        split_bytes=call_bytes(shape, split),
+        tensor_bytes=None if tensor is None else call_bytes(shape, tensor),
+        whole_sent=sent,
+        split_sent=sent_bytes(shape, split),
+        tensor_sent=None if tensor is None else sent_bytes(shape, tensor),
         least_s=max(compute_s, link_s),
         link_bound=link_s > compute_s,
         input_bytes=shape.batch_size * window_bytes(shape),

@@ -53,23 +53,56 @@ def test_operations_are_those_that_describe_and_bench_give():
 def test_memory_and_traffic_by_hand():
     one = scale.train_scale(SHAPE, CHIP, chips=1)
     gradient = 4 * scale.parameters(SHAPE)
-    held = scale.state_bytes(SHAPE) + gradient
+    state = scale.state_bytes(SHAPE)
     # 8 B rows (value 1, two critics 1 each, segment 3, both flows 1 each), 3 arrays
     # of 4 bytes for each of 3 layers of 64.
     kept = 12 * 64 * 3 * 8 * B
-    assert one.whole_bytes == one.split_bytes == held + kept
-    assert one.all_reduce_bytes == one.split_link_bytes == 0
+    assert one.whole_bytes == one.split_bytes == one.tensor_bytes
+    assert one.whole_bytes == state + gradient + kept
+    assert one.whole_sent == one.split_sent == one.tensor_sent == 0
     assert not one.link_bound
     assert one.least_s == pytest.approx(scale.update_flops(SHAPE) / 1e12)
     assert one.input_bytes == B * 4 * (5 * S + A + 7)
     four = scale.train_scale(SHAPE, CHIP, chips=4)
-    assert four.whole_bytes == held + kept // 4
-    assert four.split_bytes == pytest.approx(held / 4 + kept / 4, abs=1)
-    # A ring sends each of 4 quarters on 3 times, twice; three times if split.
-    assert four.all_reduce_bytes == gradient * 6 // 4
-    assert four.split_link_bytes == gradient * 9 // 4
+    targets = state - 3 * gradient
+    assert targets > 0
+    assert four.whole_bytes == state + gradient + kept // 4
+    # All parameters and targets whole, and a gradient of all of them.
+    assert four.split_bytes == state / 4 + 2 * gradient + targets + kept // 4
+    # Of two layers in turn one has whole outputs, the other a quarter.
+    assert four.tensor_bytes == state / 4 + gradient / 4 + kept * 5 / 8
+    # A ring sends each of 4 quarters on 3 times; twice if all are to have the sum.
+    assert four.whole_sent == gradient * 6 // 4
+    assert four.split_sent == (2 * gradient + targets) * 3 / 4
     assert four.link_bound
-    assert four.least_s == pytest.approx(four.all_reduce_bytes / 1e9)
+    assert four.least_s == pytest.approx(four.whole_sent / 1e9)
+    # Three flows of 1, 2 and 2 times B rows in 4 steps, and without them, two critics
+    # counted twice: critic 2 + 1, segment 3 + 1, value 1 + 1, both flows 1: 8 of them
+    # trained. 3 layers have 2 sums forward and 1 backward.
+    rows = 4 * (1 + 2 + 2) + 2 * (2 + 1) + (3 + 1) + (1 + 1) + 2
+    assert four.tensor_sent == 3 / 4 * 4 * 64 * B * (2 * rows + 1 * 8)
+    assert scale.train_scale(SHAPE, CHIP, chips=5).tensor_bytes is None
+
+
+def test_a_run_lies_on_chips_as_its_mesh_says():
+    spread = scale.Spread(seed=2, data=2, fsdp=2, tensor=2)
+    gradient = 4 * scale.parameters(SHAPE)
+    state = scale.state_bytes(SHAPE)
+    gathered = state - gradient  # Two moments fewer, a gradient more.
+    kept = 12 * 64 * 3 * 8 * B // 4
+    one = state / 4 + gathered / 2 + kept * 3 / 4
+    # Rows of 7 and 3 components take 8 and 8.
+    assert scale.call_bytes(SHAPE, spread, seeds=4, rows=10) == 2 * one + 10 * 64
+    assert scale.call_bytes(SHAPE, spread, seeds=2) == one
+    assert scale.sent_bytes(SHAPE, spread, seeds=4) == 2 * scale.sent_bytes(
+        SHAPE, dataclasses.replace(spread, seed=1)
+    )
+    # Gradients, in four parts, twice half way round two chips.
+    both = scale.Spread(data=2, fsdp=4)
+    apart = scale.Spread(fsdp=4)
+    assert scale.sent_bytes(SHAPE, both) == (
+        scale.sent_bytes(SHAPE, apart) + gradient / 4
+    )
 
 
 def test_data_by_hand():

@@ -1,0 +1,95 @@
+"""Compiling a run before it is launched, so that machines are not paid for in vain."""
+
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from infra.errors import LaunchError
+from infra.estimates import compiled
+from infra.estimates.machines import Slice
+from infra.submission import python
+from pipeline.store.errors import EXIT_FAILED
+from pipeline.store.units import format_size
+
+
+def check_given(
+    file: Path, config: Mapping[str, Any], chips: Slice, mesh: Mapping[str, int]
+) -> str:
+    """Checks figures that were compiled before, here or elsewhere.
+
+    Args:
+        file: Of ``python -m trainer compile``.
+        config: Plain values of the configuration that is launched.
+        chips: That it is launched on.
+        mesh: Sizes of its axes.
+
+    Returns:
+        What to say of it.
+
+    Raises:
+        LaunchError: If they are of another program, or it does not fit.
+    """
+    call = compiled.read(file)
+    others = compiled.differences(
+        call, config, accelerator=chips.accelerator.name, mesh=mesh
+    )
+    if others:
+        raise LaunchError(
+            f"{file}: expected figures of what is launched; compiled for "
+            f"{'; '.join(others[:3])}; compile it again"
+        )
+    return _check_fits(call)
+
+
+def compile_first(
+    config: Path, arguments: Sequence[str], chips: Slice, *, task: int
+) -> str:
+    """Compiles the run for the chips it is launched on.
+
+    Args:
+        config: Configuration file.
+        arguments: Overrides, and the agent, as `trainer compile` takes them.
+        chips: The chips.
+        task: Task number.
+
+    Returns:
+        What to say of it; that it was not compiled, and why, where there is no
+        compiler here.
+
+    Raises:
+        LaunchError: If it does not fit.
+    """
+    topology = f"{chips.accelerator.name}-{chips.chips}"
+    given = (str(config), "--topology", topology, "--task", str(task), "--json")
+    done = subprocess.run(
+        python("trainer", "compile", *given, *arguments),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.stdout.lstrip().startswith("{"):
+        return _check_fits(compiled.parse(json.loads(done.stdout)))
+    said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+    if done.returncode == EXIT_FAILED:
+        raise LaunchError(f"{topology}: {said}")
+    return f"not compiled before it is launched: {said}"
+
+
+def _check_fits(call: compiled.Compiled) -> str:
+    if call.memory_bytes is None or call.memory_share is None:
+        return f"compiled for {call.topology}; its compiler does not say what it takes"
+    share = f"{format_size(call.memory_bytes)}, {call.memory_share:.0%} of a chip's"
+    if call.memory_share > 1:
+        raise LaunchError(
+            f"the training call does not fit {call.topology}: it takes {share} memory; "
+            "take more chips and split the state over them (--mesh.fsdp N), or set "
+            "--trainer.microbatches N or --agent.rematerialise"
+        )
+    least = (
+        f"; at least {call.least_ms:.3f} ms an update, bound by {call.bound}"
+        if call.least_ms is not None
+        else ""
+    )
+    return f"compiled for {call.topology}: {share} memory{least}"

@@ -1,0 +1,46 @@
+import dataclasses
+import json
+
+import pytest
+
+from infra.errors import LaunchError
+from infra.estimates import compiled, scale
+from tests.infra.compiled_call import FIGURES
+from trainer.agents.vast_config import VASTConfig
+
+
+def test_figures_are_read(tmp_path):
+    path = tmp_path / "costs.json"
+    path.write_text(json.dumps(FIGURES))
+    call = compiled.read(path)
+    assert (call.topology, call.axes) == ("v6e-16", "fsdp=16")
+    assert (call.width, call.batch_size, call.seeds) == (512, 512, 1)
+    assert (call.memory_bytes, call.memory_share) == (8e9, 0.25)
+    assert call.sent_bytes == 5e6
+    assert (call.least_ms, call.bound) == (0.2, "links")
+    assert dataclasses.replace(call, mesh={"fsdp": 1}).axes == "one chip"
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"memory": 1, "bound": 2}'])
+def test_other_files_are_refused(text, tmp_path):
+    path = tmp_path / "costs.json"
+    path.write_text(text)
+    with pytest.raises(LaunchError, match=r"costs.json: expected figures of"):
+        compiled.read(path)
+    with pytest.raises(LaunchError, match="nowhere: expected figures of"):
+        compiled.read(tmp_path / "nowhere")
+
+
+def test_formulas_stand_beside_where_they_hold():
+    call = compiled.parse(FIGURES)
+    shape = scale.Shape(VASTConfig(), batch_size=512, observation_dim=28, action_dim=5)
+    expected = compiled.expect(call)
+    spread = scale.Spread(fsdp=16)
+    assert expected.memory_bytes == scale.call_bytes(shape, spread, rows=1000)
+    assert expected.sent_bytes == scale.sent_bytes(shape, spread)
+    config = FIGURES["config"]
+    other = {**config, "agent": {**config["agent"], "name": "iql"}}
+    nothing = compiled.Expected(None, None)
+    assert compiled.expect(dataclasses.replace(call, config=other)) == nothing
+    mine = {**config, "dataset": "my-robot"}
+    assert compiled.expect(dataclasses.replace(call, config=mine)) == nothing
