@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from infra.checks import names
-from infra.commands import compiling
 from infra.errors import LaunchError
 from infra.estimates.machines import Slice, find_accelerator, make_slice
 from infra.estimates.measured import MEASURED, find_update_rate
@@ -129,6 +128,8 @@ class Train:
         trained = (*options, str(run), *arguments)
         takes = self._takes(config, chips)
         if self.compiled is not None:
+            from infra.commands import compiling
+
             plain = dataclasses.asdict(config)
             fits = compiling.check_given(self.compiled, plain, chips, mesh)
             takes = (*takes, fits)
@@ -214,6 +215,8 @@ class Train:
 
     def _compile(self, chips: Slice, arguments: Sequence[str]) -> str:
         """Compiles the run, and says what it takes; refuses it if that is too much."""
+        from infra.commands import compiling
+
         passed, overrides = _parse(arguments)
         agent = ("--agent", passed.agent) if passed.agent else ()
         return compiling.compile_first(
