@@ -6,11 +6,13 @@ Dimensions: B batch, E ensemble.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from trainer.nn.choices import Precision
 
@@ -26,6 +28,42 @@ _ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 def _kernel_init(scale: float) -> nn.initializers.Initializer:
     # Xavier uniform, as the code bases the methods come from.
     return nn.initializers.variance_scaling(scale, "fan_avg", "uniform")
+
+
+class LayerNorm(nn.Module):
+    """Flax's LayerNorm over the last axis, its variance the way the platform likes.
+
+    GPUs and CPUs take the variance about the mean: of the difference of two means XLA
+    makes three kernels for a GPU, of this one. A TPU reads the row twice for it, one
+    reduction after the other: with the difference of two means, taken in one pass, the
+    estimated cycles of a whole update are 1.7 times fewer on a v5e.
+
+    Attributes:
+        dtype: Of the result; None for the input's. Statistics are float32.
+    """
+
+    dtype: DTypeLike | None = None
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Normalises ``f32[..., D]`` to mean 0 and variance 1, scaled and shifted."""
+        params = {
+            "scale": self.param("scale", nn.initializers.ones, x.shape[-1:]),
+            "bias": self.param("bias", nn.initializers.zeros, x.shape[-1:]),
+        }
+
+        def normalise(params: Params, x: jax.Array, *, fast: bool) -> jax.Array:
+            norm = nn.LayerNorm(dtype=self.dtype, use_fast_variance=fast, parent=None)
+            out: jax.Array = norm.apply({"params": params}, x)
+            return out
+
+        out: jax.Array = jax.lax.platform_dependent(
+            params,
+            x,
+            tpu=partial(normalise, fast=True),
+            default=partial(normalise, fast=False),
+        )
+        return out
 
 
 class MLP(nn.Module):
@@ -78,11 +116,7 @@ class MLP(nn.Module):
             )(x)
             x = _ACTIVATIONS[self.activation](x if dtype is None else x.astype(dtype))
             if self.layer_norm:
-                # The variance about the mean: of the difference of two means (Flax's
-                # "fast" one) XLA makes three kernels for a GPU, of this one.
-                x = nn.LayerNorm(
-                    name=f"norm_{layer}", dtype=dtype, use_fast_variance=False
-                )(x)
+                x = LayerNorm(name=f"norm_{layer}", dtype=dtype)(x)
         return nn.Dense(
             self.outputs, kernel_init=_kernel_init(self.output_scale), name="output"
         )(x)
