@@ -186,6 +186,16 @@ def check_region(region: str | None) -> str:
     return region
 
 
+def check_subnetwork(name: str | None) -> str | None:
+    """Checks the name of a subnetwork, if one is given: its region is the job's."""
+    if name is not None and not (_LABEL.fullmatch(name) and len(name) <= 63):
+        raise LaunchError(
+            "--subnetwork: expected its name alone, of small letters, digits and "
+            f"dashes, a letter first, got {name!r}"
+        )
+    return name
+
+
 def check_service_account(account: str | None) -> str:
     """Checks a service account's address, which has to be given."""
     if account is None:

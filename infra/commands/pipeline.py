@@ -106,6 +106,11 @@ class Pipeline:
             )
         if self.max_workers < 1 or (self.episodes or 1) < 1:
             raise LaunchError("--max-workers and --episodes: expected at least 1")
+        if self.target == "dataflow" and self.max_workers > dataflow.MOST_WORKERS:
+            raise LaunchError(
+                f"--max-workers: Dataflow takes up to {dataflow.MOST_WORKERS:,}, got "
+                f"{self.max_workers:,}"
+            )
         if self.target == "flink" and self.job_endpoint is None:
             return self._flink_cluster(tuple(arguments))
         command = self._command()
@@ -157,7 +162,7 @@ class Pipeline:
             image=names.check_image(self.image, version=version()),
             account=names.check_service_account(self.service_account),
             temp=str(names.parse_bucket_path(self.temp or f"gs://{store.bucket}/tmp")),
-            subnetwork=self.subnetwork,
+            subnetwork=names.check_subnetwork(self.subnetwork),
             machine_type=self.machine_type,
             max_workers=self.max_workers,
             collecting=self.episodes is not None,

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+# Of a job.
+MOST_WORKERS = 1000
 # Beam's container runs one thread in one process: a part is written by one thread
 # whose helpers keep two cores busy, and takes up to 1 GB. The service's default, a
 # dozen threads for each core, would write two dozen parts at once.

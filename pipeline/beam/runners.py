@@ -34,7 +34,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.runners.runner import PipelineRunner, create_runner
 from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
-from pipeline.beam import flink, remote
+from pipeline.beam import dataflow, flink, remote
 from pipeline.store.errors import (
     DataFormatError,
     MissingPackageError,
@@ -86,13 +86,16 @@ def make_options(workers: int, beam_arguments: Sequence[str] = ()) -> PipelineOp
         Beam's options.
 
     Raises:
-        UsageError: If there would be no worker, or Beam has no such runner here.
+        UsageError: If there would be no worker, Beam has no such runner here, or
+            Dataflow would refuse an option.
     """
     if workers < 1:
         raise UsageError(f"expected at least 1 worker, got {workers}")
     if any(each.split("=")[0] == "--runner" for each in beam_arguments):
         options = PipelineOptions(list(beam_arguments))
         _check_runner(options.view_as(StandardOptions).runner)
+        if dataflow.is_dataflow(options):
+            dataflow.check_options(options)
         return options
     local = [f"--runner={_LOCAL}", f"--direct_num_workers={workers}"]
     return PipelineOptions([*local, *beam_arguments])
@@ -206,7 +209,15 @@ def _run_elsewhere(
         # Flink knows jobs by this one, and there may be others of ours.
         cloud.job_name = f"{cloud.job_name or 'vast-rl'}-{secrets.token_hex(4)}"
         end = functools.partial(flink.end_job, master, cloud.job_name)
-    return remote.run(lambda: make(name), watch, explained=_is_explained, end=end)
+    cloudy = dataflow.is_dataflow(options)
+
+    def make_job() -> beam.Pipeline:
+        pipeline = make(name)
+        if cloudy:
+            dataflow.check_job(pipeline)
+        return pipeline
+
+    return remote.run(make_job, watch, explained=_is_explained, end=end)
 
 
 def _is_explained(error: Exception) -> bool:

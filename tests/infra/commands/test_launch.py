@@ -300,6 +300,8 @@ IMAGE = f"--image r/x:{VERSION}"
         (f"{SHARD} {FLINK_CLUSTER} --name {'x' * 46}", "at most 45 characters"),
         (f"{SHARD} {FLINK_CLUSTER} --namespace A", "--namespace: expected small"),
         (f"{SHARD} {DATAFLOW} --machine-type big", "such as n2-standard-2"),
+        (f"{SHARD} {DATAFLOW} --subnetwork a/b", "--subnetwork: expected its name"),
+        (f"{SHARD} {DATAFLOW} --max-workers 1001", "takes up to 1,000, got 1,001"),
         (f"{SHARD} {DATAFLOW} --service-account me@example.com", "NAME@PROJECT"),
         (f"{SHARD} {DATAFLOW} --input data", "is on this machine"),
         (f"{SHARD} {DATAFLOW} --out stores/x", "expected gs://bucket/path"),
