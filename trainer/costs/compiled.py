@@ -28,6 +28,15 @@ if TYPE_CHECKING:  # It brings Grain, which measuring updates does without.
     from trainer.config import Config
 
 
+# Without a GPU XLA cannot try which matrix product is fastest, and its own products of
+# Triton, untried, are more kernels than those that a tuned program has.
+_UNTUNED: dict[str, Any] = {
+    "xla_gpu_autotune_level": 0,
+    "xla_gpu_enable_triton_gemm": False,
+}
+_OPTIONS = {"gpu": _UNTUNED, "cuda": _UNTUNED}
+
+
 class DoesNotFitError(RunError):
     """A program that needs more memory than a chip has."""
 
@@ -142,7 +151,7 @@ def compile_call(
     """
     made, lowered, arrays = _lower(config, facts, mesh, devices, rows)
     try:
-        executable = lowered.compile()
+        executable = lowered.compile(_OPTIONS.get(devices[0].platform))
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise

@@ -41,6 +41,12 @@ checkpoint_every = 5
 """
 
 
+@pytest.fixture(autouse=True)
+def all_devices() -> None:
+    """JAX starts with the devices that tests have, not with those of a command."""
+    assert len(jax.devices()) == 8
+
+
 @pytest.fixture
 def tiny(tmp_path: Path) -> str:
     path = tmp_path / "tiny.toml"
@@ -123,7 +129,7 @@ def test_what_does_not_fit_ends_with_1(
     assert figures["accelerator"] == "v5e"
     assert set(figures["least_ms"]) == {"memory", "links"}
 
-    def give_up(_: Any) -> None:
+    def give_up(*_: Any) -> None:
         raise jax.errors.JaxRuntimeError(
             "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 20.1G of "
             "15.75G hbm."
