@@ -185,7 +185,11 @@ def stream(
         }
         for reader in readers.values():
             stack.callback(reader.close)
-        pool = stack.enter_context(ThreadPoolExecutor(_THREADS))
+        pool = ThreadPoolExecutor(_THREADS)
+        # Nobody waits for its threads: what was given up half-way may be closed by
+        # Python's collector in a thread that is just starting, where waiting for
+        # another one never ends.
+        stack.callback(pool.shutdown, wait=False, cancel_futures=True)
         # The widest first, or it would be left to one thread at the end.
         order = sorted(readers, key=lambda name: -members[name].row_bytes)
 

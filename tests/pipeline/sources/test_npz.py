@@ -1,4 +1,5 @@
 import io
+import threading
 import zipfile
 
 import numpy as np
@@ -97,3 +98,18 @@ def test_a_header_of_python_2_is_read_in_silence(tmp_path):
 def test_numbers_of_more_than_64_bits_are_refused(tmp_path):
     data = archive_of(member_of(np.zeros(3, np.longdouble)))
     assert "at most 64 bits" in refuse(tmp_path / "a.npz", data)
+
+
+def test_a_stream_that_is_given_up_waits_for_no_thread(tmp_path, monkeypatch):
+    """Python's collector may close it in a thread that is just starting."""
+    path = str(tmp_path / "a.npz")
+    np.savez(path, x=VALUES)
+    blocks = npz.stream(path, npz.read_members(path, ["x"]), [(0, 2), (2, 2), (4, 2)])
+    assert next(blocks)["x"].tolist() == [0, 1]
+
+    def join(thread, timeout=None):
+        raise AssertionError(thread)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "join", join)
+        blocks.close()
