@@ -5,12 +5,18 @@ takes them in in one atomic step.
 """
 
 import dataclasses
-import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from pipeline.assembly.commit import check_dropped, check_whole, clear_parts
+from pipeline.assembly.commit import (
+    check_dropped,
+    check_seen,
+    check_unchanged,
+    check_whole,
+    clear_parts,
+    digest_of,
+)
 from pipeline.assembly.known_episodes import find_known
 from pipeline.assembly.plan import (
     Inputs,
@@ -23,7 +29,6 @@ from pipeline.sources.options import OnKnownEpisode
 from pipeline.store import claims, files, manifest
 from pipeline.store.claims import Claim
 from pipeline.store.errors import DataFormatError
-from pipeline.store.files import Content
 from pipeline.store.manifest import DatasetManifest, PartManifest, describe_fields
 from pipeline.store.moments import merge_statistics
 from pipeline.store.reader import Store
@@ -36,12 +41,13 @@ class AppendPlan:
     """Parts to be added.
 
     Attributes:
-        there: The store's manifest as it was read; the commit is conditional on it.
+        there: Digest of the store's manifest as it was read; the commit is conditional
+            on it.
         added: The new parts.
         on_known_episode: Whether to refuse episodes that the store holds already.
     """
 
-    there: Content
+    there: str
     added: StorePlan
     on_known_episode: OnKnownEpisode = "refuse"
 
@@ -76,8 +82,8 @@ def plan_append(
         DataFormatError: If the store cannot be read, or the input is of another kind.
         UsageError: If an option is out of range.
     """
-    there = files.read(root, manifest.DATASET_MANIFEST)
-    value = Store(root).manifest
+    store = Store(root)
+    value = store.manifest
     held = {(part.split, part.origin.digest) for part in value.parts}
     for split, _, facts in inputs.found:
         other = "val" if split == "train" else "train"
@@ -112,7 +118,7 @@ def plan_append(
                 f"{describe_fields(value.fields)}, got {describe_fields(fields)}; "
                 "one store holds data of one kind"
             )
-    return AppendPlan(there, added, on_known_episode)
+    return AppendPlan(digest_of(store.content), added, on_known_episode)
 
 
 def claim(
@@ -168,13 +174,14 @@ def commit_append(
             f"{[part.index for part in found]}; repeat the command to write the rest"
         )
     check_dropped(plan.added, found)
-    now = Store(root).manifest
-    if all(part in now.parts for part in found):
-        return now  # A retry of a commit that did go through, or an equal twin's.
+    store = Store(root)
+    old = store.manifest
+    if all(part in old.parts for part in found):
+        return old  # A retry of a commit that did go through, or an equal twin's.
     if plan.on_known_episode == "refuse":
         _check_new(root, found, claimed)
-    where = os.path.join(root, manifest.DATASET_MANIFEST)
-    old = manifest.dataset_from_json(plan.there.data or b"", where=where)
+    check_seen(root, found)
+    check_unchanged(root, store.content, plan.there)
     together = (*old.parts, *found)
     value = dataclasses.replace(
         old,
@@ -186,7 +193,7 @@ def commit_append(
 
     _clear(root, found, claimed)
     data = manifest.to_json(value).encode()
-    files.commit(root, manifest.DATASET_MANIFEST, data, replacing=plan.there)
+    files.commit(root, manifest.DATASET_MANIFEST, data, replacing=store.content)
     return value
 
 

@@ -1,5 +1,6 @@
 """Claiming a folder for a store and committing the store, in one atomic step."""
 
+import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -8,7 +9,8 @@ from operator import attrgetter
 from pipeline.assembly.plan import StorePlan
 from pipeline.store import arrays, claims, files, layout, manifest
 from pipeline.store.claims import Claim
-from pipeline.store.errors import DataFormatError
+from pipeline.store.errors import DataFormatError, UnseenFileError
+from pipeline.store.files import Content
 from pipeline.store.folder import check_folder
 from pipeline.store.manifest import (
     DatasetManifest,
@@ -27,6 +29,26 @@ def read_committed(root: str) -> DatasetManifest | None:
         return None
     where = os.path.join(root, manifest.DATASET_MANIFEST)
     return manifest.dataset_from_json(content.data, where=where)
+
+
+def digest_of(there: Content) -> str:
+    """Identifies a manifest, for a job to name it by: its bytes may be megabytes."""
+    return hashlib.sha256(there.data or b"").hexdigest()
+
+
+def check_unchanged(root: str, there: Content, planned: str) -> None:
+    """Refuses to change a store that is another one than was planned for.
+
+    Args:
+        root: The store.
+        there: Its manifest as it is now.
+        planned: Digest of the one that was planned for.
+
+    Raises:
+        DataFormatError: If somebody else has changed it meanwhile.
+    """
+    if digest_of(there) != planned:
+        raise files.changed_meanwhile(root, manifest.DATASET_MANIFEST)
 
 
 def find_committed(plan: StorePlan) -> DatasetManifest | None:
@@ -153,6 +175,7 @@ def commit_store(
     committed = _find(plan.root, [part.plan for part in found], of=attrgetter("plan"))
     if committed is not None:
         return committed
+    check_seen(plan.root, found)
 
     def check() -> None:
         if claimed is not None:
@@ -230,6 +253,24 @@ def commit_parts(root: str, value: DatasetManifest, claimed: Claim | None) -> No
         clear_parts(root, value.parts, check)
         data = manifest.to_json(value).encode()
         files.commit(root, manifest.DATASET_MANIFEST, data, replacing=there)
+
+
+def check_seen(root: str, parts: Sequence[PartManifest]) -> None:
+    """Refuses to commit what has been written to a disk of another machine.
+
+    Args:
+        root: The store.
+        parts: Manifests of what has been written.
+
+    Raises:
+        UnseenFileError: Naming the first that is not there for this process.
+    """
+    if files.is_remote(root):
+        return
+    for part in parts:
+        path = os.path.join(root, part.labels_folder, manifest.PART_MANIFEST)
+        if not os.path.exists(path):
+            raise UnseenFileError.of(path)
 
 
 def check_dropped(plan: StorePlan, parts: Sequence[PartManifest]) -> None:

@@ -9,7 +9,6 @@ Knows nothing of Beam.
 import dataclasses
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -18,14 +17,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.assembly.commit import delete_files
+from pipeline.assembly.commit import (
+    check_seen,
+    check_unchanged,
+    delete_files,
+    digest_of,
+)
 from pipeline.assembly.labels import label_episodes
 from pipeline.assembly.plan import BLOCK_ROWS, installed_versions
 from pipeline.sources.episodes import EpisodeRange, cut
 from pipeline.store import claims, files, layout, manifest, schema
 from pipeline.store.claims import Claim
 from pipeline.store.errors import DataFormatError, UsageError
-from pipeline.store.files import Content
 from pipeline.store.manifest import DatasetManifest, FieldSpec, PartManifest, Task
 from pipeline.store.moments import Summary, merge_statistics
 from pipeline.store.reader import Store, read_part
@@ -61,14 +64,14 @@ class RelabelPlan:
 
     Attributes:
         root: The store.
-        there: Its manifest as it was read; the commit is conditional on it.
-        parts: In order.
+        there: Digest of its manifest as it was read; the commit is conditional on it.
+        parts: In order; of a plan for the commit alone, the first.
         command: What decides what is added, for the store's history.
         versions: Of what is installed, likewise.
     """
 
     root: str
-    there: Content
+    there: str
     parts: tuple[LabelsPlan, ...]
     command: str = ""
     versions: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -77,6 +80,10 @@ class RelabelPlan:
     def rows(self) -> int:
         """Rows of all parts."""
         return sum(each.part.rows for each in self.parts)
+
+    def without_parts(self) -> "RelabelPlan":
+        """The plan as its commit needs it: of one part, for the labels to be."""
+        return dataclasses.replace(self, parts=self.parts[:1])
 
 
 def plan_relabelling(
@@ -105,8 +112,8 @@ def plan_relabelling(
     for discount in discounts:
         if not 0.0 < discount <= 1.0:
             raise UsageError(f"expected discounts in (0, 1], got {discount}")
-    there = files.read(root, manifest.DATASET_MANIFEST)
-    value = Store(root).manifest
+    store = Store(root)
+    value = store.manifest
     added = {task.task: task for task in tasks} | {t.task: t for t in value.tasks}
     if len(added) > len(value.tasks) and any(t.recipe == "stored" for t in value.tasks):
         raise DataFormatError(
@@ -122,7 +129,8 @@ def plan_relabelling(
     text = json.dumps(asked, sort_keys=True)
     labels = f"labels-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     parts = (LabelsPlan(root, part, wanted, sums, labels) for part in value.parts)
-    return RelabelPlan(root, there, tuple(parts), command, installed_versions())
+    versions = installed_versions()
+    return RelabelPlan(root, digest_of(store.content), tuple(parts), command, versions)
 
 
 def write_labels(plan: LabelsPlan) -> PartManifest:
@@ -202,7 +210,7 @@ def commit_labels(
     """Moves a store over to its new labels.
 
     Args:
-        plan: What the labels were written by.
+        plan: What the labels were written by, with or without its parts.
         parts: Manifests of all parts, in any order.
         claimed: The claim that they were written under.
 
@@ -215,16 +223,17 @@ def commit_labels(
             there.
     """
     found = tuple(sorted(parts, key=lambda part: part.index))
-    if [p.index for p in found] != [each.part.index for each in plan.parts]:
+    store = Store(plan.root)
+    old = store.manifest
+    if found and all(part in old.parts for part in found):
+        return old  # A retry of a commit that did go through, or an equal twin's.
+    check_unchanged(plan.root, store.content, plan.there)
+    if [part.index for part in found] != [part.index for part in old.parts]:
         raise DataFormatError(
-            f"{plan.root}: expected labels of {len(plan.parts)} parts, got those of "
+            f"{plan.root}: expected labels of {len(old.parts)} parts, got those of "
             f"{[part.index for part in found]}; repeat the command"
         )
-    now = Store(plan.root).manifest
-    if all(part in now.parts for part in found):
-        return now  # A retry of a commit that did go through, or an equal twin's.
-    where = os.path.join(plan.root, manifest.DATASET_MANIFEST)
-    old = manifest.dataset_from_json(plan.there.data or b"", where=where)
+    check_seen(plan.root, found)
     of_rows = {n: field for n, field in old.fields.items() if field.per == "row"}
     fields: dict[str, FieldSpec] = of_rows | schema.task_fields(plan.parts[0].discounts)
     value = dataclasses.replace(
@@ -241,7 +250,7 @@ def commit_labels(
     for part in found:
         delete_files(plan.root, part.labels_folder, layout.is_unfinished_file)
     data = manifest.to_json(value).encode()
-    files.commit(plan.root, manifest.DATASET_MANIFEST, data, replacing=plan.there)
+    files.commit(plan.root, manifest.DATASET_MANIFEST, data, replacing=store.content)
     return value
 
 

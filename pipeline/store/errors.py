@@ -6,6 +6,11 @@ bug and keeps its traceback. Exceptions of ours therefore have a code on their c
 and nothing is caught by ValueError: a bug may raise that too.
 """
 
+import functools
+import os
+import socket
+from typing import Any
+
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
@@ -39,6 +44,19 @@ class UnfinishedStoreError(DataFormatError):
     """A store without ``dataset.json``: a run that never committed."""
 
 
+class UnseenFileError(DataFormatError):
+    """A file that is there for who launched a pipeline, and not for its worker."""
+
+    @classmethod
+    def of(cls, path: str) -> "UnseenFileError":
+        """The error of this process, naming it and its machine."""
+        return cls(
+            f"{path} is not there on host {socket.gethostname()}, process "
+            f"{os.getpid()}; expected a path that every worker sees, such as gs:// or "
+            "one on a shared disk"
+        )
+
+
 class FormatVersionError(DataFormatError):
     """A store written by a newer version of this project than the reader's."""
 
@@ -62,3 +80,7 @@ class BadEpisodeError(DataFormatError):
     def __init__(self, message: str, *, reason: str) -> None:
         super().__init__(message)
         self.reason = reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Workers hand errors on as they are; by itself Python leaves out the reason.
+        return functools.partial(type(self), reason=self.reason), self.args

@@ -156,7 +156,12 @@ def commit(root: str, name: str, data: bytes, *, replacing: Content) -> None:
         return
     if read(root, name).data == data:
         return  # A retry of a commit that did go through, or an equal twin.
-    raise DataFormatError(
+    raise changed_meanwhile(root, name)
+
+
+def changed_meanwhile(root: str, name: str) -> DataFormatError:
+    """The error of a file that another process has written since it was read."""
+    return DataFormatError(
         f"{os.path.join(root, name)}: another run has committed this file meanwhile; "
         "nothing was overwritten. Look at what it wrote, or choose another folder"
     )

@@ -50,6 +50,9 @@ class Store:
     Args:
         root: Local path or ``gs://bucket/path``.
 
+    Attributes:
+        content: The manifest's file as it was read, for a commit to be conditional on.
+
     Raises:
         UnfinishedStoreError: If there is no ``dataset.json``.
         FormatVersionError: If it was written by a newer version.
@@ -59,7 +62,7 @@ class Store:
     def __init__(self, root: str) -> None:
         self.root = str(root)
         where = os.path.join(self.root, manifest.DATASET_MANIFEST)
-        content = files.read(self.root, manifest.DATASET_MANIFEST)
+        self.content = content = files.read(self.root, manifest.DATASET_MANIFEST)
         if content.data is None:
             raise UnfinishedStoreError(
                 f"{where}: expected the manifest of a finished store, found none. "

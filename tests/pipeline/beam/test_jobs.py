@@ -1,5 +1,9 @@
 """What a cluster is sent: names of steps, and the size of it all."""
 
+import functools
+import os
+import pickle
+
 import apache_beam as beam
 import numpy as np
 import pytest
@@ -10,7 +14,7 @@ from pipeline.assembly.append import plan_append
 from pipeline.assembly.commit import commit_store
 from pipeline.assembly.parts import write_part
 from pipeline.assembly.plan import DEFAULTS, Inputs, look_at, plan_inputs
-from pipeline.assembly.relabel import plan_relabelling
+from pipeline.assembly.relabel import commit_labels, plan_relabelling
 from pipeline.beam import pipelines
 from pipeline.collection.staging import EpisodePlan
 from pipeline.sources.base import Facts
@@ -75,6 +79,22 @@ def test_every_step_has_a_short_label_and_no_plan_appears_in_any_text(jobs):
         assert max(map(len, names)) <= 100
         for kind in (b"Plan(", b"PartManifest(", b"Content("):
             assert kind not in proto.SerializeToString()
+
+
+def test_no_job_holds_the_store_s_manifest(make_npz, make_plan):
+    """It is megabytes for a thousand parts; the commit is told its digest."""
+    plan = make_plan(make_npz((5,) * 60), part_rows=5)
+    commit_store(plan, [write_part(part) for part in plan.parts])
+    assert len(plan.parts) == 60
+    more = look_at([("train", OgbenchNpz(make_npz((6, 9), name="b.npz", seed=5)))])
+    append = plan_append(plan.root, more, DEFAULTS)
+    relabel = plan_relabelling(plan.root, discounts=(0.5,))
+    held = os.path.getsize(os.path.join(plan.root, "dataset.json"))
+    proto = job(pipelines.define_appending, append, runs=1)
+    assert proto.ByteSize() < held / 5
+    # Of the labels, each element says what its part holds, and the commit does not.
+    commit = pickle.dumps(functools.partial(commit_labels, relabel.without_parts()))
+    assert len(commit) < len(pickle.dumps(relabel)) / 5
 
 
 def test_dask_alone_is_sent_the_transform_that_it_looks_for(make_npz, make_plan):
