@@ -38,6 +38,8 @@ _PACKAGE = "vast-rl"
 # Extras of pyproject.toml, by the modules that they bring.
 _EXTRAS = {
     "apache_beam": "pipeline",
+    "dask": "dask",
+    "distributed": "dask",
     "flax": "trainer",
     "gcsfs": "cloud",
     "google": "cloud",

@@ -101,5 +101,7 @@ def define_relabelling(
         root
         | "Parts" >> create(plan.parts, root.runner)
         | WriteLabels()
-        | CommitStore(functools.partial(commit_labels, plan, claimed=claimed))
+        | CommitStore(
+            functools.partial(commit_labels, plan.without_parts(), claimed=claimed)
+        )
     )

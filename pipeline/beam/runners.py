@@ -7,6 +7,7 @@ meaning depends on what is installed, and with it the errors and the counters.
 import builtins
 import contextlib
 import functools
+import importlib
 import logging
 import os
 import re
@@ -32,6 +33,7 @@ from apache_beam.options.pipeline_options import (
 )
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.runners.runner import PipelineRunner, create_runner
+from apache_beam.runners.worker import sdk_worker
 from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
 from pipeline.beam import dataflow, flink, remote
@@ -44,12 +46,18 @@ from pipeline.store.errors import (
 
 _LOCAL = "FnApiRunner"
 _FLINK_WITHOUT_ADDRESS = ("[auto]", "[local]", "[collection]")
+# Any of its names is ours: Beam's own counts nothing, and leaves its cluster running.
+_DASK = "DaskRunner"
+# Imported where it is asked for: it is an extra.
+_DASK_MODULE = "pipeline.beam.dask_runner"
 # Not imported: it loads half of Beam, and is a program.
 _WORKER = "pipeline.beam.worker"
 _UNREACHED, _TIMEOUT_S = "VAST_WORKER_UNREACHED", "VAST_WORKER_TIMEOUT_S"
 # Starting a worker takes some eight seconds; its first call, none.
 _CONNECT_S = 60.0
 _LOOK_S = 0.2
+# Libraries whose logs say again what comes back as an exception.
+_LOUD = ("apache_beam", "distributed")
 # What gRPC asks in turn, whether to leave out a proxy that is set for all else.
 _NO_PROXY = ("no_grpc_proxy", "no_proxy")
 _HERE = "localhost,127.0.0.1,::1"
@@ -78,7 +86,7 @@ def make_options(workers: int, beam_arguments: Sequence[str] = ()) -> PipelineOp
     """Chooses where a pipeline runs.
 
     Args:
-        workers: Processes of the local runner.
+        workers: Processes of the local runner, or of a Dask cluster of this machine.
         beam_arguments: Beam's own options, handed on untouched; with ``--runner``
             among them nothing else is set.
 
@@ -86,6 +94,7 @@ def make_options(workers: int, beam_arguments: Sequence[str] = ()) -> PipelineOp
         Beam's options.
 
     Raises:
+        ModuleNotFoundError: If Dask is asked for and not installed.
         UsageError: If there would be no worker, Beam has no such runner here, or
             Dataflow would refuse an option.
     """
@@ -93,7 +102,12 @@ def make_options(workers: int, beam_arguments: Sequence[str] = ()) -> PipelineOp
         raise UsageError(f"expected at least 1 worker, got {workers}")
     if any(each.split("=")[0] == "--runner" for each in beam_arguments):
         options = PipelineOptions(list(beam_arguments))
-        _check_runner(options.view_as(StandardOptions).runner)
+        name = options.view_as(StandardOptions).runner
+        if name.rpartition(".")[2].lower() in ("dask", _DASK.lower()):
+            importlib.import_module(_DASK_MODULE)
+            dask = [f"--runner={_DASK}", f"--direct_num_workers={workers}"]
+            return PipelineOptions([*beam_arguments, *dask])
+        _check_runner(name)
         if dataflow.is_dataflow(options):
             dataflow.check_options(options)
         return options
@@ -152,22 +166,23 @@ def run(
         define(pipeline)
         return pipeline
 
-    # What goes wrong comes back as an exception; the logs of launcher and workers
-    # would say it again, over several screens.
-    logger = logging.getLogger("apache_beam")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    with tempfile.NamedTemporaryFile(prefix="vast-rl-workers-", mode="r") as log:
+    with (
+        tempfile.NamedTemporaryFile(prefix="vast-rl-workers-", mode="r") as log,
+        _quiet(),
+    ):
         try:
-            runner = _local_runner(options, log.name)
-            with _own_machine_reached() as unreached:
-                if not is_local(options):
+            with (
+                _opened(options, log.name) as runner,
+                _own_machine_reached() as unreached,
+            ):
+                if isinstance(runner, FnApiRunner):
+                    result = _run_to_its_end(make(runner), unreached)
+                elif runner is None and not is_local(options):
                     result = _run_elsewhere(make, options, watch)
-                elif runner is None:
+                else:
                     result = make(runner).run()
                     result.wait_until_finish()
-                else:
-                    result = _run_to_its_end(make(runner), unreached)
+                return _counters(result)
         except Exception as error:
             message = error_message(error)
             if message is not None:
@@ -186,9 +201,14 @@ def run(
                     f"{kept}"
                 ) from error
             raise
-        finally:
-            logger.setLevel(level)
-    counters = result.metrics().query()["counters"]
+
+
+def _counters(result: Any) -> dict[str, int]:
+    """Our counters; none of a runner that has none."""
+    try:
+        counters = result.metrics().query()["counters"]
+    except NotImplementedError:
+        return {}
     return {
         each.key.metric.name: each.committed
         for each in counters
@@ -224,6 +244,46 @@ def _is_explained(error: Exception) -> bool:
     """Whether an error says what is wrong with data, a disk or this project."""
     told = (error_message, storage_message, worker_message)
     return any(message(error) is not None for message in told)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps Beam and Dask from logging, in a block.
+
+    What goes wrong comes back as an exception; the logs of launcher and workers would
+    say it again, over several screens. Some of that Beam says by the root logger: what
+    is said by that one itself is left out, and not what other libraries hand to it.
+    """
+
+    def refuse(record: logging.LogRecord) -> bool:
+        return False
+
+    root = logging.getLogger()
+    handlers = list(root.handlers)
+    known = {
+        name: logging.getLogger(name) for name in [*_LOUD, *root.manager.loggerDict]
+    }
+    # Some that are below have levels of their own.
+    levels = {
+        logger: logger.level
+        for name, logger in known.items()
+        if name in _LOUD or (name.partition(".")[0] in _LOUD and logger.level)
+    }
+    for logger in levels:
+        logger.setLevel(logging.CRITICAL)
+    root.addFilter(refuse)
+    # A worker in this process prints what it logs and hands back as well.
+    sdk_worker.print = lambda *values, **options: None
+    try:
+        yield
+    finally:
+        vars(sdk_worker).pop("print", None)
+        root.removeFilter(refuse)
+        for logger, level in levels.items():
+            logger.setLevel(level)
+        # Whoever says something by it gives it a handler first, if it has none.
+        for each in set(root.handlers) - set(handlers):
+            root.removeHandler(each)
 
 
 @contextlib.contextmanager
@@ -284,16 +344,22 @@ def _run_to_its_end(pipeline: beam.Pipeline, unreached: Path) -> Any:
             )
 
 
-def _local_runner(options: PipelineOptions, log: str) -> FnApiRunner | None:
-    """A runner with worker processes, or None: what the options name will do."""
+@contextlib.contextmanager
+def _opened(options: PipelineOptions, log: str) -> Iterator[PipelineRunner | None]:
+    """A runner of ours, closed at the end, or None: what the options name will do."""
+    if options.view_as(StandardOptions).runner == _DASK:
+        with importlib.import_module(_DASK_MODULE).connected(options) as runner:
+            yield runner
+        return
     direct = options.view_as(DirectOptions)
     if not is_local(options) or direct.direct_running_mode != "in_memory":
-        return None
-    if direct.direct_num_workers == 1:
+        yield None
+    elif direct.direct_num_workers == 1:
         # Starting processes takes about eight seconds, so one works in this process.
-        return None
-    command = f"{shlex.quote(sys.executable)} -m {_WORKER} 2>>{shlex.quote(log)}"
-    return FnApiRunner(SubprocessSDKEnvironment.from_command_string(command))
+        yield None
+    else:
+        command = f"{shlex.quote(sys.executable)} -m {_WORKER} 2>>{shlex.quote(log)}"
+        yield FnApiRunner(SubprocessSDKEnvironment.from_command_string(command))
 
 
 def error_message(error: Exception) -> str | None:

@@ -1,10 +1,13 @@
 """Beam transforms over the pure functions: elements, labels and counters, no more.
 
 Every element is a frozen value of plain values: what to do, never the data itself.
-Every step has a label: services show it, and take names of a hundred characters or so.
+Every step has a label, which services show; without one its name is made of whatever it
+calls.
 """
 
 import functools
+import os
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -17,8 +20,8 @@ from pipeline.assembly.relabel import LabelsPlan, write_labels
 from pipeline.collection.scripted import EpisodeCollector
 from pipeline.collection.staging import EpisodePlan, stage
 from pipeline.domains.datasets import parse_dataset
-from pipeline.store.errors import WorkerError
-from pipeline.store.manifest import DatasetManifest, PartManifest
+from pipeline.store.errors import UnseenFileError, WorkerError
+from pipeline.store.manifest import DATASET_MANIFEST, DatasetManifest, PartManifest
 
 _Made = TypeVar("_Made")
 Commit = Callable[[Sequence[PartManifest]], DatasetManifest]
@@ -99,50 +102,61 @@ class CommitStore(beam.PTransform):  # type: ignore[misc]
         """Gathers the parts' manifests, then commits."""
         return (
             parts
-            | "Gather" >> beam.combiners.ToList()
+            # There is a part: what no parts come to would be computed on the side.
+            | "Gather" >> beam.combiners.ToList().without_defaults()
             # Without a label of its own, its name is the `repr` of the whole plan.
             | "Commit" >> beam.Map(self._commit)
         )
 
 
-def named(where: str, work: Callable[[], _Made]) -> _Made:
+def named(where: str, work: Callable[[], _Made], *, reads: str | None = None) -> _Made:
     """Does a worker's work, and says of any error which work it was.
 
     Args:
         where: File, part and episodes.
         work: To do.
+        reads: The file that it reads, local or ``gs://``.
 
     Returns:
         What it returns.
 
     Raises:
+        UnseenFileError: If it failed, and that file is not there for this worker.
         WorkerError: If it failed in a way that nobody has foreseen.
         Exception: What it raised, if that says itself what is wrong.
     """
     try:
         return work()
     except Exception as error:
+        if reads and "://" not in reads and not os.path.exists(reads):
+            raise UnseenFileError.of(reads) from error
         if isinstance(error, OSError) or hasattr(error, "exit_code"):
             raise
         said = " ".join(str(error).split()) or "no message"
         raise WorkerError(f"{where}: {type(error).__name__}: {said}") from error
 
 
+# Those of a process that nobody collects with, by data set and rows. Some runners make
+# a DoFn for each element, and making an environment takes a second or two.
+_IDLE: defaultdict[tuple[str, int], list[EpisodeCollector]] = defaultdict(list)
+
+
 class _CollectEpisode(beam.DoFn):  # type: ignore[misc]
     def __init__(self) -> None:
-        self._collectors: dict[tuple[str, int], EpisodeCollector] = {}
         self._episodes = Metrics.counter(COUNTERS, EPISODES_COLLECTED)
         self._rows = Metrics.counter(COUNTERS, ROWS_COLLECTED)
 
     def process(self, plan: EpisodePlan) -> Iterator[int]:
-        # Making an environment takes a second or two, as long as a hundred steps.
-        key = (plan.dataset, plan.rows)
+        idle = _IDLE[plan.dataset, plan.rows]
 
         def collect() -> None:
-            if key not in self._collectors:
+            try:
+                collector = idle.pop()
+            except IndexError:
                 domain = parse_dataset(plan.dataset)
-                self._collectors[key] = EpisodeCollector(domain, rows=plan.rows)
-            stage(plan, self._collectors[key].collect(plan.seed))
+                collector = EpisodeCollector(domain, rows=plan.rows)
+            stage(plan, collector.collect(plan.seed))
+            idle.append(collector)
 
         named(f"{plan.dataset}, {plan.split} episode {plan.index}", collect)
         self._episodes.inc()
@@ -164,6 +178,7 @@ class _WritePart(beam.DoFn):  # type: ignore[misc]
                 f"{plan.origin.name}, part {plan.index} (episodes {first} to "
                 f"{first + plan.episodes.episodes - 1})",
                 lambda: next(parts),
+                reads=getattr(plan.source, "path", None),
             )
             self._parts.inc()
             self._rows.inc(part.rows)
@@ -181,7 +196,9 @@ class _WriteLabels(beam.DoFn):  # type: ignore[misc]
 
     def process(self, plan: LabelsPlan) -> Iterator[PartManifest]:
         part = named(
-            f"{plan.root}, labels of part {plan.part.index}", lambda: write_labels(plan)
+            f"{plan.root}, labels of part {plan.part.index}",
+            lambda: write_labels(plan),
+            reads=f"{plan.root}/{DATASET_MANIFEST}",
         )
         self._parts.inc()
         self._rows.inc(part.rows)

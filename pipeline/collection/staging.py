@@ -27,7 +27,7 @@ from pipeline.sources.episodes import EpisodeRange
 from pipeline.sources.ogbench_npz import TERMINALS
 from pipeline.store import claims, files, layout, schema
 from pipeline.store.claims import Claim
-from pipeline.store.errors import DataFormatError
+from pipeline.store.errors import DataFormatError, UnseenFileError
 from pipeline.store.folder import check_folder
 from pipeline.store.manifest import Split
 
@@ -254,7 +254,8 @@ def stage(plan: EpisodePlan, episode: Mapping[str, npt.NDArray[Any]]) -> None:
     if files.read(plan.root, _RECIPE).data is None:
         raise DataFormatError(
             f"{plan.root}/{_RECIPE}: is gone, so another command has finished this "
-            "collection, or somebody has deleted it; repeat the command to see which"
+            "collection, or somebody has deleted it; repeat the command to see which. "
+            f"Or else {UnseenFileError.of('it')}"
         )
     buffer = io.BytesIO()
     np.savez(buffer, **episode)  # type: ignore[arg-type]

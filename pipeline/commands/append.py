@@ -4,7 +4,15 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.commands.arguments import Flag, Input, StorePath, check_workers, describe
+from pipeline.commands.arguments import (
+    LOCAL,
+    Engine,
+    Flag,
+    Input,
+    StorePath,
+    describe,
+    seen_from_anywhere,
+)
 from pipeline.output import Output, say
 from pipeline.sources.options import (
     PART_ROWS,
@@ -32,7 +40,7 @@ class Append:
         on_bad_file: What to do with a file that is cut short or incomplete.
         on_known_episode: What to do where the store holds an episode already, by its
             observations and actions: refuse all, or keep it twice.
-        workers: Processes on this machine.
+        engine: Where it runs.
         take_over: As of shard.
         dry_run: Print the plan and stop.
     """
@@ -46,12 +54,17 @@ class Append:
     max_bad_share: float = 0.01
     on_bad_file: OnBadFile = "refuse"
     on_known_episode: OnKnownEpisode = "refuse"
-    workers: int = 1
+    engine: Engine = LOCAL
     take_over: Flag = False
     dry_run: Flag = False
 
     def execute_with(self, output: Output, more: Sequence[str]) -> int:
         """Plans, writes the new parts and takes them in."""
+        arguments = self.engine.beam_arguments(more)
+        self = seen_from_anywhere(self, arguments, "store", "input", "val")
+        return self._append(output, arguments)
+
+    def _append(self, output: Output, beam_arguments: Sequence[str]) -> int:
         from pipeline.assembly import append
         from pipeline.assembly.plan import PlanOptions, look_at
         from pipeline.commands import execution
@@ -61,7 +74,6 @@ class Append:
         from pipeline.store.reader import Store
 
         dataset = Store(self.store).manifest.dataset
-        check_workers(self.workers)
         _, found = find_sources(
             self.input, dataset=dataset, kind=self.source, val=self.val
         )
@@ -91,8 +103,8 @@ class Append:
             execution.run_parts(
                 output,
                 plan.added,
-                self.workers,
-                more,
+                self.engine.workers,
+                beam_arguments,
                 claimed,
                 functools.partial(pipelines.define_appending, plan=plan),
             )

@@ -5,7 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pipeline.commands.arguments import EnvironmentId, Flag, check_workers, describe
+from pipeline.commands.arguments import (
+    LOCAL,
+    Engine,
+    EnvironmentId,
+    Flag,
+    describe,
+    seen_from_anywhere,
+)
 from pipeline.output import Output, say
 from pipeline.store.errors import UsageError
 
@@ -31,7 +38,7 @@ class Collect:
         discounts: Discounts to store return sums for.
         max_rows: Rows of an episode, if not as many as OGBench's have.
         npz: Also write OGBench's npz to this file.
-        workers: Processes on this machine.
+        engine: Where it runs.
         take_over: Go on in the place of another process that has begun to collect
             here, which may still run.
     """
@@ -45,11 +52,16 @@ class Collect:
     discounts: tuple[float, ...] = (0.99,)
     max_rows: int | None = None
     npz: str | None = None
-    workers: int = 1
+    engine: Engine = LOCAL
     take_over: Flag = False
 
     def execute_with(self, output: Output, more: Sequence[str]) -> int:
         """Collects what is missing, writes the store, exports it."""
+        arguments = self.engine.beam_arguments(more)
+        self = seen_from_anywhere(self, arguments, "out")
+        return self._make(output, arguments)
+
+    def _make(self, output: Output, beam_arguments: Sequence[str]) -> int:
         from pipeline.collection import staging
         from pipeline.collection.scripted import check_scripted
         from pipeline.commands import execution
@@ -58,12 +70,11 @@ class Collect:
         domain = find_domain(self.environment_id, self.dataset_type)
         check_scripted(domain)
         recipe = self._recipe(domain)
-        check_workers(self.workers)
         if not self._is_finished(output, recipe):
             with staging.claim(self.out, recipe, take_over=self.take_over) as claimed:
                 # Finished since it was looked for, perhaps.
                 if not self._is_finished(output, recipe):
-                    self._write(output, domain, recipe, more, claimed)
+                    self._write(output, domain, recipe, beam_arguments, claimed)
         if self.npz is not None:
             execution.export_store(output, self.out, self.npz)
         return 0
@@ -97,7 +108,7 @@ class Collect:
         output: Output,
         domain: "Domain",
         recipe: "Recipe",
-        more: Sequence[str],
+        beam_arguments: Sequence[str],
         claimed: "Claim",
     ) -> None:
         """Collects what is missing, then writes the store."""
@@ -105,7 +116,7 @@ class Collect:
         from pipeline.collection import staging
         from pipeline.commands import execution
 
-        self._collect(output, recipe, more)
+        self._collect(output, recipe, beam_arguments)
         if not claimed.stands() and self._is_finished(output, recipe):
             return
         claimed.check()
@@ -130,7 +141,11 @@ class Collect:
             ),
         )
         execution.write_store(
-            output, plan, self.workers, more, take_over=self.take_over
+            output,
+            plan,
+            self.engine.workers,
+            beam_arguments,
+            take_over=self.take_over,
         )
         staging.finish(self.out, recipe)
 
@@ -176,7 +191,7 @@ class Collect:
             return count * recipe.rows, f"{count:,} of {total:,} episodes"
 
         if missing:
-            workers = min(self.workers, len(missing))
+            workers = min(self.engine.workers, len(missing))
             options = runners.make_options(workers, beam_arguments)
             rows = total * recipe.rows
             with progress.shown(output.progress, "collect", rows, measure):

@@ -130,19 +130,12 @@ def run_parts(
         rows, parts = progress.rows_written(plan)
         return rows, f"{parts} of {len(plan.parts)} parts"
 
-    # A part has one writer, and a small store is written before processes start. One
-    # file is read from its beginning, so a second process on it does much of the
-    # first one's work again; and the threads of one keep about two cores busy.
-    files = [sum(part.episodes.rows for part in run) for run in plan.runs(1)]
-    sources = round(plan.rows / max(files))
-    useful = min(
-        max(sources, workers // 2),
-        workers,
-        len(plan.parts),
-        1 + plan.rows // _ROWS_WORTH_A_PROCESS,
-    )
-    options = runners.make_options(useful, beam_arguments)
-    runs = useful if runners.is_local(options) else len(plan.parts)
+    # A part has one writer.
+    runs = len(plan.parts)
+    options = runners.make_options(min(workers, runs), beam_arguments)
+    if runners.is_local(options):
+        runs = useful_processes(plan, workers)
+        options = runners.make_options(runs, beam_arguments)
     clock = progress.Rate(measure()[0])
     with progress.shown(output.progress, "write", plan.rows, measure):
         runners.run(
@@ -162,6 +155,27 @@ def run_parts(
         f"{plan.root}: finished, {rows:,} rows in {len(parts)} parts, "
         f"{clock.of(rows):,.0f} rows/s"
         + (f", {dropped} bad episodes left out" if dropped else ""),
+    )
+
+
+def useful_processes(plan: StorePlan, workers: int) -> int:
+    """How many processes of this machine write a store soonest.
+
+    A part has one writer, and a small store is written before processes start. One file
+    is read from its beginning, so a second process on it does much of the first one's
+    work again; and the threads of one keep about two cores busy.
+
+    Args:
+        plan: The store.
+        workers: Processes asked for.
+    """
+    files = [sum(part.episodes.rows for part in run) for run in plan.runs(1)]
+    sources = round(plan.rows / max(files))
+    return min(
+        max(sources, workers // 2),
+        workers,
+        len(plan.parts),
+        1 + plan.rows // _ROWS_WORTH_A_PROCESS,
     )
 
 

@@ -5,7 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pipeline.commands.arguments import Flag, StorePath, check_workers, describe
+from pipeline.commands.arguments import (
+    LOCAL,
+    Engine,
+    Flag,
+    StorePath,
+    describe,
+    seen_from_anywhere,
+)
 from pipeline.output import Output, say
 from pipeline.store.errors import UsageError
 
@@ -21,7 +28,7 @@ class Relabel:
         store: Folder of the store.
         discounts: Discounts to add.
         tasks: Numbers of the tasks to add.
-        workers: Processes on this machine.
+        engine: Where it runs.
         take_over: Go on in the place of another process that has begun to relabel
             the store, which may still run.
     """
@@ -29,11 +36,16 @@ class Relabel:
     store: StorePath
     discounts: tuple[float, ...] = ()
     tasks: tuple[int, ...] = ()
-    workers: int = 1
+    engine: Engine = LOCAL
     take_over: Flag = False
 
     def execute_with(self, output: Output, more: Sequence[str]) -> int:
         """Writes the new labels, then moves the store over to them."""
+        arguments = self.engine.beam_arguments(more)
+        self = seen_from_anywhere(self, arguments, "store")
+        return self._relabel(output, arguments)
+
+    def _relabel(self, output: Output, beam_arguments: Sequence[str]) -> int:
         from pipeline.assembly import relabel
         from pipeline.commands import execution
         from pipeline.inspection import progress
@@ -41,7 +53,6 @@ class Relabel:
         from pipeline.store.reader import Store
 
         value = Store(self.store).manifest
-        check_workers(self.workers)
         if not self.discounts and not self.tasks:
             raise UsageError("expected --discounts or --tasks to add, got neither")
         tasks = self._tasks(value.dataset, [task.task for task in value.tasks])
@@ -69,8 +80,8 @@ class Relabel:
             rows = sum(p.part.rows for p in plan.parts if p.part.folder in done)
             return rows, f"{len(done)} of {len(plan.parts)} parts"
 
-        workers = min(self.workers, len(plan.parts))
-        options = runners.make_options(workers, more)
+        workers = min(self.engine.workers, len(plan.parts))
+        options = runners.make_options(workers, beam_arguments)
         define = functools.partial(pipelines.define_relabelling, plan=plan)
         with relabel.claim(plan, take_over=self.take_over) as claimed:
             with progress.shown(output.progress, "relabel", plan.rows, measure):

@@ -4,7 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from pipeline.commands.arguments import Flag, Input, check_workers, describe
+from pipeline.commands.arguments import (
+    LOCAL,
+    Engine,
+    Flag,
+    Input,
+    describe,
+    seen_from_anywhere,
+)
 from pipeline.output import Output, say
 from pipeline.sources.options import PART_ROWS, Kind, OnBadEpisode, OnBadFile
 
@@ -38,7 +45,7 @@ class Shard:
             Inf, values too large for float32, or actions outside their bounds.
         max_bad_share: Share of the episodes that may be skipped.
         on_bad_file: What to do with a file that is cut short or incomplete.
-        workers: Processes on this machine.
+        engine: Where it runs.
         take_over: Go on in the place of another process that has begun to write
             here, which may still run.
         dry_run: Print the plan, with what looks wrong, and stop.
@@ -57,25 +64,33 @@ class Shard:
     on_bad_episode: OnBadEpisode = "refuse"
     max_bad_share: float = 0.01
     on_bad_file: OnBadFile = "refuse"
-    workers: int = 1
+    engine: Engine = LOCAL
     take_over: Flag = False
     dry_run: Flag = False
 
     def execute_with(self, output: Output, more: Sequence[str]) -> int:
         """Plans, then writes the store."""
+        arguments = self.engine.beam_arguments(more)
+        self = seen_from_anywhere(self, arguments, "input", "val", "out")
+        return self._shard(output, arguments)
+
+    def _shard(self, output: Output, beam_arguments: Sequence[str]) -> int:
         from pipeline.commands import execution
         from pipeline.inspection import tables
         from pipeline.store.folder import check_folder
 
-        check_workers(self.workers)
         check_folder(self.out)  # Before the input is looked through.
         plan = self._plan()
         if self.dry_run:
             tables.print_plan(output.results, plan)
-            _print_beam(output, more, self.workers)
+            _print_beam(output, beam_arguments, self.engine.workers)
         else:
             execution.write_store(
-                output, plan, self.workers, more, take_over=self.take_over
+                output,
+                plan,
+                self.engine.workers,
+                beam_arguments,
+                take_over=self.take_over,
             )
         return 0
 

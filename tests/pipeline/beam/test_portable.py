@@ -1,6 +1,7 @@
 """The portable protocol: Beam's own job service, workers beside it or in a pool."""
 
 import contextlib
+import logging
 import os
 import socket
 import subprocess
@@ -8,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pipeline.assembly.commit import commit_store
@@ -113,3 +115,40 @@ def test_a_worker_s_error_comes_back_in_one_line(
     plan = make_plan(make_npz(LENGTHS, **rows))
     with pytest.raises(DataFormatError, match=r"episode 0, row 0: observations\[0\]"):
         run(plan, job_endpoint, "--environment_type=LOOPBACK")
+
+
+def test_an_error_is_one_line_though_beam_logs_it_by_the_root_logger(
+    make_npz, tmp_path, job_endpoint
+):
+    """In a process of its own: here pytest has given that logger handlers."""
+    rewards = np.zeros(28)
+    rewards[3] = np.nan
+    own = {"rewards": rewards, "masks": np.ones(28, bool)}
+    path = make_npz(LENGTHS, without=["qpos", "qvel"], **own)
+    command = [sys.executable, "-m", "pipeline", "shard", path, "--dataset", "mine"]
+    command += ["--out", str(tmp_path / "s"), "--runner", "PortableRunner", "--"]
+    command += [f"--job_endpoint={job_endpoint}", "--environment_type=LOOPBACK"]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 2
+    lines = done.stderr.splitlines()
+    (line,) = (each for each in lines if not each.startswith("write: "))
+    assert line.startswith("error: cube-single-play.npz, episode 0, row 3: rewards")
+    assert not list((tmp_path / "s").glob("*.json"))
+
+
+def test_the_loggers_are_as_they_were_afterwards(caplog):
+    root, beams = logging.getLogger(), logging.getLogger("apache_beam")
+    before = (beams.level, list(root.handlers), list(root.filters))
+    with runners._quiet():
+        logging.getLogger("apache_beam.some.where").error("of Beam")
+        logging.error("of Beam, by the root logger")
+        logging.getLogger("another.library").error("of another")
+        root.addHandler(logging.NullHandler())
+    assert (beams.level, list(root.handlers), list(root.filters)) == before
+    assert [record.message for record in caplog.records] == ["of another"]

@@ -2,11 +2,8 @@ import dataclasses
 
 import pytest
 
-from pipeline.beam import pipelines, runners
 from pipeline.commands import execution
-from pipeline.output import Output
 from pipeline.sources.episodes import EpisodeRange
-from pipeline.store.claims import Claim
 
 
 @pytest.mark.parametrize(
@@ -23,7 +20,7 @@ from pipeline.store.claims import Claim
     ],
 )
 def test_processes_are_started_where_they_help(
-    make_npz, make_plan, monkeypatch, files, workers, useful
+    make_npz, make_plan, files, workers, useful
 ):
     plan = make_plan(make_npz((5,)))
     (part,) = plan.parts
@@ -40,23 +37,4 @@ def test_processes_are_started_where_they_help(
                 )
             )
     plan = dataclasses.replace(plan, parts=tuple(parts))
-    asked = []
-
-    class Stopped(Exception):  # noqa: N818
-        pass
-
-    def make_options(count, arguments):
-        asked.append(count)
-        raise Stopped
-
-    monkeypatch.setattr(runners, "make_options", make_options)
-    with pytest.raises(Stopped):
-        execution.run_parts(
-            Output.silent(),
-            plan,
-            workers,
-            (),
-            Claim(plan.root, "shard.json", b""),
-            pipelines.define_sharding,
-        )
-    assert asked == [useful]
+    assert execution.useful_processes(plan, workers) == useful
