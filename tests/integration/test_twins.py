@@ -95,12 +95,19 @@ def drill(
         first = Run(make(out), folder / f"{moment}-first.log")
         files = random.integers(before + 1, most + 1)
         still = first.stop_at(out, files, random.uniform(0, 0.02))
-        code, said = run([*make(out), "--take-over"], folder / f"{moment}-second.log")
+        second = [*make(out), "--take-over"]
+        code, said = run(second, folder / f"{moment}-second.log")
+        # Amid its commit: the file that it holds cannot be had, and that is said.
+        held = still and "dataset.json: another process has held this file" in said
+        if held:
+            assert code == 1, said
+            first.signal(signal.SIGKILL)
+            code, said = run(second, folder / f"{moment}-third.log")
         assert code == 0, said
         assert verify_store(Store(str(out)), deep=True) == []
         first.signal(signal.SIGCONT)
-        killed = still and moment % 2 == 1
-        if killed:
+        killed = held or (still and moment % 2 == 1)
+        if killed and not held:
             time.sleep(random.uniform(0, 0.1))
             first.signal(signal.SIGKILL)
         code, said = first.wait()
