@@ -84,12 +84,15 @@ def _wait_until_ready(process: subprocess.Popen[bytes], url: str) -> None:
 
 
 @contextlib.contextmanager
-def failing(*, refused: float, cut: float) -> Iterator[FaultyProxy]:
+def failing(
+    *, refused: float = 0.0, cut: float = 0.0, delay_s: float = 0.0
+) -> Iterator[FaultyProxy]:
     """Puts a server that fails now and then before the one that `serve` runs.
 
     Args:
         refused: Share of requests answered 503 or 429.
         cut: Share of answers that end in the middle.
+        delay_s: Seconds that every request takes longer.
 
     Yields:
         It, to be asked what it did.
@@ -97,7 +100,9 @@ def failing(*, refused: float, cut: float) -> Iterator[FaultyProxy]:
     target = os.environ["STORAGE_EMULATOR_HOST"]
     with (
         _trying_again_soon(),
-        FaultyProxy(target, refused=refused, cut=cut).running() as proxy,
+        FaultyProxy(
+            target, refused=refused, cut=cut, delay_s=delay_s
+        ).running() as proxy,
     ):
         os.environ["STORAGE_EMULATOR_HOST"] = proxy.url
         try:

@@ -10,6 +10,7 @@ import json
 import random
 import socket
 import threading
+import time
 import urllib.parse
 from collections import Counter
 from collections.abc import Iterator
@@ -29,14 +30,21 @@ class FaultyProxy:
         target: ``http://host:port`` of it.
         refused: Share of requests that are answered 503 or 429.
         cut: Share of answers that end in the middle.
+        delay_s: Seconds that every request takes longer.
         seed: Of which they are; the order of requests is not fixed.
     """
 
     def __init__(
-        self, target: str, *, refused: float, cut: float, seed: int = 0
+        self,
+        target: str,
+        *,
+        refused: float,
+        cut: float,
+        delay_s: float = 0.0,
+        seed: int = 0,
     ) -> None:
         self._target = target
-        self._refused, self._cut = refused, cut
+        self._refused, self._cut, self._delay_s = refused, cut, delay_s
         self._random = random.Random(seed)
         self._lock = threading.Lock()
         self.counts: Counter[str] = Counter()
@@ -84,6 +92,7 @@ class FaultyProxy:
         The last part of an upload, sent once more, is answered as it was the first
         time: Cloud Storage remembers uploads that are done, that server forgets them.
         """
+        time.sleep(self._delay_s)
         if path in self._uploaded:
             return self._uploaded[path]
         answer = self._ask(method, path, body, headers)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.assembly.labels import label_tasks
+from pipeline.sources import files
 from pipeline.sources.base import Facts, Source
 from pipeline.sources.episodes import EpisodeRange, cut, single_rows
 from pipeline.sources.options import PART_ROWS, OnBadEpisode, OnBadFile
@@ -269,23 +270,32 @@ def look_at(
         DataFormatError: If an input is damaged and not to be skipped, or if none is
             left to train on.
     """
-    found, skipped = [], {}
-    for split, source in inputs:
-        try:
-            found.append((split, source, source.describe()))
-        except DataFormatError as error:
-            if on_bad_file == "refuse":
-                raise
-            path = str(getattr(source, "path", source))
-            name = os.path.basename(path)
-            # The manifest names files, never folders of this machine.
-            skipped[name] = str(error).replace(path, name)
+    found: list[tuple[Split, Source, Facts]] = []
+    skipped = {}
+    looked = files.side_by_side(_describe, [source for _, source in inputs])
+    for (split, source), facts in zip(inputs, looked, strict=True):
+        if isinstance(facts, Facts):
+            found.append((split, source, facts))
+            continue
+        if on_bad_file == "refuse":
+            raise facts
+        path = str(getattr(source, "path", source))
+        name = os.path.basename(path)
+        # The manifest names files, never folders of this machine.
+        skipped[name] = str(facts).replace(path, name)
     if not any(split == "train" for split, _, _ in found):
         raise DataFormatError(
             f"expected at least one good file to train on, got none of {len(inputs)}: "
             f"{'; '.join(skipped.values()) or 'all are of the validation split'}"
         )
     return Inputs(tuple(found), skipped)
+
+
+def _describe(source: Source) -> Facts | DataFormatError:
+    try:
+        return source.describe()
+    except DataFormatError as error:
+        return error
 
 
 def plan_inputs(

@@ -4,6 +4,7 @@ Pure but for the rows it is handed. Finds what looks wrong and leaves the judgem
 people: a jump may be a bug of the file, or a fall.
 """
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,6 +22,8 @@ _JUMP = 10.0
 _BLOCK_ROWS = 65_536
 _SAMPLES, _SAMPLE_ROWS = 32, 4096
 _LISTED = 10
+# Files are looked at side by side, and a block of rows takes memory.
+_LOOKING = threading.BoundedSemaphore(2)
 
 
 def find_suspects(read: ReadStates, table: TransitionTable, *, where: str) -> list[str]:
@@ -34,6 +37,11 @@ def find_suspects(read: ReadStates, table: TransitionTable, *, where: str) -> li
     Returns:
         Warnings that list rows; empty if nothing looks wrong.
     """
+    with _LOOKING:
+        return _find(read, table, where)
+
+
+def _find(read: ReadStates, table: TransitionTable, where: str) -> list[str]:
     n = int(table.starts[-1] + table.counts[-1])
     inside = np.ones(n - 1, np.bool_)
     inside[table.starts[1:] - 1] = False

@@ -78,28 +78,45 @@ class Member:
         return self.dtype.itemsize * math.prod(self.shape[1:])
 
 
-def read_members(path: str, names: Sequence[str]) -> dict[str, Member]:
-    """Reads the headers of some members.
+@dataclass(frozen=True)
+class Listing:
+    """What an archive says of itself.
+
+    Attributes:
+        members: Headers of the members that were asked for and are there, by name.
+        names: All of its arrays, in its order.
+        digest: ``sha256:...`` of the names, sizes and CRC-32 sums in its directory,
+            which identifies its content.
+    """
+
+    members: dict[str, Member]
+    names: tuple[str, ...]
+    digest: str
+
+
+def list_archive(path: str, names: Sequence[str]) -> Listing:
+    """Reads an archive's directory, and the headers of some members.
 
     Args:
-        path: The archive, local or ``gs://``.
-        names: Members wanted; those that are missing are left out.
+        path: The archive, local or ``gs://``; it is opened once.
+        names: Members whose headers are wanted.
 
     Returns:
-        Headers by name.
+        What was found.
 
     Raises:
         UsageError: If there is no such file.
         DataFormatError: If the archive is cut short, or a member cannot be streamed.
     """
     with _open(path) as archive:
-        present = set(archive.namelist())
+        present = archive.namelist()
         members = {}
         for name in names:
             if f"{name}.npy" in present:
                 with _open_member(archive, name, path) as stream:
                     members[name] = _read_header(stream, archive, name, path)
-        return members
+        arrays = tuple(name.removesuffix(".npy") for name in present)
+        return Listing(members, arrays, _digest(archive))
 
 
 def member_names(path: str) -> list[str]:
@@ -131,28 +148,10 @@ def check_sums(path: str) -> None:
                     ) from error
 
 
-def digest(path: str) -> str:
-    """Identifies an archive's content without reading it.
-
-    Args:
-        path: The archive.
-
-    Returns:
-        ``sha256:...`` of the names, sizes and CRC-32 sums in its directory.
-    """
-    with _open(path) as archive:
-        lines = [
-            f"{info.filename} {info.file_size} {info.CRC:08x}\n"
-            for info in sorted(archive.infolist(), key=lambda info: info.filename)
-        ]
-    return f"sha256:{hashlib.sha256(''.join(lines).encode()).hexdigest()}"
-
-
-def read_array(path: str, name: str) -> Array:
+def read_array(path: str, member: Member) -> Array:
     """Reads one member whole: only for small ones."""
-    member = read_members(path, [name])[name]
-    blocks = stream(path, {name: member}, [(0, member.shape[0])])
-    return next(blocks)[name]
+    blocks = stream(path, {member.name: member}, [(0, member.shape[0])])
+    return next(blocks)[member.name]
 
 
 def stream(
@@ -311,6 +310,15 @@ def _open_member(
         raise DataFormatError(
             f"{where}: cannot be opened ({error}); the file is damaged, fetch it again"
         ) from error
+
+
+def _digest(archive: zipfile.ZipFile) -> str:
+    """Identifies an archive's content without reading it."""
+    lines = [
+        f"{info.filename} {info.file_size} {info.CRC:08x}\n"
+        for info in sorted(archive.infolist(), key=lambda info: info.filename)
+    ]
+    return f"sha256:{hashlib.sha256(''.join(lines).encode()).hexdigest()}"
 
 
 def _read_header(

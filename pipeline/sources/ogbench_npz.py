@@ -41,11 +41,13 @@ class OgbenchNpz:
             DataFormatError: If it is cut short, lacks a member, members differ in
                 length, or the last trajectory does not end.
         """
-        members = self._members()
+        listing = self._listing()
+        members = listing.members
         lengths = {name: member.shape[0] for name, member in members.items()}
         transitions.check_rows(lengths, where=self.path)
         table = episode_lengths(
-            npz.read_array(self.path, TERMINALS), where=f"{self.path}: {TERMINALS}"
+            npz.read_array(self.path, members[TERMINALS]),
+            where=f"{self.path}: {TERMINALS}",
         )
         sample = {
             name: np.empty((0, *member.shape[1:]), member.dtype)
@@ -55,12 +57,10 @@ class OgbenchNpz:
         return Facts(
             source="ogbench_npz",
             name=os.path.basename(self.path),
-            digest=npz.digest(self.path),
+            digest=listing.digest,
             fields=schema.input_fields(sample, where=self.path),
             lengths=tuple(table.tolist()),
-            ignored=tuple(
-                name for name in npz.member_names(self.path) if name not in members
-            ),
+            ignored=tuple(name for name in listing.names if name not in members),
         )
 
     def read(self, ranges: Sequence[EpisodeRange]) -> Iterator[Block]:
@@ -75,7 +75,7 @@ class OgbenchNpz:
         Raises:
             DataFormatError: If bytes are damaged.
         """
-        members = self._members()
+        members = self._listing().members
         del members[TERMINALS]
         blocks = npz.stream(
             self.path,
@@ -85,13 +85,13 @@ class OgbenchNpz:
         for episodes, rows in zip(ranges, blocks, strict=True):
             yield Block.of(episodes, rows)
 
-    def _members(self) -> dict[str, npz.Member]:
-        members = npz.read_members(self.path, [*_REQUIRED, *schema.PHYSICS])
+    def _listing(self) -> npz.Listing:
+        listing = npz.list_archive(self.path, [*_REQUIRED, *schema.PHYSICS])
         for name in _REQUIRED:
-            if name not in members:
+            if name not in listing.members:
                 raise DataFormatError(
                     f"{self.path}: expected the members {', '.join(_REQUIRED)}, got "
-                    f"{', '.join(npz.member_names(self.path)) or 'none'}; this is not "
+                    f"{', '.join(listing.names) or 'none'}; this is not "
                     "a file of OGBench's layout"
                 )
-        return members
+        return listing

@@ -51,7 +51,8 @@ class OwnNpz:
             DataFormatError: If it is cut short, lacks a member, or does not say
                 where episodes end and where not to bootstrap.
         """
-        members = self._members()
+        listing = self._listing()
+        members = listing.members
         rows = {name: member.shape[0] for name, member in members.items()}
         transitions.check_rows(rows, where=self.path)
         samples = {
@@ -63,7 +64,7 @@ class OwnNpz:
         warnings: tuple[str, ...] = ()
         table = self._table(members)
         if table is None:
-            ends = npz.read_array(self.path, TERMINALS)
+            ends = npz.read_array(self.path, members[TERMINALS])
             lengths = tuple(
                 episode_lengths(ends, where=f"{self.path}: {TERMINALS}").tolist()
             )
@@ -79,10 +80,10 @@ class OwnNpz:
         return Facts(
             source="own_npz",
             name=os.path.basename(self.path),
-            digest=npz.digest(self.path),
+            digest=listing.digest,
             fields=schema.input_fields(fields, where=self.path),
             lengths=lengths,
-            ignored=tuple(n for n in npz.member_names(self.path) if n not in members),
+            ignored=tuple(name for name in listing.names if name not in members),
             warnings=warnings,
         )
 
@@ -98,7 +99,7 @@ class OwnNpz:
         Raises:
             DataFormatError: If bytes are damaged.
         """
-        members = self._members()
+        members = self._listing().members
         table = self._table(members)
         slices = [
             (episodes.first_row, episodes.rows)
@@ -116,28 +117,29 @@ class OwnNpz:
                 rows = transitions.to_rows(table, episodes, rows)
             yield Block.of(episodes, rows)
 
-    def _members(self) -> dict[str, npz.Member]:
-        members = npz.read_members(self.path, [*_REQUIRED, *_OPTIONAL])
+    def _listing(self) -> npz.Listing:
+        listing = npz.list_archive(self.path, [*_REQUIRED, *_OPTIONAL])
+        members = listing.members
         missing = [name for name in _REQUIRED if name not in members]
         if missing:
             raise DataFormatError(
                 f"{self.path}: expected the members {', '.join(_REQUIRED)}, got "
-                f"{', '.join(npz.member_names(self.path)) or 'none'}; add "
+                f"{', '.join(listing.names) or 'none'}; add "
                 f"{', '.join(missing)}"
             )
         if schema.MASKS in members:
             # The next row says it all.
             members.pop(TIMEOUTS, None)
             members.pop(NEXT_OBSERVATIONS, None)
-        return members
+        return listing
 
     def _table(self, members: dict[str, npz.Member]) -> TransitionTable | None:
         """Episodes of a file of transitions; None if its rows are OGBench's."""
         if TIMEOUTS not in members:
             return None
         return transitions.find_episodes(
-            npz.read_array(self.path, TERMINALS),
-            npz.read_array(self.path, TIMEOUTS),
+            npz.read_array(self.path, members[TERMINALS]),
+            npz.read_array(self.path, members[TIMEOUTS]),
             has_next=NEXT_OBSERVATIONS in members,
             where=os.path.basename(self.path),
         )

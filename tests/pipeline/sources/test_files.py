@@ -14,7 +14,7 @@ from pipeline.sources.detection import find_sources
 from pipeline.sources.ogbench_npz import OgbenchNpz
 from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.reader import Store
-from tests.fake_gcs import serve
+from tests.fake_gcs import failing, serve
 
 LENGTHS = (5, 5, 7)
 
@@ -226,3 +226,45 @@ def test_gs_globs_that_match_nothing_are_errors(bucket, tmp_path, capsys):
         assert "found nothing" in capsys.readouterr().err
     assert shard("s3://bucket/x.npz", tmp_path / "store") == 2
     assert "gs://bucket/path" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_files_of_a_bucket_are_looked_at_side_by_side(
+    bucket, folder, tmp_path, monkeypatch
+):
+    paths = files.find(str(folder), (".npz",))
+    upload(bucket, folder, "slow")
+    there = files.find("gs://vast-rl-test/slow", (".npz",))
+    assert len(there) == len(paths) > 10
+    most = at_once = 0
+    describe = OgbenchNpz.describe
+
+    def noted(source):
+        nonlocal most, at_once
+        at_once += 1
+        most = max(most, at_once)
+        try:
+            return describe(source)
+        finally:
+            at_once -= 1
+
+    monkeypatch.setattr(OgbenchNpz, "describe", noted)
+    with failing(delay_s=0.05) as proxy:
+        files._client.cache_clear()
+        looked = look_at([("train", OgbenchNpz(path)) for path in there])
+        asked = sum(proxy.counts.values())
+    files._client.cache_clear()
+    assert most > 3
+    expected = [OgbenchNpz(path).describe() for path in paths]
+    assert [facts for _, _, facts in looked.found] == expected
+    # Its size, the directory, a header of each member, the ends of episodes.
+    assert asked / len(there) < 12
+
+
+def test_of_many_bad_files_the_first_in_order_is_named(tmp_path):
+    paths = [tmp_path / f"{number}.npz" for number in range(20)]
+    for path in paths:
+        path.write_bytes(b"PK no archive")
+    sources = [("train", OgbenchNpz(str(path))) for path in paths]
+    with pytest.raises(DataFormatError, match=r"/0\.npz"):
+        look_at(sources)

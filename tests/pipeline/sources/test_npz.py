@@ -14,7 +14,7 @@ VALUES = np.arange(6, dtype=np.float32)
 def refuse(path, data):
     path.write_bytes(data)
     with pytest.raises(DataFormatError) as said:
-        npz.read_members(str(path), ["x"])
+        npz.list_archive(str(path), ["x"])
     return str(said.value)
 
 
@@ -92,7 +92,7 @@ def test_a_header_of_python_2_is_read_in_silence(tmp_path):
     header = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
     path = tmp_path / "a.npz"
     path.write_bytes(archive_of(header + VALUES.tobytes()))
-    assert npz.read_members(str(path), ["x"])["x"].shape == (6,)
+    assert npz.list_archive(str(path), ["x"]).members["x"].shape == (6,)
 
 
 def test_numbers_of_more_than_64_bits_are_refused(tmp_path):
@@ -104,7 +104,9 @@ def test_a_stream_that_is_given_up_waits_for_no_thread(tmp_path, monkeypatch):
     """Python's collector may close it in a thread that is just starting."""
     path = str(tmp_path / "a.npz")
     np.savez(path, x=VALUES)
-    blocks = npz.stream(path, npz.read_members(path, ["x"]), [(0, 2), (2, 2), (4, 2)])
+    blocks = npz.stream(
+        path, npz.list_archive(path, ["x"]).members, [(0, 2), (2, 2), (4, 2)]
+    )
     assert next(blocks)["x"].tolist() == [0, 1]
 
     def join(thread, timeout=None):
