@@ -95,7 +95,14 @@ with claims.held(sys.argv[1], "shard.json", ["sha256:a"], what="store") as claim
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.fixture(params=[signal.SIGTERM, signal.SIGHUP])
+def number(request):
+    """A signal that ends this process and those it starts, also under nohup."""
+    before = signal.signal(request.param, signal.SIG_DFL)
+    yield request.param
+    signal.signal(request.param, before)
+
+
 def test_a_signal_that_ends_a_process_leaves_no_claim(root, number):
     done = subprocess.run(
         [sys.executable, "-c", TERMINATED, root, str(number.value)],
