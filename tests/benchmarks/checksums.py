@@ -20,7 +20,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from pipeline.store.manifest import FieldSpec, part_folder
+from pipeline.assembly.parts import write_part
+from pipeline.assembly.plan import look_at, plan_inputs
+from pipeline.sources.rewarded_npz import OwnNpz
+from pipeline.store.manifest import FieldSpec, Task, part_folder
 from pipeline.store.reader import Store
 from pipeline.store.writer import PartWriter
 from tests.stores import version_1, write_store
@@ -48,6 +51,38 @@ def write(folder: Path, rows: dict[str, np.ndarray]) -> None:
     writer = PartWriter(str(folder), path, fields, rows=count, tasks=0)
     writer.append(rows)
     writer.finish(np.array([count], np.int64))
+    shutil.rmtree(folder)
+
+
+def make_npz(path: Path, rows: int) -> Path:
+    """A compressed file of rows with rewards of their own, as `shard` reads it."""
+    random = np.random.default_rng(0)
+    ends = np.arange(1, rows + 1) % EPISODE_ROWS == 0
+    walk = np.cumsum(random.normal(size=(rows, STATE), scale=0.01), axis=0)
+    np.savez_compressed(
+        path,
+        observations=walk.astype(np.float32),
+        actions=random.uniform(-1, 1, (rows, ACTION)).astype(np.float32),
+        rewards=-np.ones(rows, np.float32),
+        masks=np.ones(rows, np.float32),
+        terminals=ends,
+    )
+    return path
+
+
+def shard(path: Path, folder: Path, task: Task) -> None:
+    """Makes a store of a file, in this process."""
+    inputs = look_at([("train", OwnNpz(str(path)))])
+    plan = plan_inputs(
+        str(folder),
+        inputs,
+        dataset="mine",
+        environment_id=task.environment_id,
+        tasks=[task],
+        discounts=(DISCOUNT,),
+    )
+    for part in plan.parts:
+        write_part(part)
     shutil.rmtree(folder)
 
 
@@ -116,11 +151,14 @@ def main() -> None:
             name: stores[1].read(name)[: EPISODE_ROWS * given.episodes // 4]
             for name in ("observations", "actions")
         }
+        file = make_npz(Path(folder) / "mine.npz", EPISODE_ROWS * given.episodes)
+        task = Task(1, "stored", "mine", "stored")
         ways: dict[str, Callable[[int], object]] = {
             "loaded, cached": lambda v: load(stores[v]),
             "loaded from disk": lambda v: load_from_disk(stores[v]),
             "batches, window": lambda v: feed_window(stores[v], 40),
             "written": lambda v: write(Path(folder) / "written", rows),
+            "sharded": lambda v: shard(file, Path(folder) / "sharded", task),
         }
         taken: dict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
         for turn in range(given.repeats + 1):
