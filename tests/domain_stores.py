@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pipeline.domains import goals
 from pipeline.domains.datasets import parse_dataset
-from pipeline.store import files, manifest
+from pipeline.store import files, manifest, manifest_json
 from pipeline.store.manifest import Task
 from pipeline.store.reader import Store
 from tests.stores import write_store
@@ -64,5 +64,5 @@ def _label(
             for task in tasks
         ),
     )
-    text = manifest.to_json(after).encode()
+    text = manifest_json.to_json(after).encode()
     files.commit(str(root), manifest.DATASET_MANIFEST, text, replacing=read)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pipeline.assembly.plan import PartPlan
-from pipeline.store import arrays, files, manifest, schema
+from pipeline.store import arrays, files, manifest, manifest_json, schema
 from pipeline.store.manifest import DatasetManifest, Origin, PartManifest, Task
 from pipeline.store.moments import Moments
 from pipeline.store.returns import next_solved, suffix_sums
@@ -114,7 +114,7 @@ def version_1() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(arrays, "CHUNK_CODECS", arrays.CHUNK_CODECS[:-1])
-        patch.setattr(manifest, "to_json", to_json)
+        patch.setattr(manifest_json, "to_json", to_json)
         patch.setattr(PartPlan, "key", "")
         yield
 
@@ -186,7 +186,7 @@ def write_store(
     files.commit(
         str(root),
         manifest.DATASET_MANIFEST,
-        manifest.to_json(value).encode(),
+        manifest_json.to_json(value).encode(),
         replacing=files.read(str(root), manifest.DATASET_MANIFEST),
     )
     return root

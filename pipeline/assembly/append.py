@@ -26,7 +26,7 @@ from pipeline.assembly.plan import (
     plan_inputs,
 )
 from pipeline.sources.options import OnKnownEpisode
-from pipeline.store import claims, files, manifest
+from pipeline.store import claims, files, manifest, manifest_json
 from pipeline.store.claims import Claim
 from pipeline.store.errors import DataFormatError
 from pipeline.store.manifest import DatasetManifest, PartManifest, describe_fields
@@ -192,7 +192,7 @@ def commit_append(
     )
 
     _clear(root, found, claimed)
-    data = manifest.to_json(value).encode()
+    data = manifest_json.to_json(value).encode()
     files.commit(root, manifest.DATASET_MANIFEST, data, replacing=store.content)
     return value
 

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from operator import attrgetter
 
 from pipeline.assembly.plan import StorePlan
-from pipeline.store import arrays, claims, files, layout, manifest
+from pipeline.store import arrays, claims, files, layout, manifest, manifest_json
 from pipeline.store.claims import Claim
 from pipeline.store.errors import DataFormatError, UnseenFileError
 from pipeline.store.files import Content
@@ -28,7 +28,7 @@ def read_committed(root: str) -> DatasetManifest | None:
     if content.data is None:
         return None
     where = os.path.join(root, manifest.DATASET_MANIFEST)
-    return manifest.dataset_from_json(content.data, where=where)
+    return manifest_json.dataset_from_json(content.data, where=where)
 
 
 def digest_of(there: Content) -> str:
@@ -189,7 +189,7 @@ def commit_store(
     clear_parts(plan.root, found, check)
     if claimed is not None:
         claimed.check()
-    data = manifest.to_json(value).encode()
+    data = manifest_json.to_json(value).encode()
     files.commit(plan.root, manifest.DATASET_MANIFEST, data, replacing=there)
     return value
 
@@ -251,7 +251,7 @@ def commit_parts(root: str, value: DatasetManifest, claimed: Claim | None) -> No
     if not holds_parts(root, [part.key for part in value.parts]):
         check()
         clear_parts(root, value.parts, check)
-        data = manifest.to_json(value).encode()
+        data = manifest_json.to_json(value).encode()
         files.commit(root, manifest.DATASET_MANIFEST, data, replacing=there)
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from pipeline.assembly.commit import commit_parts, holds_parts, object_names
 from pipeline.assembly.plan import installed_versions
-from pipeline.store import claims, files, manifest
+from pipeline.store import claims, files, manifest, manifest_json
 from pipeline.store.claims import Claim
 from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.folder import check_folder
@@ -182,7 +182,7 @@ def merge(
             ]:
                 done.result()
             name = f"{copy.joined.folder}/{manifest.PART_MANIFEST}"
-            files.write(plan.root, name, manifest.to_json(copy.joined).encode())
+            files.write(plan.root, name, manifest_json.to_json(copy.joined).encode())
             if progress is not None:
                 progress(copy.joined.rows)
     commit_parts(plan.root, plan.value, claimed)

@@ -26,7 +26,7 @@ from pipeline.assembly.commit import (
 from pipeline.assembly.labels import label_episodes
 from pipeline.assembly.plan import BLOCK_ROWS, installed_versions
 from pipeline.sources.episodes import EpisodeRange, cut
-from pipeline.store import claims, files, layout, manifest, schema
+from pipeline.store import claims, files, layout, manifest, manifest_json, schema
 from pipeline.store.claims import Claim
 from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.manifest import DatasetManifest, FieldSpec, PartManifest, Task
@@ -249,7 +249,7 @@ def commit_labels(
         claimed.check()
     for part in found:
         delete_files(plan.root, part.labels_folder, layout.is_unfinished_file)
-    data = manifest.to_json(value).encode()
+    data = manifest_json.to_json(value).encode()
     files.commit(plan.root, manifest.DATASET_MANIFEST, data, replacing=store.content)
     return value
 

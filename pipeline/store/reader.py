@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorstore as ts
 
-from pipeline.store import arrays, files, manifest
+from pipeline.store import arrays, files, manifest, manifest_json
 from pipeline.store.errors import DataFormatError, UnfinishedStoreError
 from pipeline.store.manifest import (
     DatasetManifest,
@@ -69,7 +69,7 @@ class Store:
                 "Check the path; if a pipeline run was interrupted here, repeat its "
                 "command and it will finish the rest"
             )
-        self.manifest: DatasetManifest = manifest.dataset_from_json(
+        self.manifest: DatasetManifest = manifest_json.dataset_from_json(
             content.data, where=where
         )
         self._context = ts.Context()
@@ -317,4 +317,4 @@ def read_part(root: str, folder: str) -> PartManifest | None:
     content = files.read(root, name)
     if content.data is None:
         return None
-    return manifest.part_from_json(content.data, where=f"{root}/{name}")
+    return manifest_json.part_from_json(content.data, where=f"{root}/{name}")

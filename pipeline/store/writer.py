@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorstore as ts
 
-from pipeline.store import arrays, files, manifest
+from pipeline.store import arrays, files, manifest, manifest_json
 from pipeline.store.errors import DataFormatError
 from pipeline.store.manifest import EPISODE_DIGESTS, TABLE, FieldSpec, PartManifest
 
@@ -95,7 +95,7 @@ class ColumnsWriter:
     def commit(self, part: PartManifest) -> None:
         """Writes ``part.json``: from now on these arrays are there."""
         name = f"{self.folder}/{manifest.PART_MANIFEST}"
-        files.write(self._root, name, manifest.to_json(part).encode())
+        files.write(self._root, name, manifest_json.to_json(part).encode())
 
 
 class PartWriter(ColumnsWriter):

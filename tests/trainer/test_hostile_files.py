@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pipeline import cli as pipeline_cli
-from pipeline.store import files, manifest
+from pipeline.store import files, manifest, manifest_json
 from pipeline.store.errors import UsageError
 from pipeline.store.reader import Store
 from tests.runs import FakeTrainer, make_run
@@ -70,7 +70,9 @@ def hostile_store(root: Path, **task: Any) -> Path:
         environment_id=task["environment_id"],
         tasks=tuple(dataclasses.replace(each, **task) for each in value.tasks),
     )
-    files.write(str(root), manifest.DATASET_MANIFEST, manifest.to_json(value).encode())
+    files.write(
+        str(root), manifest.DATASET_MANIFEST, manifest_json.to_json(value).encode()
+    )
     return root
 
 

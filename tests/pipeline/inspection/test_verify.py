@@ -11,7 +11,7 @@ from pipeline.assembly.commit import commit_store
 from pipeline.assembly.parts import write_part
 from pipeline.cli import main
 from pipeline.inspection import verify
-from pipeline.store import arrays, files, manifest
+from pipeline.store import arrays, files, manifest, manifest_json
 from pipeline.store.moments import Moments
 from pipeline.store.reader import Store
 
@@ -54,7 +54,7 @@ def restate(store, **changes):
         (manifest.DATASET_MANIFEST, value),
         (f"{parts[0].folder}/{manifest.PART_MANIFEST}", parts[0]),
     ):
-        files.write(store.root, name, manifest.to_json(each).encode())
+        files.write(store.root, name, manifest_json.to_json(each).encode())
 
 
 def findings(store, **options):
@@ -113,7 +113,7 @@ def test_a_manifest_that_contradicts_is_found(store, tmp_path):
     path.write_text(json.dumps({**json.loads(text), "rows": 9}))
     assert "bytes have changed" in findings(store)[0]
     other = dataclasses.replace(store.manifest.parts[0], rows=9)
-    path.write_text(manifest.to_json(other))
+    path.write_text(manifest_json.to_json(other))
     assert findings(store) == [
         f"{folder}/part.json: differs from what dataset.json says of this part"
     ]

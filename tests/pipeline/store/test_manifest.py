@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from pipeline.store import manifest, schema
+from pipeline.store import manifest, manifest_json, schema
 from pipeline.store.errors import DataFormatError, FormatVersionError
 from pipeline.store.manifest import (
     DatasetManifest,
@@ -48,9 +48,9 @@ DATASET = DatasetManifest(
 
 
 def test_both_manifests_survive_json():
-    text = manifest.to_json(DATASET)
-    assert manifest.dataset_from_json(text, where="x") == DATASET
-    assert manifest.part_from_json(manifest.to_json(PART), where="x") == PART
+    text = manifest_json.to_json(DATASET)
+    assert manifest_json.dataset_from_json(text, where="x") == DATASET
+    assert manifest_json.part_from_json(manifest_json.to_json(PART), where="x") == PART
 
 
 def test_equal_manifests_are_equal_bytes_in_any_order_of_keys():
@@ -58,7 +58,7 @@ def test_equal_manifests_are_equal_bytes_in_any_order_of_keys():
     one = dataclasses.replace(DATASET, fields=fields)
     other = dataclasses.replace(DATASET, fields=dict(sorted(fields.items())))
     assert list(one.fields) != list(other.fields)
-    assert manifest.to_json(one) == manifest.to_json(other)
+    assert manifest_json.to_json(one) == manifest_json.to_json(other)
     assert one.fingerprint() == other.fingerprint()
 
 
@@ -86,9 +86,9 @@ def test_a_discount_reads_back_equal_from_its_field_name(discount):
 
 
 def test_a_newer_format_is_refused_with_both_versions():
-    value = {**json.loads(manifest.to_json(DATASET)), "format_version": 7}
+    value = {**json.loads(manifest_json.to_json(DATASET)), "format_version": 7}
     with pytest.raises(FormatVersionError, match=r"version 7, .* up to 2"):
-        manifest.dataset_from_json(json.dumps(value), where="here/dataset.json")
+        manifest_json.dataset_from_json(json.dumps(value), where="here/dataset.json")
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,9 @@ def test_a_newer_format_is_refused_with_both_versions():
 )
 def test_a_damaged_manifest_is_named(damage, message):
     with pytest.raises(DataFormatError, match=message) as caught:
-        manifest.part_from_json(damage(manifest.to_json(PART)), where="p/part.json")
+        manifest_json.part_from_json(
+            damage(manifest_json.to_json(PART)), where="p/part.json"
+        )
     assert "p/part.json" in str(caught.value)
 
 
@@ -135,56 +137,56 @@ def test_a_damaged_manifest_is_named(damage, message):
     ],
 )
 def test_what_cannot_be_is_refused(place, given, message):
-    value = json.loads(manifest.to_json(DATASET))
+    value = json.loads(manifest_json.to_json(DATASET))
     holder = value
     for key in place[:-1]:
         holder = holder[key]
     holder[place[-1]] = given
     with pytest.raises(DataFormatError, match=message) as caught:
-        manifest.dataset_from_json(json.dumps(value), where="here/dataset.json")
+        manifest_json.dataset_from_json(json.dumps(value), where="here/dataset.json")
     assert type(caught.value) is DataFormatError
     assert "here/dataset.json" in str(caught.value)
 
 
 def test_numbers_that_overflow_and_nesting_without_end_are_refused():
-    text = manifest.to_json(DATASET).replace("0.5", "1e999")
+    text = manifest_json.to_json(DATASET).replace("0.5", "1e999")
     for spoilt in (text, "[" * 100_000, "1" * 10_000, '{"a":' * 100_000):
         with pytest.raises(DataFormatError, match="dataset"):
-            manifest.dataset_from_json(spoilt, where="dataset")
+            manifest_json.dataset_from_json(spoilt, where="dataset")
 
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_seal_is_of_the_values_and_not_of_how_they_are_written(version):
     value = dataclasses.replace(DATASET, format_version=version)
-    plain = json.loads(manifest.to_json(value))
+    plain = json.loads(manifest_json.to_json(value))
     assert ("seal" in plain) is (version == 2)
     for text in (json.dumps(plain), json.dumps(dict(reversed(plain.items())))):
-        assert text != manifest.to_json(value)
-        assert manifest.dataset_from_json(text, where="x") == value
+        assert text != manifest_json.to_json(value)
+        assert manifest_json.dataset_from_json(text, where="x") == value
     plain["tasks"][0]["goal"]["cube_xyzs"][0][0] = 0.3
     if version == 1:  # It is as good a number as the one that was written.
-        assert manifest.dataset_from_json(json.dumps(plain), where="x") != value
+        assert manifest_json.dataset_from_json(json.dumps(plain), where="x") != value
     else:
         with pytest.raises(DataFormatError, match=r"sealed with, .* have changed"):
-            manifest.dataset_from_json(json.dumps(plain), where="x")
+            manifest_json.dataset_from_json(json.dumps(plain), where="x")
 
 
 def test_version_2_is_sealed():
-    plain = json.loads(manifest.to_json(DATASET))
+    plain = json.loads(manifest_json.to_json(DATASET))
     del plain["seal"]
     with pytest.raises(DataFormatError, match=r"the digest None\.\.\. that"):
-        manifest.dataset_from_json(json.dumps(plain), where="x")
-    part = json.loads(manifest.to_json(PART))
+        manifest_json.dataset_from_json(json.dumps(plain), where="x")
+    part = json.loads(manifest_json.to_json(PART))
     del part["seal"]  # As version 1 wrote it.
-    assert manifest.part_from_json(json.dumps(part), where="x") == PART
+    assert manifest_json.part_from_json(json.dumps(part), where="x") == PART
 
 
 @pytest.mark.parametrize(
     ("value", "read"),
-    [(DATASET, manifest.dataset_from_json), (PART, manifest.part_from_json)],
+    [(DATASET, manifest_json.dataset_from_json), (PART, manifest_json.part_from_json)],
 )
 def test_every_flipped_bit_is_noticed(value, read):
-    data = manifest.to_json(value).encode()
+    data = manifest_json.to_json(value).encode()
     for bit in range(0, 8 * len(data), 61):
         spoilt = bytearray(data)
         spoilt[bit // 8] ^= 1 << bit % 8
@@ -195,11 +197,11 @@ def test_every_flipped_bit_is_noticed(value, read):
 @pytest.mark.parametrize("count", MUTATIONS)
 @pytest.mark.parametrize(
     ("value", "read"),
-    [(DATASET, manifest.dataset_from_json), (PART, manifest.part_from_json)],
+    [(DATASET, manifest_json.dataset_from_json), (PART, manifest_json.part_from_json)],
 )
 def test_no_damage_ends_in_a_traceback(value, read, count):
     with version_1():  # Without a seal: it would refuse nearly all of them.
-        data = manifest.to_json(value).encode()
+        data = manifest_json.to_json(value).encode()
     found = drill(
         lambda draw: mutate_json(data, draw),
         lambda spoilt: read(spoilt, where="x"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.assembly.relabel import commit_labels, plan_relabelling, write_labels
-from pipeline.store import files, manifest
+from pipeline.store import files, manifest, manifest_json
 from pipeline.store.manifest import DatasetManifest
 from pipeline.store.reader import Store
 from tests.stores import version_1, write_store
@@ -22,7 +22,7 @@ def fingerprint(root: Path, *, task: int = 1, discount: float = 0.99) -> str:
 
 def restate(root: Path, change: Callable[[DatasetManifest], DatasetManifest]) -> None:
     """Changes what a store's manifest says."""
-    text = manifest.to_json(change(Store(str(root)).manifest))
+    text = manifest_json.to_json(change(Store(str(root)).manifest))
     files.write(str(root), manifest.DATASET_MANIFEST, text.encode())
 
 

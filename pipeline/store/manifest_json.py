@@ -1,0 +1,200 @@
+"""The store's manifests as text: canonical JSON, sealed, and checked by who reads it.
+
+Sorted keys and no spaces lost to taste, so that equal values are equal bytes, and a
+digest of what is said.
+"""
+
+import dataclasses
+import json
+import math
+import re
+from typing import TypeVar
+
+import pydantic
+
+from pipeline.store.decoding import load_object, read_first_error
+from pipeline.store.errors import DataFormatError, FormatVersionError
+from pipeline.store.manifest import (
+    FORMAT_VERSION,
+    DatasetManifest,
+    Json,
+    PartManifest,
+    returns_field,
+)
+from pipeline.store.seals import check_seal, seal, without_seal
+
+_T = TypeVar("_T")
+_DTYPES = {"bool", "float16", "float32", "float64"} | {
+    f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)
+}
+# Far above what is ever written, and low enough that no product of them overflows.
+_MAX_ROWS = 1 << 40
+_MAX_ROW_NUMBERS = 1 << 31
+_WRITE_AGAIN = "the file is damaged, write the store again"
+_DELETE = (
+    "the file is damaged; if its store is being written, delete the file and repeat "
+    "the command"
+)
+_LABELS = re.compile(r"(labels-[0-9a-f]{16})?")
+_KEY = re.compile(r"([0-9a-f]{16})?")
+_PER_ROW = ("observations", "actions")
+_PER_TASK = ("rewards", "masks")
+
+
+def to_json(manifest: DatasetManifest | PartManifest) -> str:
+    """Encodes a manifest in canonical, readable JSON, sealed unless it is too old.
+
+    What an older store does not have is left out where it is empty: whatever is added
+    to one, it stays readable by whoever could read it.
+    """
+    value = dataclasses.asdict(manifest)
+    for part in value.get("parts", [value]):
+        if not part["key"]:
+            del part["key"]
+    if value.get("action_scale", value) is None:
+        del value["action_scale"]
+    if not value.get("history", True):
+        del value["history"]
+    if isinstance(manifest, PartManifest) or manifest.checked:
+        value = seal(value)
+    return json.dumps(value, indent=1, sort_keys=True) + "\n"
+
+
+def dataset_from_json(text: str | bytes, *, where: str) -> DatasetManifest:
+    """Decodes and validates ``dataset.json``.
+
+    Args:
+        text: The file's content.
+        where: Its path, for the error.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        FormatVersionError: If it was written by a newer format than this reader's.
+        DataFormatError: If it is no valid manifest, or not the one that was sealed.
+    """
+    value = load_object(text, where=where, remedy=_WRITE_AGAIN, finite=True)
+    version = value.get("format_version")
+    # True is an int to Python, and no version.
+    if type(version) is int and version > FORMAT_VERSION:
+        raise FormatVersionError(
+            f"{where}: format version {version!r}, and this reader knows versions up "
+            f"to {FORMAT_VERSION}; install a newer vast-rl to read it"
+        )
+    known = type(version) is int and version >= 1
+    _require(known, where, "format_version", "1 or above", version)
+    decoded = _validate(pydantic.TypeAdapter(DatasetManifest), value, where)
+    _check_dataset(decoded, where)
+    required = decoded.checked
+    check_seal(value, where=where, remedy=_WRITE_AGAIN, required=required)
+    return decoded
+
+
+def part_from_json(text: str | bytes, *, where: str) -> PartManifest:
+    """Decodes and validates ``part.json``.
+
+    Args:
+        text: The file's content.
+        where: Its path, for the error.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        DataFormatError: If it is no valid manifest, or not the one that was sealed.
+    """
+    value = load_object(text, where=where, remedy=_DELETE, finite=True)
+    part = _validate(pydantic.TypeAdapter(PartManifest), value, where)
+    _check_part(part, where)
+    check_seal(value, where=where, remedy=_DELETE, required=False)
+    return part
+
+
+def _validate(adapter: pydantic.TypeAdapter[_T], value: Json, where: str) -> _T:
+    try:
+        return adapter.validate_python(without_seal(value))
+    except pydantic.ValidationError as error:
+        first = read_first_error(error)
+        raise DataFormatError(
+            f"{where}: {first.place}: {first.message} (got {first.given!r:.400}); "
+            "the manifest is damaged or not of this project"
+        ) from error
+
+
+def _check_dataset(value: DatasetManifest, where: str) -> None:
+    """Refuses what has the right types and cannot be: others compute with it."""
+    numbers = [task.task for task in value.tasks]
+    distinct = len(set(numbers)) == len(numbers) > 0 and min(numbers) > 0
+    _require(distinct, where, "tasks", "distinct numbers from 1", numbers)
+    for discount in value.discounts:
+        _require(0.0 < discount <= 1.0, where, "discounts", "(0, 1]", discount)
+    per_task = (*_PER_TASK, *map(returns_field, value.discounts))
+    for name in (*_PER_ROW, *per_task):
+        _require(name in value.fields, where, "fields", name, sorted(value.fields))
+        per = "row_and_task" if name in per_task else "row"
+        given = value.fields[name].per
+        _require(given == per, where, f"fields.{name}.per", per, given)
+    for name, field in value.fields.items():
+        place = f"fields.{name}"
+        inside = not {"", ".", ".."} & set(name.split("/"))
+        _require(inside, where, place, "a name within the part", name)
+        known = field.dtype in _DTYPES
+        _require(known, where, f"{place}.dtype", "a dtype of numbers", field.dtype)
+        fits = min(field.shape, default=1) > 0
+        fits = fits and math.prod(field.shape) <= _MAX_ROW_NUMBERS
+        _require(fits, where, f"{place}.shape", "lengths from 1", field.shape)
+    if value.action_scale is not None:
+        shape, bounds = value.fields["actions"].shape, len(value.action_scale.low)
+        _require(shape == (bounds,), where, "action_scale", f"{shape} bounds", bounds)
+    indices = [part.index for part in value.parts]
+    distinct = len(set(indices)) == len(indices) > 0
+    _require(distinct, where, "parts", "at least one, of distinct indices", indices)
+    for part in value.parts:
+        _check_part(part, where, place=f"parts.{part.index}.")
+    if value.parts_of("train"):
+        missing = sorted(value.fields.keys() - value.statistics.keys())
+        _require(not missing, where, "statistics", "those of every field", missing)
+    for summary in (value.statistics, *(part.statistics for part in value.parts)):
+        for name, statistics in summary.items():
+            width, found = _width(value, name), len(statistics.mean)
+            _require(found == width, where, f"statistics.{name}", width, found)
+
+
+def _check_part(part: PartManifest, where: str, *, place: str = "") -> None:
+    """Refuses what has the right types and cannot be."""
+    _require(0 <= part.index < _MAX_ROWS, where, f"{place}index", "0 up", part.index)
+    rows = 0 < part.rows <= _MAX_ROWS
+    _require(rows, where, f"{place}rows", f"1 to {_MAX_ROWS}", part.rows)
+    episodes = 0 < part.episodes <= part.rows
+    expected = f"1 to {part.rows}, the rows"
+    _require(episodes, where, f"{place}episodes", expected, part.episodes)
+    labels = _LABELS.fullmatch(part.labels) is not None
+    _require(labels, where, f"{place}labels", "labels-...", part.labels)
+    key = _KEY.fullmatch(part.key) is not None
+    _require(key, where, f"{place}key", "16 hexadecimal digits", part.key)
+    for name, each in part.statistics.items():
+        widths = {len(each.mean), len(each.std), len(each.minimum), len(each.maximum)}
+        place_of = f"{place}statistics.{name}"
+        _require(len(widths) == 1, where, place_of, "one width", sorted(widths))
+        _require(each.count > 0, where, f"{place_of}.count", "1 up", each.count)
+
+
+def _width(value: DatasetManifest, name: str) -> int | None:
+    """Components that a field's statistics are of; None if there is no such field."""
+    field = value.fields.get(name)
+    if field is None:
+        return None
+    if field.per == "row_and_task":
+        return len(value.tasks)
+    return field.shape[-1] if field.shape else 1
+
+
+def _require(
+    holds: bool, where: str, place: str, expected: object, got: object
+) -> None:
+    if not holds:
+        raise DataFormatError(
+            f"{where}: {place}: expected {expected}, got {got!r:.80}; the manifest is "
+            "damaged or not of this project"
+        )
