@@ -272,13 +272,20 @@ def look_at(
     """
     found: list[tuple[Split, Source, Facts]] = []
     skipped = {}
-    looked = files.side_by_side(_describe, [source for _, source in inputs])
+
+    def describe(source: Source) -> Facts | DataFormatError:
+        try:
+            return source.describe()
+        except DataFormatError as error:
+            if on_bad_file == "refuse":
+                raise
+            return error
+
+    looked = files.side_by_side(describe, [source for _, source in inputs])
     for (split, source), facts in zip(inputs, looked, strict=True):
         if isinstance(facts, Facts):
             found.append((split, source, facts))
             continue
-        if on_bad_file == "refuse":
-            raise facts
         path = str(getattr(source, "path", source))
         name = os.path.basename(path)
         # The manifest names files, never folders of this machine.
@@ -289,13 +296,6 @@ def look_at(
             f"{'; '.join(skipped.values()) or 'all are of the validation split'}"
         )
     return Inputs(tuple(found), skipped)
-
-
-def _describe(source: Source) -> Facts | DataFormatError:
-    try:
-        return source.describe()
-    except DataFormatError as error:
-        return error
 
 
 def plan_inputs(

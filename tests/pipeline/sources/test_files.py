@@ -1,6 +1,7 @@
 """Many files at once, on disk and on a real Cloud Storage server on loopback."""
 
 import json
+import time
 from pathlib import Path
 
 import h5py
@@ -268,3 +269,20 @@ def test_of_many_bad_files_the_first_in_order_is_named(tmp_path):
     sources = [("train", OgbenchNpz(str(path))) for path in paths]
     with pytest.raises(DataFormatError, match=r"/0\.npz"):
         look_at(sources)
+
+
+def test_where_one_fails_the_rest_is_left():
+    begun = []
+
+    def work(number):
+        begun.append(number)
+        if number == 0:
+            raise UsageError("the first")
+        time.sleep(0.05)
+        return number
+
+    with pytest.raises(UsageError, match="the first"):
+        files.side_by_side(work, range(1000))
+    assert 0 in begun
+    assert len(begun) < 100
+    assert files.side_by_side(work, range(1, 4)) == [1, 2, 3]
