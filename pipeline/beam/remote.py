@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import apache_beam as beam
 import grpc
@@ -27,6 +27,7 @@ _CANCEL_S = 15.0
 _CANCELLED = re.compile(r"in state CANCELLED|JobCancellationException|was cancelled")
 # By name: importing Dataflow's takes seconds.
 _HAND_IN = {"PortableRunner", "DataflowRunner"}
+_T = TypeVar("_T")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -122,7 +123,8 @@ def _run_once(pipeline: beam.Pipeline, watch: Watch, end: Callable[[], object]) 
     try:
         with _signals(kept=_hands_in(pipeline.runner)) as signals:
             result = pipeline.run()
-            ended = _ended(result)
+            # Amid gRPC's calls a signal would leave locks held.
+            ended = in_thread(result.wait_until_finish, "wait-for-job")
             signals.heard()
             try:
                 ended.result()
@@ -139,19 +141,27 @@ def _run_once(pipeline: beam.Pipeline, watch: Watch, end: Callable[[], object]) 
         raise
 
 
-def _ended(result: Any) -> "Future[None]":
-    """Waits for a job in a thread: amid gRPC's calls a signal leaves locks held."""
-    ended: Future[None] = Future()
+def in_thread(work: Callable[[], _T], name: str) -> "Future[_T]":
+    """Does something in a thread that nobody has to wait for.
 
-    def wait() -> None:
+    Args:
+        work: To do.
+        name: Of the thread.
+
+    Returns:
+        What it returns or raises.
+    """
+    ended: Future[_T] = Future()
+
+    def attempt() -> None:
         try:
-            result.wait_until_finish()
+            result = work()
         except BaseException as error:
             ended.set_exception(error)
         else:
-            ended.set_result(None)
+            ended.set_result(result)
 
-    threading.Thread(target=wait, name="wait-for-job", daemon=True).start()
+    threading.Thread(target=attempt, name=name, daemon=True).start()
     return ended
 
 
@@ -211,15 +221,9 @@ def _signals(*, kept: bool) -> Iterator[_Signals]:
 
 def _bounded(work: Callable[[], object]) -> None:
     """Does something for a while: whoever ends this process may not wait for long."""
-
-    def attempt() -> None:
-        # It is ended as far as can be; what was asked of this process is to end.
-        with contextlib.suppress(Exception):
-            work()
-
-    thread = threading.Thread(target=attempt, name="end-job", daemon=True)
-    thread.start()
-    thread.join(_CANCEL_S)
+    # It is ended as far as can be; what was asked of this process is to end.
+    with contextlib.suppress(Exception):
+        in_thread(work, "end-job").result(timeout=_CANCEL_S)
 
 
 def _line(error: BaseException) -> str:

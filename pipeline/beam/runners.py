@@ -15,10 +15,8 @@ import secrets
 import shlex
 import sys
 import tempfile
-import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from pathlib import Path
 from typing import Any
@@ -206,9 +204,12 @@ def run(
 def _counters(result: Any) -> dict[str, int]:
     """Our counters; none of a runner that has none."""
     try:
-        counters = result.metrics().query()["counters"]
+        metrics = result.metrics()
     except NotImplementedError:
+        # So Beam says that a runner does not count. What it was run for is done: the
+        # store's own manifests say what was written, and commands read those.
         return {}
+    counters = metrics.query()["counters"]
     return {
         each.key.metric.name: each.committed
         for each in counters
@@ -318,18 +319,13 @@ def _own_machine_reached() -> Iterator[Path]:
 
 def _run_to_its_end(pipeline: beam.Pipeline, unreached: Path) -> Any:
     """Runs a pipeline, unless a worker says that it does not reach this process."""
-    ended: Future[Any] = Future()
 
-    def run() -> None:
-        try:
-            result = pipeline.run()
-            result.wait_until_finish()
-        except BaseException as error:
-            ended.set_exception(error)
-        else:
-            ended.set_result(result)
+    def run() -> Any:
+        result = pipeline.run()
+        result.wait_until_finish()
+        return result
 
-    threading.Thread(target=run, name="run-pipeline", daemon=True).start()
+    ended = remote.in_thread(run, "run-pipeline")
     while True:
         with contextlib.suppress(FutureTimeoutError):
             return ended.result(timeout=_LOOK_S)
