@@ -1,6 +1,6 @@
 """``collect``: data made with OGBench's scripted policies."""
 
-import functools
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -174,9 +174,9 @@ class Collect:
     def _collect(
         self, output: Output, recipe: "Recipe", beam_arguments: Sequence[str]
     ) -> None:
-        from pipeline.beam import pipelines, remote, runners
+        from pipeline.beam import pipelines, runners
         from pipeline.collection import staging
-        from pipeline.inspection import progress
+        from pipeline.commands import execution
 
         missing = staging.start(self.out, recipe)
         total = sum(recipe.counts().values())
@@ -193,15 +193,14 @@ class Collect:
         if missing:
             workers = min(self.engine.workers, len(missing))
             options = runners.make_options(workers, beam_arguments)
-            rows = total * recipe.rows
-            with progress.shown(output.progress, "collect", rows, measure):
-                runners.run(
-                    # Of a job that is handed in again, what is missing then.
-                    lambda root: pipelines.define_collection(
-                        root, staging.start(self.out, recipe)
-                    ),
-                    options,
-                    remote.Watch(
-                        functools.partial(say, output.progress), lambda: measure()[0]
-                    ),
-                )
+            # Of a job that is handed in again, what is missing then.
+            again = (staging.start(self.out, recipe) for _ in itertools.count())
+            asked = itertools.chain([missing], again)
+            execution.run_shown(
+                output,
+                "collect",
+                total * recipe.rows,
+                measure,
+                lambda root: pipelines.define_collection(root, next(asked)),
+                options,
+            )

@@ -5,6 +5,7 @@ Beam and the simulator are imported where they are needed: each takes seconds.
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from pipeline.assembly.commit import CLAIM, claim, find_committed
 from pipeline.assembly.plan import DEFAULTS, Inputs, PlanOptions, StorePlan, plan_inputs
@@ -15,6 +16,9 @@ from pipeline.store import claims
 from pipeline.store.action_scale import ActionScale
 from pipeline.store.claims import Claim
 from pipeline.store.reader import Store
+
+if TYPE_CHECKING:
+    from apache_beam.options.pipeline_options import PipelineOptions
 
 # What a command says that another one has taken the place of.
 ALREADY = "already finished, by another command that took over"
@@ -124,7 +128,7 @@ def run_parts(
         define: Puts the pipeline together, given its root, into how many ``runs`` to
             group the parts, and as ``claimed`` the claim.
     """
-    from pipeline.beam import remote, runners
+    from pipeline.beam import runners
 
     def measure() -> tuple[int, str]:
         rows, parts = progress.rows_written(plan)
@@ -137,12 +141,14 @@ def run_parts(
         runs = useful_processes(plan, workers)
         options = runners.make_options(runs, beam_arguments)
     clock = progress.Rate(measure()[0])
-    with progress.shown(output.progress, "write", plan.rows, measure):
-        runners.run(
-            lambda root: define(root, runs=runs, claimed=claimed),
-            options,
-            remote.Watch(functools.partial(say, output.progress), lambda: measure()[0]),
-        )
+    run_shown(
+        output,
+        "write",
+        plan.rows,
+        measure,
+        lambda root: define(root, runs=runs, claimed=claimed),
+        options,
+    )
     if not claimed.stands():
         say(output.results, f"{plan.root}: {ALREADY}")
         return
@@ -156,6 +162,31 @@ def run_parts(
         f"{clock.of(rows):,.0f} rows/s"
         + (f", {dropped} bad episodes left out" if dropped else ""),
     )
+
+
+def run_shown(
+    output: Output,
+    label: str,
+    rows: int,
+    measure: Callable[[], tuple[int, str]],
+    define: Callable[..., object],
+    options: "PipelineOptions",
+) -> None:
+    """Runs a pipeline, and shows how far it is and what became of a job elsewhere.
+
+    Args:
+        output: Where to.
+        label: What is being done.
+        rows: How many there are to do.
+        measure: How many are done, and a remark.
+        define: Puts the pipeline together, given its root.
+        options: Of Beam.
+    """
+    from pipeline.beam import remote, runners
+
+    watch = remote.Watch(functools.partial(say, output.progress), lambda: measure()[0])
+    with progress.shown(output.progress, label, rows, measure):
+        runners.run(define, options, watch)
 
 
 def useful_processes(plan: StorePlan, workers: int) -> int:

@@ -48,7 +48,6 @@ class Relabel:
     def _relabel(self, output: Output, beam_arguments: Sequence[str]) -> int:
         from pipeline.assembly import relabel
         from pipeline.commands import execution
-        from pipeline.inspection import progress
         from pipeline.store import claims, files, manifest
         from pipeline.store.reader import Store
 
@@ -70,7 +69,7 @@ class Relabel:
             claims.clear(self.store, relabel.CLAIM)
             say(output.results, f"{self.store}: holds all of it already")
             return 0
-        from pipeline.beam import pipelines, remote, runners
+        from pipeline.beam import pipelines, runners
 
         def measure() -> tuple[int, str]:
             names = {f"parts/{n}" for n in files.list_names(self.store, "parts")}
@@ -84,14 +83,14 @@ class Relabel:
         options = runners.make_options(workers, beam_arguments)
         define = functools.partial(pipelines.define_relabelling, plan=plan)
         with relabel.claim(plan, take_over=self.take_over) as claimed:
-            with progress.shown(output.progress, "relabel", plan.rows, measure):
-                runners.run(
-                    lambda root: define(root, claimed=claimed),
-                    options,
-                    remote.Watch(
-                        functools.partial(say, output.progress), lambda: measure()[0]
-                    ),
-                )
+            execution.run_shown(
+                output,
+                "relabel",
+                plan.rows,
+                measure,
+                lambda root: define(root, claimed=claimed),
+                options,
+            )
             if not claimed.stands():
                 say(output.results, f"{self.store}: {execution.ALREADY}")
                 return 0
