@@ -82,9 +82,9 @@ class Evaluation:
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
 
     step: Number
-    seed: Number
-    evaluation_seed: Number
-    task: Number
+    seed: int
+    evaluation_seed: int
+    task: int
     environment_id: str
     episodes: Number
     successes: tuple[Flag, ...] | None

@@ -30,6 +30,13 @@ def test_what_is_no_evaluation_is_refused_with_its_line(tmp_path: Path) -> None:
         folder.write(EVALUATIONS_FILE, there)
 
 
+def test_whatever_seed_was_asked_for_is_read(tmp_path: Path) -> None:
+    folder = RunFolder.open(tmp_path)
+    asked = dataclasses.replace(evaluation(1000, 0, 1), evaluation_seed=2**63)
+    append_evaluation(folder, asked)
+    assert read_evaluations(folder) == [asked]
+
+
 @pytest.mark.parametrize("count", MUTATIONS)
 def test_no_damage_ends_in_a_traceback(tmp_path: Path, count: int) -> None:
     folder = RunFolder.open(tmp_path)
