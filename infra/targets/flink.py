@@ -16,13 +16,17 @@ How things end:
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 from infra.checks.names import check_job_name
-from infra.targets.jobset import USER
+from infra.targets.kubernetes import (
+    ON_DISRUPTION,
+    USER,
+    Document,
+    labels,
+    network_policy,
+    on_exit,
+)
 from pipeline.store.errors import EXIT_USAGE
-
-Document = dict[str, Any]
 
 # Of Flink's releases the latest 1.x, which Beam's job server is made for.
 FLINK = "1.20"
@@ -32,6 +36,17 @@ FLINK_USER = 9999
 REST_PORT, JOB_PORT, ARTIFACT_PORT, POOL_PORT = 8081, 8099, 8098, 50000
 # The account that the operator's chart makes for job managers, which start pods.
 OPERATORS_ACCOUNT = "flink"
+_FROM_OPERATOR: Document = {
+    "from": [
+        {
+            "namespaceSelector": {},
+            "podSelector": {
+                "matchLabels": {"app.kubernetes.io/name": "flink-kubernetes-operator"}
+            },
+        }
+    ],
+    "ports": [{"protocol": "TCP", "port": REST_PORT}],
+}
 _MAIN = "flink-main-container"
 _POOL = "apache_beam.runners.worker.worker_pool_main"
 _GRACE_S = 60
@@ -101,10 +116,11 @@ def flink_documents(job: FlinkJob) -> list[Document]:
     metadata = {
         "name": job.name,
         "namespace": job.namespace,
-        "labels": _labels(job.name),
+        "labels": labels(job.name),
     }
     return [
-        _network_policy(metadata),
+        # Who reaches Flink can have it run anything.
+        network_policy(metadata, _FROM_OPERATOR),
         _cluster(job, metadata),
         _launcher(job, metadata),
     ]
@@ -253,50 +269,11 @@ def _launcher(job: FlinkJob, metadata: Document) -> Document:
             "podReplacementPolicy": "Failed",
             "podFailurePolicy": {
                 "rules": [
-                    {
-                        "action": "FailJob",
-                        "onExitCodes": {
-                            "containerName": "launcher",
-                            "operator": "In",
-                            "values": [EXIT_USAGE],
-                        },
-                    },
-                    {
-                        "action": "Ignore",
-                        "onPodConditions": [
-                            {"type": "DisruptionTarget", "status": "True"}
-                        ],
-                    },
+                    on_exit("FailJob", "launcher", (EXIT_USAGE,)),
+                    ON_DISRUPTION,
                 ]
             },
             "template": pod,
-        },
-    }
-
-
-def _network_policy(metadata: Document) -> Document:
-    """Lets in who belongs there: who reaches Flink can have it run anything."""
-    own = {"matchLabels": metadata["labels"]}
-    operator = {"app.kubernetes.io/name": "flink-kubernetes-operator"}
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": metadata,
-        "spec": {
-            "podSelector": own,
-            "policyTypes": ["Ingress"],
-            "ingress": [
-                {"from": [{"podSelector": own}]},
-                {
-                    "from": [
-                        {
-                            "namespaceSelector": {},
-                            "podSelector": {"matchLabels": operator},
-                        }
-                    ],
-                    "ports": [{"protocol": "TCP", "port": REST_PORT}],
-                },
-            ],
         },
     }
 
@@ -350,7 +327,7 @@ def _pod(
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"labels": _labels(job.name)},
+        "metadata": {"labels": labels(job.name)},
         "spec": {
             "nodeSelector": {"topology.kubernetes.io/region": job.region},
             "securityContext": {
@@ -418,7 +395,3 @@ def _resources(*, cpu: int, memory_gi: int) -> Document:
         "requests": {"cpu": str(cpu), "memory": memory},
         "limits": {"memory": memory},
     }
-
-
-def _labels(name: str) -> dict[str, str]:
-    return {"app.kubernetes.io/name": "vast-rl", "app.kubernetes.io/instance": name}

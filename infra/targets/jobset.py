@@ -14,18 +14,21 @@ by the name the headless service gives it, is the coordinator. What a pod's end 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from infra.checks.names import check_job_name
 from infra.estimates.machines import Slice
+from infra.targets.kubernetes import (
+    ON_DISRUPTION,
+    USER,
+    Document,
+    labels,
+    network_policy,
+    on_exit,
+)
 from trainer.errors import EXIT_DIVERGED, EXIT_PREEMPTED, EXIT_USAGE
-
-Document = dict[str, Any]
 
 # Where Cloud TPU's own tools expect a coordinator, so firewalls let it through.
 COORDINATOR_PORT = 8476
-# infra/containers/*.Dockerfile.
-USER = 10001
 CONFIG_FOLDER = "/etc/vast-rl"
 CONFIG_FILE = "run.toml"
 SAVED, HOPELESS = EXIT_PREEMPTED, (EXIT_USAGE, EXIT_DIVERGED)
@@ -84,7 +87,7 @@ def training_documents(training: Training) -> list[Document]:
         LaunchError: If its name is too long for its pods.
     """
     name = check_set_name(training.name, training.chips.hosts)
-    metadata = {"name": name, "namespace": training.namespace, "labels": _labels(name)}
+    metadata = {"name": name, "namespace": training.namespace, "labels": labels(name)}
     annotations = {}
     if training.chips.topology is not None and training.chips.hosts > 1:
         # All pods on one slice, which GKE keeps as one node pool.
@@ -125,22 +128,8 @@ def training_documents(training: Training) -> list[Document]:
             ],
         },
     }
-    return [config_map, _network_policy(metadata), job_set]
-
-
-def _network_policy(metadata: Document) -> Document:
-    """Lets the set's own pods alone in: who reaches JAX's coordinator can end a run."""
-    own = {"matchLabels": metadata["labels"]}
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": metadata,
-        "spec": {
-            "podSelector": own,
-            "policyTypes": ["Ingress"],
-            "ingress": [{"from": [{"podSelector": own}]}],
-        },
-    }
+    # Who reaches JAX's coordinator can end a run.
+    return [config_map, network_policy(metadata), job_set]
 
 
 def _training_job(training: Training, name: str) -> Document:
@@ -154,32 +143,16 @@ def _training_job(training: Training, name: str) -> Document:
             "podReplacementPolicy": "Failed",
             "podFailurePolicy": {
                 "rules": [
-                    _on_exit("FailJob", HOPELESS),
-                    _on_exit("Ignore", (SAVED,)),
-                    {
-                        "action": "Ignore",
-                        "onPodConditions": [
-                            {"type": "DisruptionTarget", "status": "True"}
-                        ],
-                    },
+                    on_exit("FailJob", _JOB, HOPELESS),
+                    on_exit("Ignore", _JOB, (SAVED,)),
+                    ON_DISRUPTION,
                 ]
             },
             "template": {
-                "metadata": {"labels": _labels(name)},
+                "metadata": {"labels": labels(name)},
                 "spec": _training_pod(training, name),
             },
         }
-    }
-
-
-def _on_exit(action: str, codes: tuple[int, ...]) -> Document:
-    return {
-        "action": action,
-        "onExitCodes": {
-            "containerName": _JOB,
-            "operator": "In",
-            "values": list(codes),
-        },
     }
 
 
@@ -308,12 +281,12 @@ def evaluation_documents(evaluation: Evaluation) -> list[Document]:
         "metadata": {
             "name": name,
             "namespace": evaluation.namespace,
-            "labels": _labels(name),
+            "labels": labels(name),
         },
         "spec": {
             "backoffLimit": 3,
             "template": {
-                "metadata": {"labels": _labels(name)},
+                "metadata": {"labels": labels(name)},
                 "spec": {
                     "restartPolicy": "Never",
                     "serviceAccountName": evaluation.account,
@@ -340,7 +313,3 @@ _NOT_ROOT = {
     "fsGroup": USER,
     "seccompProfile": {"type": "RuntimeDefault"},
 }
-
-
-def _labels(name: str) -> dict[str, str]:
-    return {"app.kubernetes.io/name": "vast-rl", "app.kubernetes.io/instance": name}

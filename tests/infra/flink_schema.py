@@ -9,30 +9,22 @@ Kubernetes' own schemas.
 
 from typing import Any
 
-_TEXT = {"type": "string", "minLength": 1}
+from tests.infra.json_schema import TEXT, closed_object
+
 # Memory as Flink reads it, not as Kubernetes does.
 _MEMORY = {"type": "string", "pattern": "^[0-9]+ ?(m|mb|g|gb|k|kb|b)$"}
 
 
-def _object(required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "additionalProperties": False,
-        "required": list(required),
-        "properties": properties,
-    }
-
-
 # The validator asks for memory of both.
 _MANAGER = {
-    "resource": _object(
+    "resource": closed_object(
         ("memory",),
         cpu={"type": "number", "exclusiveMinimum": 0},
         memory=_MEMORY,
-        ephemeralStorage=_TEXT,
+        ephemeralStorage=TEXT,
     ),
     "replicas": {"type": "integer", "minimum": 1},
-    "podTemplate": _object(
+    "podTemplate": closed_object(
         ("spec",),
         apiVersion={"const": "v1"},
         kind={"const": "Pod"},
@@ -41,27 +33,27 @@ _MANAGER = {
     ),
 }
 
-FLINK_DEPLOYMENT: dict[str, Any] = _object(
+FLINK_DEPLOYMENT: dict[str, Any] = closed_object(
     ("apiVersion", "kind", "metadata", "spec"),
     apiVersion={"const": "flink.apache.org/v1beta1"},
     kind={"const": "FlinkDeployment"},
-    metadata=_object(
+    metadata=closed_object(
         ("name",),
         name={"type": "string", "pattern": "^[a-z]([-a-z0-9]{0,43}[a-z0-9])?$"},
-        namespace=_TEXT,
-        labels={"type": "object", "additionalProperties": _TEXT},
+        namespace=TEXT,
+        labels={"type": "object", "additionalProperties": TEXT},
     ),
-    spec=_object(
+    spec=closed_object(
         ("flinkVersion", "serviceAccount", "jobManager", "taskManager"),
-        image=_TEXT,
+        image=TEXT,
         imagePullPolicy={"enum": ["Always", "IfNotPresent", "Never"]},
-        serviceAccount=_TEXT,
+        serviceAccount=TEXT,
         # Of those that the operator knows, the ones for which Beam 2.77 has a runner.
         flinkVersion={"enum": ["v1_19", "v1_20", "v2_0", "v2_1", "v2_2"]},
         mode={"enum": ["native", "standalone"]},
         flinkConfiguration={
             "type": "object",
-            "additionalProperties": _TEXT,
+            "additionalProperties": TEXT,
             # The operator sets them itself.
             "propertyNames": {
                 "not": {
@@ -73,7 +65,7 @@ FLINK_DEPLOYMENT: dict[str, Any] = _object(
                 }
             },
         },
-        jobManager=_object(("resource",), **_MANAGER),
-        taskManager=_object(("resource",), **_MANAGER),
+        jobManager=closed_object(("resource",), **_MANAGER),
+        taskManager=closed_object(("resource",), **_MANAGER),
     ),
 )

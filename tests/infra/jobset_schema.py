@@ -8,29 +8,20 @@ Kubernetes publishes no schema for it; the jobs inside are checked by Kubernetes
 
 from typing import Any
 
-
-def _object(required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "additionalProperties": False,
-        "required": list(required),
-        "properties": properties,
-    }
-
+from tests.infra.json_schema import TEXT, closed_object
 
 _LABEL = {"type": "string", "pattern": "^[a-z]([-a-z0-9]*[a-z0-9])?$", "maxLength": 63}
-_TEXT = {"type": "string", "minLength": 1}
 _BOOLEAN = {"type": "boolean"}
-_TEXTS = {"type": "array", "items": _TEXT, "uniqueItems": True}
+_TEXTS = {"type": "array", "items": TEXT, "uniqueItems": True}
 _INT32 = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
-_METADATA = _object(
+_METADATA = closed_object(
     ("name",),
     name=_LABEL,
     namespace=_LABEL,
-    labels={"type": "object", "additionalProperties": _TEXT},
-    annotations={"type": "object", "additionalProperties": _TEXT},
+    labels={"type": "object", "additionalProperties": TEXT},
+    annotations={"type": "object", "additionalProperties": TEXT},
 )
-_RULE = _object(
+_RULE = closed_object(
     ("name", "action"),
     name={"type": "string", "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"},
     action={
@@ -52,34 +43,36 @@ _RULE = _object(
     },
     targetReplicatedJobs=_TEXTS,
 )
-_REPLICATED_JOB = _object(
+_REPLICATED_JOB = closed_object(
     ("name", "template"),
     name=_LABEL,
     replicas=_INT32,
-    template=_object(("spec",), metadata={"type": "object"}, spec={"type": "object"}),
+    template=closed_object(
+        ("spec",), metadata={"type": "object"}, spec={"type": "object"}
+    ),
 )
 
-JOB_SET: dict[str, Any] = _object(
+JOB_SET: dict[str, Any] = closed_object(
     ("apiVersion", "kind", "metadata", "spec"),
     apiVersion={"const": "jobset.x-k8s.io/v1alpha2"},
     kind={"const": "JobSet"},
     metadata=_METADATA,
-    spec=_object(
+    spec=closed_object(
         ("replicatedJobs",),
         replicatedJobs={"type": "array", "minItems": 1, "items": _REPLICATED_JOB},
-        network=_object(
+        network=closed_object(
             (),
             enableDNSHostnames=_BOOLEAN,
             subdomain=_LABEL,
             publishNotReadyAddresses=_BOOLEAN,
         ),
-        failurePolicy=_object(
+        failurePolicy=closed_object(
             (),
             maxRestarts=_INT32,
             restartStrategy={"enum": ["Recreate", "BlockingRecreate"]},
             rules={"type": "array", "items": _RULE},
         ),
-        successPolicy=_object(
+        successPolicy=closed_object(
             ("operator",),
             operator={"enum": ["All", "Any"]},
             targetReplicatedJobs=_TEXTS,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.targets.jobset import USER
+from infra.targets.kubernetes import USER
 from tests.infra.command_lines import installed
 
 FOLDER = Path("infra/containers")

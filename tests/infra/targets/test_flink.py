@@ -9,7 +9,7 @@ import pytest
 
 from infra.commands import pipeline as command
 from infra.targets import flink
-from infra.targets.jobset import USER
+from infra.targets.kubernetes import USER
 from pipeline import front_door
 from pipeline.beam import runners
 from pipeline.cli import PROGRAM

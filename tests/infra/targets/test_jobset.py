@@ -7,7 +7,8 @@ import jsonschema
 import kubernetes_validate
 import pytest
 
-from infra.targets.jobset import COORDINATOR_PORT, USER
+from infra.targets.jobset import COORDINATOR_PORT
+from infra.targets.kubernetes import USER
 from pipeline.store.errors import EXIT_USAGE
 from tests.infra.command_lines import EVALUATE_GKE, GPU, TPU, documents
 from tests.infra.jobset_schema import JOB_SET

@@ -1,0 +1,15 @@
+"""Pieces of JSON schemas of custom resources."""
+
+from typing import Any
+
+TEXT = {"type": "string", "minLength": 1}
+
+
+def closed_object(required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
+    """An object with these properties and no others."""
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "required": list(required),
+        "properties": properties,
+    }
