@@ -5,7 +5,7 @@ Beam and the simulator are imported where they are needed: each takes seconds.
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 from pipeline.assembly.commit import CLAIM, claim, find_committed
 from pipeline.assembly.plan import DEFAULTS, Inputs, PlanOptions, StorePlan, plan_inputs
@@ -16,9 +16,6 @@ from pipeline.store import claims
 from pipeline.store.action_scale import ActionScale
 from pipeline.store.claims import Claim
 from pipeline.store.reader import Store
-
-if TYPE_CHECKING:
-    from apache_beam.options.pipeline_options import PipelineOptions
 
 # What a command says that another one has taken the place of.
 ALREADY = "already finished, by another command that took over"
@@ -170,7 +167,7 @@ def run_shown(
     rows: int,
     measure: Callable[[], tuple[int, str]],
     define: Callable[..., object],
-    options: "PipelineOptions",
+    options: Any,
 ) -> None:
     """Runs a pipeline, and shows how far it is and what became of a job elsewhere.
 
@@ -180,7 +177,7 @@ def run_shown(
         rows: How many there are to do.
         measure: How many are done, and a remark.
         define: Puts the pipeline together, given its root.
-        options: Of Beam.
+        options: Beam's, from ``runners.make_options``.
     """
     from pipeline.beam import remote, runners
 
