@@ -90,23 +90,26 @@ def read_all(folder: RunFolder) -> Any:
 
 
 @pytest.mark.parametrize(
-    "count", [6, pytest.param(200, marks=pytest.mark.slow)], ids=str
+    "noticed", [2, pytest.param(100, marks=pytest.mark.slow)], ids=str
 )
 def test_no_flipped_bit_is_restored_as_another_value(
-    folder: RunFolder, count: int
+    folder: RunFolder, noticed: int
 ) -> None:
     shutil.rmtree(folder.checkpoints / "10")
     expected = read_all(folder)
     assert expected[0] == 20
-    refused = []
-    for flipped in flip_bits(Path(str(folder)), count=count):
+    refused: list[str] = []
+    # Orbax names its files at random, so which bits are drawn differs from run to
+    # run, and more than half may be of files that it leaves beside what it reads.
+    for flipped in flip_bits(Path(str(folder)), count=20 * noticed):
         try:
             assert read_all(folder) == expected, flipped
         except (DataFormatError, StorageError) as error:
             refused.append(str(error))
+        if len(refused) == noticed:
+            break
+    assert len(refused) == noticed
     assert all(len(said.splitlines()) == 1 for said in refused)
-    # The others are in what Orbax leaves beside what it reads.
-    assert count / 4 < len(refused) < count
 
 
 def spoil_array(folder: RunFolder, step: int, item: str) -> None:
