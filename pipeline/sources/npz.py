@@ -18,21 +18,23 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
 from pipeline.sources import files
+from pipeline.sources.deflate import Extent, MemberReader
 from pipeline.store.errors import DataFormatError
 
 Array = npt.NDArray[Any]
 
 # Inflating lets go of the interpreter, so two members are read at once.
 _THREADS = 2
-_PIECE_BYTES = 1 << 20
 # The most that deflate makes of one byte.
 MAX_COMPRESSION = 1032
+# What a zip archive has before each member.
+_MEMBER_HEADER_BYTES, _LENGTHS = 30, struct.Struct("<HH")
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _ENCRYPTED = 1
 _MAX_ITEM_BYTES = 8
@@ -66,16 +68,24 @@ class Member:
         name: Without ``.npy``.
         dtype: As stored.
         shape: As stored, rows first.
+        extent: Where it lies in the archive.
+        header_bytes: Bytes before its first row.
     """
 
     name: str
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
+    extent: Extent
+    header_bytes: int
 
     @property
     def row_bytes(self) -> int:
         """Bytes of one row, inflated."""
         return self.dtype.itemsize * math.prod(self.shape[1:])
+
+    def position(self, row: int) -> int:
+        """Bytes of the member before a row."""
+        return self.header_bytes + row * self.row_bytes
 
 
 @dataclass(frozen=True)
@@ -108,20 +118,21 @@ def list_archive(path: str, names: Sequence[str]) -> Listing:
         UsageError: If there is no such file.
         DataFormatError: If the archive is cut short, or a member cannot be streamed.
     """
-    with _open(path) as archive:
+    with _open(path) as (file, archive):
         present = archive.namelist()
         members = {}
         for name in names:
             if f"{name}.npy" in present:
-                with _open_member(archive, name, path) as stream:
-                    members[name] = _read_header(stream, archive, name, path)
+                with _open_member(archive, f"{name}.npy", path) as stream:
+                    extent = _find_extent(file, archive, f"{name}.npy")
+                    members[name] = _read_header(stream, extent, name, path)
         arrays = tuple(name.removesuffix(".npy") for name in present)
         return Listing(members, arrays, _digest(archive))
 
 
 def member_names(path: str) -> list[str]:
     """Names of all arrays of an archive, in its order."""
-    with _open(path) as archive:
+    with _open(path) as (_, archive):
         return [name.removesuffix(".npy") for name in archive.namelist()]
 
 
@@ -134,18 +145,15 @@ def check_sums(path: str) -> None:
     Raises:
         DataFormatError: If bytes of a member are damaged or missing.
     """
-    with _open(path) as archive:
-        for member in archive.namelist():
-            name = member.removesuffix(".npy")
-            with _open_member(archive, name, path, member=member) as stream:
-                try:
-                    while stream.read(_PIECE_BYTES):
-                        pass
-                except _DAMAGE as error:
-                    raise DataFormatError(
-                        f"{path}: {name}: bytes are damaged ({error}); fetch the file "
-                        "again"
-                    ) from error
+    with _open(path) as (file, archive):
+        for name in archive.namelist():
+            # Opened to be looked at: its name, its size and how it is kept.
+            _open_member(archive, name, path).close()
+            extent = _find_extent(file, archive, name)
+            try:
+                MemberReader(file, extent).skip(extent.size)
+            except _DAMAGE as error:
+                raise _damaged(f"{path}: {name.removesuffix('.npy')}", error) from error
 
 
 def read_array(path: str, member: Member) -> Array:
@@ -166,7 +174,7 @@ def stream(
 
     Args:
         path: The archive.
-        members: What to read, from ``read_members``.
+        members: What to read, from `list_archive`.
         slices: First row and number of rows of each block, in order.
 
     Yields:
@@ -176,14 +184,12 @@ def stream(
         DataFormatError: If bytes are damaged or missing.
     """
     with contextlib.ExitStack() as stack:
-        # An archive each: members read through one handle would have to take turns,
-        # and over a network throw away what the other had read ahead.
+        # A handle each: members read through one would have to take turns, and over a
+        # network throw away what the other had read ahead.
         readers = {
-            name: _Reader(stack.enter_context(_open(path)), member, path)
+            name: _Reader(stack.enter_context(files.open_file(path)), member, path)
             for name, member in members.items()
         }
-        for reader in readers.values():
-            stack.callback(reader.close)
         pool = ThreadPoolExecutor(_THREADS)
         # Nobody waits for its threads: what was given up half-way may be closed by
         # Python's collector in a thread that is just starting, where waiting for
@@ -208,52 +214,30 @@ def stream(
 class _Reader:
     """Rows of one member, in order."""
 
-    def __init__(self, archive: zipfile.ZipFile, member: Member, path: str) -> None:
-        self._member = member
-        self._row = 0
-        self._where = f"{path}: {member.name}"
-        self._stream = _open_member(archive, member.name, path)
-        _read_header(self._stream, archive, member.name, path)
+    def __init__(self, file: BinaryIO, member: Member, path: str) -> None:
+        self._member, self._path = member, path
+        self._bytes = MemberReader(file, member.extent)
 
     def read(self, first_row: int, count: int) -> Array:
         """Reads rows at or after the last ones that were read."""
-        left = (first_row - self._row) * self._member.row_bytes
-        scratch = bytearray(min(left, _PIECE_BYTES))
-        while left:
-            piece = memoryview(scratch)[:left]
-            self._fill(piece)
-            left -= len(piece)
-        self._row = first_row + count
         rows = np.empty((count, *self._member.shape[1:]), self._member.dtype)
-        if rows.nbytes:
-            self._fill(rows.reshape(-1).view(np.uint8).data)
+        try:
+            self._bytes.skip(self._member.position(first_row) - self._bytes.position)
+            if rows.nbytes:
+                self._bytes.fill(rows.reshape(-1).view(np.uint8).data)
+        except _DAMAGE as error:
+            raise _damaged(f"{self._path}: {self._member.name}", error) from error
         return rows.astype(rows.dtype.newbyteorder("="), copy=False)
 
-    def close(self) -> None:
-        self._stream.close()
 
-    def _fill(self, buffer: memoryview) -> None:
-        filled = 0
-        try:
-            while filled < len(buffer):
-                piece = self._stream.read(min(_PIECE_BYTES, len(buffer) - filled))
-                if not piece:
-                    break
-                buffer[filled : filled + len(piece)] = piece
-                filled += len(piece)
-        except _DAMAGE as error:
-            raise DataFormatError(
-                f"{self._where}: bytes are damaged ({error}); fetch the file again"
-            ) from error
-        if filled < len(buffer):
-            raise DataFormatError(
-                f"{self._where}: ended {len(buffer) - filled} bytes early; fetch the "
-                "file again"
-            )
+def _damaged(where: str, error: Exception) -> DataFormatError:
+    return DataFormatError(
+        f"{where}: bytes are damaged ({error}); fetch the file again"
+    )
 
 
 @contextlib.contextmanager
-def _open(path: str) -> Iterator[zipfile.ZipFile]:
+def _open(path: str) -> Iterator[tuple[BinaryIO, zipfile.ZipFile]]:
     with files.open_file(path) as file:
         try:
             with _sought():
@@ -265,7 +249,7 @@ def _open(path: str) -> Iterator[zipfile.ZipFile]:
                 "npz; compare its size with the original and fetch it again"
             ) from error
         with archive:
-            yield archive
+            yield file, archive
 
 
 @contextlib.contextmanager
@@ -282,12 +266,10 @@ def _sought() -> Iterator[None]:
         raise ValueError(str(error)) from error
 
 
-def _open_member(
-    archive: zipfile.ZipFile, name: str, path: str, *, member: str | None = None
-) -> IO[bytes]:
+def _open_member(archive: zipfile.ZipFile, name: str, path: str) -> IO[bytes]:
     """Opens a member, if it is one that NumPy writes and as large as it says."""
-    where = f"{path}: {name}"
-    info = archive.getinfo(f"{name}.npy" if member is None else member)
+    where = f"{path}: {name.removesuffix('.npy')}"
+    info = archive.getinfo(name)
     if info.flag_bits & _ENCRYPTED or info.compress_type not in _METHODS:
         raise DataFormatError(
             f"{where}: expected a member as NumPy writes them, stored or deflated, got "
@@ -312,6 +294,17 @@ def _open_member(
         ) from error
 
 
+def _find_extent(file: BinaryIO, archive: zipfile.ZipFile, name: str) -> Extent:
+    """Where a member lies, once it has been opened without complaint."""
+    info = archive.getinfo(name)
+    header_end = info.header_offset + _MEMBER_HEADER_BYTES
+    # The last of its numbers are how many bytes of name and of extra fields follow.
+    file.seek(header_end - _LENGTHS.size)
+    start = header_end + sum(_LENGTHS.unpack(file.read(_LENGTHS.size)))
+    deflated = info.compress_type == zipfile.ZIP_DEFLATED
+    return Extent(start, info.compress_size, info.file_size, info.CRC, deflated)
+
+
 def _digest(archive: zipfile.ZipFile) -> str:
     """Identifies an archive's content without reading it."""
     lines = [
@@ -321,11 +314,8 @@ def _digest(archive: zipfile.ZipFile) -> str:
     return f"sha256:{hashlib.sha256(''.join(lines).encode()).hexdigest()}"
 
 
-def _read_header(
-    stream: IO[bytes], archive: zipfile.ZipFile, name: str, path: str
-) -> Member:
+def _read_header(stream: IO[bytes], extent: Extent, name: str, path: str) -> Member:
     """Reads an array's header and refuses what cannot be streamed in rows."""
-    info = archive.getinfo(f"{name}.npy")
     try:
         version = np.lib.format.read_magic(stream)
         _check_header_size(stream, version)
@@ -359,12 +349,12 @@ def _read_header(
             f"{list(shape)}; make or fetch the file again"
         )
     expected = header_bytes + dtype.itemsize * math.prod(shape)
-    if info.file_size != expected:
+    if extent.size != expected:
         raise DataFormatError(
             f"{path}: {name}: its header speaks of {expected:,} bytes, the archive "
-            f"holds {info.file_size:,}; fetch the file again"
+            f"holds {extent.size:,}; fetch the file again"
         )
-    return Member(name, dtype, tuple(shape))
+    return Member(name, dtype, tuple(shape), extent, header_bytes)
 
 
 def _check_header_size(stream: IO[bytes], version: tuple[int, int]) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import ogbench.utils
 import pytest
 
-from pipeline.sources import npz
+from pipeline.sources import deflate
 from pipeline.sources.episodes import EpisodeRange, cut
 from pipeline.sources.ogbench_npz import OgbenchNpz
 from pipeline.store import schema
@@ -49,7 +49,7 @@ def test_blocks_are_the_file_in_order(make_npz, make_rows, compressed):
 
 @pytest.mark.parametrize("compressed", [True, False])
 def test_a_part_starts_at_its_own_row(make_npz, make_rows, compressed, monkeypatch):
-    monkeypatch.setattr(npz, "_PIECE_BYTES", 100)  # many pieces, none of whole rows
+    monkeypatch.setattr(deflate, "_PIECE_BYTES", 100)  # many pieces, none of whole rows
     source = OgbenchNpz(make_npz(LENGTHS, compressed=compressed))
     episodes = EpisodeRange(2, 10, LENGTHS[2:4])
     (block,) = source.read([episodes])
