@@ -5,7 +5,7 @@ people: a jump may be a bug of the file, or a fall.
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,10 @@ import numpy.typing as npt
 from pipeline.sources.transitions import TransitionTable
 
 Array = npt.NDArray[Any]
-# Reads rows [first, last) of observations, and of next observations if there are any.
-ReadStates = Callable[[int, int], tuple[Array, Array | None]]
+# Observations of some rows, and their next observations if there are any.
+States = tuple[Array, Array | None]
+# Reads them for slices, first row and number of rows of each, in order and apart.
+ReadStates = Callable[[Sequence[tuple[int, int]]], Iterator[States]]
 
 # A component moves further than this many times what 99 % of steps do.
 _JUMP = 10.0
@@ -45,16 +47,27 @@ def _find(read: ReadStates, table: TransitionTable, where: str) -> list[str]:
     n = int(table.starts[-1] + table.counts[-1])
     inside = np.ones(n - 1, np.bool_)
     inside[table.starts[1:] - 1] = False
-    jumps, broken = [], []
+    sampled = inside & _sample(n)
+    blocks = [(at, min(_BLOCK_ROWS, n - 1 - at)) for at in range(0, n - 1, _BLOCK_ROWS)]
+    samples, furthest, broken, jumps = [], [], [], []
     # Infinities and NaN are for whoever checks the rows; here they are far from all.
     with np.errstate(invalid="ignore", over="ignore"):
-        usual = _usual_steps(read, inside)
-        for first, last, steps, gaps in _steps(read, n, _BLOCK_ROWS):
-            within = inside[first : last - 1]
-            far = within & (steps > _JUMP * usual).any(axis=1)
-            jumps += (first + np.flatnonzero(far)).tolist()
-            if gaps is not None:
-                broken += (first + np.flatnonzero(within & gaps)).tolist()
+        for first, steps, gaps in _steps(read, blocks):
+            within = inside[first : first + len(steps)]
+            samples.append(steps[sampled[first : first + len(steps)]])
+            furthest.append(np.fmax.reduce(steps[within], axis=0, initial=0.0))
+            broken += (first + np.flatnonzero(within & gaps)).tolist()
+        # What is far is known now. A file where nothing is, is not read again.
+        far = _JUMP * _usual_steps(samples)
+        suspected = [
+            block
+            for block, longest in zip(blocks, furthest, strict=True)
+            if (longest > far).any()
+        ]
+        for first, steps, _ in _steps(read, suspected):
+            within = inside[first : first + len(steps)]
+            jumped = within & (steps > far).any(axis=1)
+            jumps += (first + np.flatnonzero(jumped)).tolist()
     ends = table.starts[1:] - 1
     warnings = []
     if jumps:
@@ -72,16 +85,19 @@ def _find(read: ReadStates, table: TransitionTable, where: str) -> list[str]:
     return warnings
 
 
-def _usual_steps(read: ReadStates, inside: npt.NDArray[np.bool_]) -> Array:
+def _sample(n: int) -> npt.NDArray[np.bool_]:
+    """Steps of ``n`` rows, ``bool[n - 1]``, that tell how long steps usually are."""
+    sampled = np.zeros(n - 1, np.bool_)
+    count = min(_SAMPLE_ROWS, max(2, n // _SAMPLES)) - 1
+    for i in range(_SAMPLES):
+        first = n * i // _SAMPLES
+        sampled[first : first + count] = True
+    return sampled
+
+
+def _usual_steps(samples: Sequence[Array]) -> Array:
     """Length that 99 % of steps do not exceed, ``f64[D]``, from a sample."""
-    n = len(inside) + 1
-    sampled = []
-    for first in sorted({n * i // _SAMPLES for i in range(_SAMPLES)}):
-        last = min(first + _SAMPLE_ROWS, first + max(2, n // _SAMPLES), n)
-        if last - first > 1:
-            ((_, _, steps, _),) = _steps(read, last - first, last - first, first)
-            sampled.append(steps[inside[first : last - 1]])
-    moved = np.concatenate(sampled) if sampled else np.zeros((0, 1))
+    moved = np.concatenate(samples) if samples else np.zeros((0, 1))
     if not len(moved):
         return np.full(1, np.inf)
     # What hardly ever moves, such as a drawer, moves in jumps by nature.
@@ -90,19 +106,41 @@ def _usual_steps(read: ReadStates, inside: npt.NDArray[np.bool_]) -> Array:
 
 
 def _steps(
-    read: ReadStates, n: int, block: int, start: int = 0
-) -> Iterator[tuple[int, int, Array, npt.NDArray[np.bool_] | None]]:
-    """Blocks of rows: how far each component moves to the next row, and gaps."""
-    for first in range(start, start + n - 1, block):
-        last = min(first + block + 1, start + n)
-        states, following = read(first, last)
+    read: ReadStates, blocks: Sequence[tuple[int, int]]
+) -> Iterator[tuple[int, Array, npt.NDArray[np.bool_]]]:
+    """Blocks of steps: how far each component moves to the next row, and gaps.
+
+    Args:
+        read: Reads rows.
+        blocks: First step and number of steps of each; step i leads from row i to the
+            next one.
+
+    Yields:
+        First step, ``f64[n, D]``, and ``bool[n]``: where the next observation is not
+        the observation of the next row.
+    """
+    slices, end = [], 0
+    for first, count in blocks:
+        # Where one block follows another, their common row is read once.
+        begin = max(first, end)
+        end = first + count + 1
+        slices.append((begin, end - begin))
+    last: States | None = None
+    rows = read(slices) if slices else iter(())
+    for (first, count), (begin, _), given in zip(blocks, slices, rows, strict=True):
+        states, following = given
+        if begin > first and last is not None:
+            states = np.concatenate([last[0], states])
+            if following is not None and last[1] is not None:
+                following = np.concatenate([last[1], following])
+        last = states[-1:], None if following is None else following[-1:]
         states = states.reshape(len(states), -1).astype(np.float64)
-        gaps = None
+        gaps = np.zeros(count, np.bool_)
         if following is not None:
             after = following.reshape(len(states), -1)[:-1]
             bound = 1e-4 * (1.0 + np.abs(states[1:]))
             gaps = (np.abs(after - states[1:]) > bound).any(axis=1)
-        yield first, last, np.abs(np.diff(states, axis=0)), gaps
+        yield first, np.abs(np.diff(states, axis=0)), gaps
 
 
 def _listed(rows: list[int]) -> str:

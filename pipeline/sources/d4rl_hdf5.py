@@ -60,14 +60,15 @@ class D4rlHdf5:
             transitions.check_members(samples, where=self.path)
             table = self._table(members)
 
-            def read(
-                first: int, last: int
-            ) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
+            def read(slices: Sequence[tuple[int, int]]) -> Iterator[boundaries.States]:
+                states = members[schema.OBSERVATIONS]
                 after = members.get(NEXT_OBSERVATIONS)
-                return (
-                    hdf5.read(members[schema.OBSERVATIONS], first, last, self.path),
-                    None if after is None else hdf5.read(after, first, last, self.path),
-                )
+                for first, count in slices:
+                    rows = first, first + count, self.path
+                    yield (
+                        hdf5.read(states, *rows),
+                        None if after is None else hdf5.read(after, *rows),
+                    )
 
             suspects = boundaries.find_suspects(read, table, where=self.name)
             kept = (schema.OBSERVATIONS, schema.ACTIONS, schema.REWARDS)

@@ -151,11 +151,9 @@ class OwnNpz:
         names = [n for n in (schema.OBSERVATIONS, NEXT_OBSERVATIONS) if n in members]
         states = {name: members[name] for name in names}
 
-        def read(
-            first: int, last: int
-        ) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
-            (block,) = npz.stream(self.path, states, [(first, last - first)])
-            return block[schema.OBSERVATIONS], block.get(NEXT_OBSERVATIONS)
+        def read(slices: Sequence[tuple[int, int]]) -> Iterator[boundaries.States]:
+            for block in npz.stream(self.path, states, slices):
+                yield block[schema.OBSERVATIONS], block.get(NEXT_OBSERVATIONS)
 
         return boundaries.find_suspects(read, table, where=os.path.basename(self.path))
 

@@ -97,11 +97,22 @@ def suspects(states, ends, following=None):
         np.zeros(len(states)), timeouts, has_next=following is not None, where="x"
     )
 
-    def read(first, last):
-        after = None if following is None else following[first:last]
-        return states[first:last], after
+    rows_read = []
 
-    return boundaries.find_suspects(read, table, where="x.hdf5")
+    def read(slices):
+        end = 0
+        for first, count in slices:
+            assert first >= end  # A stream does not go back.
+            end = first + count
+            rows_read.extend(range(first, end))
+            yield states[first:end], None if following is None else following[first:end]
+
+    found = boundaries.find_suspects(read, table, where="x.hdf5")
+    # Once, and again what may be a jump.
+    assert rows_read[: len(states)] == list(range(len(states)))
+    if not any("steps" in warning for warning in found):
+        assert len(rows_read) == len(states)
+    return found
 
 
 LENGTHS = (300, 200, 400, 100)
@@ -112,8 +123,9 @@ def test_b2_marked_boundaries_are_no_suspects():
     assert suspects(walk(LENGTHS), ENDS) == []
 
 
-def test_b2_a_jump_inside_an_episode_is_listed(monkeypatch):
-    monkeypatch.setattr(boundaries, "_BLOCK_ROWS", 70)
+@pytest.mark.parametrize("rows", [1, 70, 499, 500, 501, 999, 5000])
+def test_b2_a_jump_inside_an_episode_is_listed(monkeypatch, rows):
+    monkeypatch.setattr(boundaries, "_BLOCK_ROWS", rows)
     (warning,) = suspects(walk(LENGTHS), ENDS[[0, 2, 3]])
     assert "after rows 499" in warning
     assert "boundary may be missing" in warning
