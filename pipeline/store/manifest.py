@@ -33,6 +33,20 @@ EnvironmentId = Annotated[str, pydantic.StringConstraints(pattern=ENVIRONMENT_ID
 _Word = Annotated[str, pydantic.StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 EnvironmentArgument = bool | int | float | _Word | None
 
+
+def _ordered(scores: tuple[float, float]) -> tuple[float, float]:
+    """Refuses what no score can be made of: pydantic says where it stood."""
+    low, high = scores
+    if not low < high:
+        raise ValueError(f"expected a smaller and a larger return, got {low}, {high}")
+    return scores
+
+
+# Returns that count as a normalised score of 0 and of 100.
+ReferenceScores = Annotated[
+    tuple[pydantic.FiniteFloat, pydantic.FiniteFloat], pydantic.AfterValidator(_ordered)
+]
+
 _STRICT: Any = {"extra": "forbid", "allow_inf_nan": False}
 # What fingerprints are made of. Runs name the data they were trained on by them, so
 # that what is added to manifests later is not added here.

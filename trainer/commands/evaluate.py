@@ -31,6 +31,8 @@ class Evaluate:
         tasks: Task numbers to act in; the one trained for if none is given. The policy
             is shown no goal: in another task it still does what pays in its own, and
             its successes there are accidents, recorded under that task's number.
+        reference_scores: Returns LOW and HIGH that count as a normalised score of 0
+            and of 100, as D4RL has them; known for its own data sets.
         environments: Environments acted in at once.
         workers: Environment processes; one for each core if not given. Results do
             not depend on it.
@@ -47,6 +49,7 @@ class Evaluate:
     steps: tuple[int, ...] = ()
     all_steps: bool = False
     tasks: tuple[int, ...] = ()
+    reference_scores: tuple[float, float] | None = None
     environments: int = 8
     workers: int | None = None
     again: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
@@ -56,6 +59,7 @@ class Evaluate:
 
     def execute(self, output: Output) -> int:
         """Plays the episodes, then prints a table of what came of them."""
+        from pipeline.domains.reference_scores import check_reference_scores
         from trainer.evaluation.evaluate import evaluate_run
         from trainer.evaluation.watch import Patience, watch_run
         from trainer.runs.evaluations import EvaluationSettings
@@ -63,7 +67,11 @@ class Evaluate:
 
         folder = RunFolder.open(self.run)
         settings = EvaluationSettings(
-            self.episodes, self.seed, self.environments, self.workers
+            self.episodes,
+            self.seed,
+            self.environments,
+            self.workers,
+            self.reference_scores and check_reference_scores(*self.reference_scores),
         )
         if self.watch:
             evaluations = watch_run(
@@ -92,10 +100,15 @@ def _make_table(evaluations: "Sequence[Evaluation]") -> "Table":
     """A line for each checkpoint, training seed and task that was evaluated."""
     from rich.table import Table
 
+    from trainer.runs.returns import show_interval, show_score
     from trainer.runs.success_rates import Score
 
-    table = Table("step", "seed", "task", "success", "95 % interval", "return", "steps")
+    headings = ["step", "seed", "task", "success", "95 % interval"]
+    headings += ["return", "95 % interval", "steps"]
+    scored = any(each.reference_scores is not None for each in evaluations)
+    table = Table(*headings, *(["normalised score"] if scored else []))
     for each in evaluations:
+        returns = each.score
         success, interval = "not reported", "n/a"
         if each.successes is not None:
             score = Score.of(each.successes)
@@ -108,7 +121,9 @@ def _make_table(evaluations: "Sequence[Evaluation]") -> "Table":
             f"{each.task}",
             success,
             interval,
-            f"{each.mean_return:.2f}",
+            f"{returns.mean:.2f}",
+            show_interval(returns.interval, "n/a", digits=2),
             f"{each.mean_length:.0f}",
+            *([show_score(returns, "n/a")] if scored else []),
         )
     return table

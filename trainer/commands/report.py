@@ -27,16 +27,15 @@ class Report:
         from trainer.runs.evaluations import read_evaluations
         from trainer.runs.folder import METRICS_FILE, find_runs, open_folder
         from trainer.runs.run import read_run
-        from trainer.runs.success_rates import describe_outcome
+        from trainer.runs.success_rates import describe_outcome, select_own
 
         folders = [folder for runs in self.runs for folder in find_runs(runs)]
         written = write_report(folders, open_folder(self.out))
         say(output.results, "wrote " + ", ".join(str(path) for path in written))
         for folder in folders:
             run = read_run(folder)
-            task = run.task.task
-            own = [each for each in read_evaluations(folder) if each.task == task]
-            outcome = describe_outcome(run.dataset, task, own)
+            own = select_own(run, read_evaluations(folder))
+            outcome = describe_outcome(run.dataset, run.task.task, own)
             say(output.results, f"{folder}: {outcome}")
             errors = [
                 (line["step"], line["segment_error"])

@@ -3,6 +3,7 @@
 Composition only: which checkpoints, in which tasks.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Literal
 
@@ -17,6 +18,8 @@ from trainer.runs.checkpoints import CheckpointReader
 from trainer.runs.evaluations import (
     Evaluation,
     EvaluationSettings,
+    Key,
+    append_evaluation,
     read_evaluations,
 )
 from trainer.runs.folder import RunFolder
@@ -78,15 +81,29 @@ def evaluate_run(
                 console,
                 f"evaluated already: step {steps_there}; --again plays it anew",
             )
-        made: dict[tuple[int, ...], Evaluation] = {}
+        made: dict[Key, Evaluation] = {}
         if any(missing.values()):  # Environments take seconds to start.
             with evaluator, episode_bars(console) as progress:
                 for step in chosen:
                     made |= _play(folder, run, evaluator, step, missing[step], progress)
         keys = [evaluator.key(step, seed) for step in chosen for seed in seeds]
         played = recorded | made
-        evaluations += [played[key] for key in keys if key in played]
+        evaluations += [
+            _score_anew(folder, evaluator, played[key]) for key in keys if key in played
+        ]
     return evaluations
+
+
+def _score_anew(
+    folder: RunFolder, evaluator: Evaluator, evaluation: Evaluation
+) -> Evaluation:
+    """An evaluation by the reference scores asked for: nothing is played for them."""
+    reference = evaluator.reference_scores
+    if reference is None or evaluation.reference_scores == reference:
+        return evaluation
+    scored = dataclasses.replace(evaluation, reference_scores=reference)
+    append_evaluation(folder, scored)
+    return scored
 
 
 def _play(
@@ -96,7 +113,7 @@ def _play(
     step: int,
     seeds: Sequence[int],
     progress: Progress,
-) -> dict[tuple[int, ...], Evaluation]:
+) -> dict[Key, Evaluation]:
     """Plays training seeds of a checkpoint, unless its trainer has deleted it."""
     if not seeds:
         return {}

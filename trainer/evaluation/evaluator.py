@@ -18,12 +18,18 @@ from rich.progress import (
 )
 
 from pipeline.domains.datasets import TaskEnvironment
+from pipeline.domains.reference_scores import find_reference_scores
 from pipeline.output import say, working
 from pipeline.store.errors import DataFormatError
 from trainer.evaluation.environments import EnvironmentFacts, Episode
 from trainer.evaluation.rollouts import AgentActor, RolloutPool, usable_cores
 from trainer.nn.networks import Params
-from trainer.runs.evaluations import Evaluation, EvaluationSettings, append_evaluation
+from trainer.runs.evaluations import (
+    Evaluation,
+    EvaluationSettings,
+    Key,
+    append_evaluation,
+)
 from trainer.runs.folder import RunFolder
 from trainer.runs.run import Run
 from trainer.runs.success_rates import Score
@@ -131,9 +137,21 @@ class Evaluator:
     ) -> None:
         self._pool.close()
 
-    def key(self, step: int, seed: int) -> tuple[int, ...]:
+    def key(self, step: int, seed: int) -> Key:
         """The ``Evaluation.key`` of a checkpoint and training seed here."""
-        return self._settings.key(step=step, seed=seed, task=self._task)
+        return self._settings.key(
+            step=step,
+            seed=seed,
+            task=self._task,
+            environment=self._spec.environment_id,
+        )
+
+    @property
+    def reference_scores(self) -> tuple[float, float] | None:
+        """Returns that count as 0 and as 100: as given, or as published."""
+        if self._settings.reference_scores is not None:
+            return self._settings.reference_scores
+        return find_reference_scores(self._run.dataset)
 
     def evaluate(
         self, step: int, params: Params, seeds: Sequence[int], progress: Progress
@@ -180,9 +198,10 @@ class Evaluator:
                 success_timing=self._pool.facts.success_timing,
                 store_success_timing=self._run.task.success_timing,
                 environments=self._pool.environments,
-                ogbench=importlib.metadata.version("ogbench"),
-                mujoco=importlib.metadata.version("mujoco"),
+                ogbench=_version("ogbench"),
+                mujoco=_version("mujoco"),
                 duration_s=round(time.monotonic() - started, 3),
+                reference_scores=self.reference_scores,
             )
             append_evaluation(self._folder, evaluation)
             evaluations.append(evaluation)
@@ -256,12 +275,23 @@ def _successes(played: Sequence[Episode]) -> tuple[int, ...] | None:
     return told if len(told) == len(played) else None
 
 
+def _version(package: str) -> str:
+    """Its version, empty where it is not installed: not every environment needs it."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
 def _outcome(evaluation: Evaluation) -> str:
     if evaluation.successes is not None:
-        return f"{Score.of(evaluation.successes)} of {evaluation.episodes} episodes"
+        return (
+            f"{Score.of(evaluation.successes)} of {evaluation.episodes} episodes; "
+            f"{evaluation.score}"
+        )
     return (
-        f"return {evaluation.mean_return:.2f}, {evaluation.mean_length:.0f} steps on "
-        f"average of {evaluation.episodes} episodes; success not reported"
+        f"{evaluation.score}, {evaluation.mean_length:.0f} steps on average of "
+        f"{evaluation.episodes} episodes; success not reported"
     )
 
 

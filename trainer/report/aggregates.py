@@ -9,21 +9,26 @@ than the median; runs are drawn anew within each task, as tasks are no sample.
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 from scipy.stats import trim_mean
 
 from trainer.runs.evaluations import Evaluation
+from trainer.runs.returns import normalised_score
 from trainer.runs.success_rates import select_largest
 
 _RESAMPLES = 10_000
+Measure = Literal["success", "normalised score"]
+_SUCCESS: Measure = "success"
+_SCORE: Measure = "normalised score"
 
-HEADINGS = ("agent", "tasks", "training seeds", "IQM", "95 % interval", "mean")
+HEADINGS = ("agent", "of", "tasks", "training seeds", "IQM", "95 % interval", "mean")
 NOTES = (
-    "IQM: mean of the middle half of the last success rates of all single training "
-    "seeds and tasks. The interval is of a bootstrap that draws training seeds anew "
-    "within each task; with few seeds it is too narrow.",
+    "IQM: mean of the middle half of the last success rates, or normalised scores, of "
+    "all single training seeds and tasks. The interval is of a bootstrap that draws "
+    "training seeds anew within each task; with few seeds it is too narrow.",
     "An agent that was run more than once in a task is left out: its runs are not of "
     "one setting.",
 )
@@ -35,14 +40,16 @@ class Aggregate:
 
     Attributes:
         agent: Its name.
+        measure: What is aggregated: success rates, or normalised scores.
         tasks: How many it was evaluated in.
         runs: Scores in all: a task's training seeds, summed over tasks.
-        iqm: Interquartile mean of success rates, in [0, 1].
+        iqm: Interquartile mean of success rates, in [0, 1], or of scores.
         interval: Its stratified bootstrap interval, at 95 %.
         mean: Of the same rates.
     """
 
     agent: str
+    measure: Measure
     tasks: int
     runs: int
     iqm: float
@@ -53,13 +60,15 @@ class Aggregate:
     def cells(self) -> tuple[str, ...]:
         """As text, one cell for each of ``HEADINGS``."""
         low, high = self.interval
+        scale, unit = (100, " %") if self.measure == "success" else (1, "")
         return (
             self.agent,
+            self.measure,
             str(self.tasks),
             str(self.runs),
-            f"{100 * self.iqm:.1f} %",
-            f"{100 * low:.1f} to {100 * high:.1f} %",
-            f"{100 * self.mean:.1f} %",
+            f"{scale * self.iqm:.1f}{unit}",
+            f"{scale * low:.1f} to {scale * high:.1f}{unit}",
+            f"{scale * self.mean:.1f}{unit}",
         )
 
 
@@ -72,23 +81,28 @@ def aggregate(
         runs: Agent, task, and what evaluations of the run in that task there are.
 
     Returns:
-        Those of agents evaluated at least once, and never twice in a task, by name.
+        Those of agents evaluated at least once, and never twice in a task, by name:
+        of success, and of normalised scores where there are reference scores.
     """
-    by_agent: dict[str, dict[str, list[npt.NDArray[np.float64]]]] = defaultdict(
-        lambda: defaultdict(list)
+    by_agent: dict[tuple[str, Measure], dict[str, list[npt.NDArray[np.float64]]]] = (
+        defaultdict(lambda: defaultdict(list))
     )
     for agent, task, evaluations in runs:
-        rates = last_rates(evaluations)
-        if len(rates):
-            by_agent[agent][task].append(rates)
+        for measure, figures in (
+            (_SUCCESS, last_rates(evaluations)),
+            (_SCORE, last_scores(evaluations)),
+        ):
+            if len(figures):
+                by_agent[agent, measure][task].append(figures)
     found = []
-    for agent, tasks in sorted(by_agent.items()):
+    for (agent, measure), tasks in sorted(by_agent.items()):
         if all(len(rates) == 1 for rates in tasks.values()):
             scores = [rates[0] for rates in tasks.values()]
             pooled = np.concatenate(scores)
             found.append(
                 Aggregate(
                     agent=agent,
+                    measure=measure,
                     tasks=len(scores),
                     runs=len(pooled),
                     iqm=interquartile_mean(pooled),
@@ -104,13 +118,33 @@ def last_rates(evaluations: Sequence[Evaluation]) -> npt.NDArray[np.float64]:
 
     Empty if none was, or success is not reported.
     """
+    by_seed: dict[int, list[int]] = defaultdict(list)
+    for evaluation in _last(evaluations):
+        if evaluation.successes is not None:
+            by_seed[evaluation.seed].extend(evaluation.successes)
+    return np.array([np.mean(by_seed[seed]) for seed in sorted(by_seed)])
+
+
+def last_scores(evaluations: Sequence[Evaluation]) -> npt.NDArray[np.float64]:
+    """Normalised score of every training seed at the last step evaluated: ``f64[Q]``.
+
+    Empty if none was, or there are no reference scores.
+    """
+    by_seed: dict[int, list[float]] = defaultdict(list)
+    for evaluation in _last(evaluations):
+        if evaluation.reference_scores is not None:
+            by_seed[evaluation.seed].extend(
+                normalised_score(value, evaluation.reference_scores)
+                for value in evaluation.returns
+            )
+    return np.array([np.mean(by_seed[seed]) for seed in sorted(by_seed)])
+
+
+def _last(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
+    """Evaluations of the last step, each episode once."""
     chosen = select_largest(evaluations)
     last = max((evaluation.step for evaluation in chosen), default=None)
-    by_seed: dict[int, list[int]] = defaultdict(list)
-    for evaluation in chosen:
-        if evaluation.step == last:
-            by_seed[evaluation.seed].extend(evaluation.successes or ())
-    return np.array([np.mean(by_seed[seed]) for seed in sorted(by_seed)])
+    return [evaluation for evaluation in chosen if evaluation.step == last]
 
 
 def interquartile_mean(scores: npt.NDArray[np.float64]) -> float:

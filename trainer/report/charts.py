@@ -30,7 +30,7 @@ except ImportError as error:
 from trainer.report.paper import PaperResult
 from trainer.runs.evaluations import Evaluation
 from trainer.runs.history import Float64, History
-from trainer.runs.success_rates import pool_by_step, select_largest
+from trainer.runs.success_rates import pool_by_step, pool_returns, select_largest
 
 BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 PURPLE, SKY, BLACK, GREY = "#CC79A7", "#56B4E9", "#222222", "#8A8A8A"
@@ -59,9 +59,9 @@ def success_chart(
         paper: The paper's number for the task, drawn for comparison.
 
     Returns:
-        The figure; None if there are no evaluations.
+        The figure; None if there are no evaluations that report success.
     """
-    chosen = select_largest(evaluations)
+    chosen = [each for each in select_largest(evaluations) if each.successes]
     if not chosen:
         return None
     figure, axes = _figure()
@@ -121,6 +121,58 @@ def success_chart(
     axes.set_ylim(-3, 103)
     axes.yaxis.set_major_formatter(PercentFormatter(decimals=0))
     _finish(axes, "Success rate", steps=steps, unit="share of episodes")
+    _legend_below(figure, axes)
+    return figure
+
+
+def return_chart(evaluations: Sequence[Evaluation]) -> Figure | None:
+    """Mean return against updates, with bootstrap intervals of the pooled episodes.
+
+    Args:
+        evaluations: Of one run, in one environment.
+
+    Returns:
+        The figure; None if there are no evaluations.
+    """
+    chosen = select_largest(evaluations)
+    if not chosen:
+        return None
+    steps = sorted({evaluation.step for evaluation in chosen})
+    figure, axes = _figure()
+    seeds = sorted({evaluation.seed for evaluation in chosen})
+    for seed in seeds if len(seeds) > 1 else ():
+        own = sorted(
+            (each for each in chosen if each.seed == seed), key=lambda each: each.step
+        )
+        axes.plot(
+            [each.step for each in own],
+            [each.mean_return for each in own],
+            color=SKY,
+            linewidth=1,
+            marker=".",
+            markersize=4,
+            zorder=2,
+            label="each training seed" if seed == seeds[0] else None,
+        )
+    pooled = [pool_returns([e for e in chosen if e.step == step]) for step in steps]
+    means = np.array([each.mean for each in pooled])
+    ends = np.array([each.interval or (each.mean, each.mean) for each in pooled])
+    axes.errorbar(
+        steps,
+        means,
+        yerr=np.abs(ends.T - means),
+        color=BLUE,
+        linewidth=2.2,
+        marker="o",
+        markersize=5,
+        capsize=3,
+        elinewidth=1.2,
+        zorder=3,
+        label=f"all seeds, {pooled[-1].episodes} episodes, 95 % interval",
+    )
+    if len(steps) > 1:
+        axes.fill_between(steps, ends[:, 0], ends[:, 1], color=BLUE, alpha=_BAND, lw=0)
+    _finish(axes, "Mean return", steps=steps, unit="undiscounted return")
     _legend_below(figure, axes)
     return figure
 

@@ -25,6 +25,7 @@ from trainer.runs.evaluations import Evaluation, read_evaluations
 from trainer.runs.folder import RunFolder
 from trainer.runs.history import History, read_history
 from trainer.runs.run import Run, read_run
+from trainer.runs.success_rates import select_own
 
 HTML_FILE = "report.html"
 MARKDOWN_FILE = "report.md"
@@ -48,9 +49,8 @@ class _Source:
 
     @property
     def own(self) -> list[Evaluation]:
-        """Evaluations in the task it is trained for."""
-        task = self.run.task.task
-        return [each for each in self.evaluations if each.task == task]
+        """Evaluations in the task and environment it is trained for."""
+        return select_own(self.run, self.evaluations)
 
     @property
     def rows(self) -> list[result_table.ResultRow]:
@@ -96,7 +96,7 @@ def write_report(runs: Sequence[RunFolder], out: epath.Path) -> list[epath.Path]
     rows = [row for source in sources for row in source.rows]
     tables = [
         Table(
-            "Success rates",
+            "Results",
             result_table.HEADINGS,
             [result_table.cells(row) for row in rows],
             result_table.NOTES,
@@ -142,6 +142,12 @@ def _pictures(source: _Source) -> list[Picture]:
             "Success rate of the checkpoints evaluated. The bars are Wilson's 95 % "
             "intervals of the pooled episodes.",
             charts.success_chart(source.own, paper),
+        ),
+        (
+            "returns",
+            "Mean return of the checkpoints evaluated. The bars are 95 % intervals of "
+            "a bootstrap over the pooled episodes.",
+            charts.return_chart(source.own),
         ),
         (
             "losses",
@@ -261,11 +267,11 @@ def _remarks(source: _Source) -> list[str]:
     if any(each.successes is None for each in source.own):
         remarks.append(
             "The environment reports no success: there is no success rate, and what "
-            "can be compared are the returns in evaluations.jsonl."
+            "can be compared are the returns."
         )
     if not source.own:
         remarks.append(
-            "This run was not evaluated yet: there is no success rate. Run `python -m "
+            "This run was not evaluated yet: there is no result. Run `python -m "
             "trainer evaluate` on its folder, then write the report again."
         )
     if not len(source.history.steps):

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from trainer.report.paper import METHODS, PaperResult, find_paper_result
 from trainer.runs.evaluations import Evaluation
+from trainer.runs.returns import show_interval, show_score
 from trainer.runs.run import Run
-from trainer.runs.success_rates import Summary, summarize
+from trainer.runs.success_rates import Summary, select_own, summarize
 
 NOT_EVALUATED = "not evaluated yet"
 NOT_REPORTED = "n/a: success not reported"
@@ -20,9 +21,13 @@ NOTES = (
     "Success is that of an episode's last step, as OGBench counts it. Rates pool the "
     "episodes of all training seeds.",
     "last: the last checkpoint evaluated. mean of last three: the last three pooled. "
-    "best: the checkpoint with the highest rate, picked after looking, so it flatters.",
-    "The interval is Wilson's, at 95 %, over pooled episodes. It holds the luck of the "
-    "episodes, not that of training; the deviation over seeds shows the latter.",
+    "best: the checkpoint with the highest rate, or mean return where success is not "
+    "reported, picked after looking, so it flatters.",
+    "Intervals are of 95 % over pooled episodes: Wilson's of success, of the mean "
+    "return the percentiles of a bootstrap. They hold the luck of the episodes, not "
+    "that of training; the deviation over seeds shows the latter.",
+    "Returns are undiscounted. A normalised score is 0 for the lower reference return "
+    "and 100 for the upper one, as in D4RL: those of a random policy and an expert.",
     "The paper's numbers are mean ± standard deviation over 8 training seeds after a "
     "million updates on the published data; it does not state how many episodes. "
     "Episodes, seeds, updates and data here may differ, so read the two side by side, "
@@ -42,9 +47,9 @@ class ResultRow:
         task: Task number it was evaluated in.
         trained_task: Task number it is trained for.
         agent: Agent's name.
-        summary: The rate; None if the run was never evaluated, or its environment
-            reports no success.
-        evaluated: Whether the run was evaluated in the task at all.
+        environment: Environment it was evaluated in, where that is not the one it is
+            trained for; else empty.
+        summary: The result; None if the run was never evaluated.
         paper: The paper's number for the same task and method (VAST's, for a method
             that the paper does not have); None if it has not that data set, or the
             policy is trained for another task.
@@ -55,14 +60,9 @@ class ResultRow:
     task: int
     trained_task: int
     agent: str
+    environment: str
     summary: Summary | None
-    evaluated: bool
     paper: PaperResult | None
-
-    @property
-    def without(self) -> str:
-        """Why there is no rate."""
-        return NOT_REPORTED if self.evaluated else NOT_EVALUATED
 
     @property
     def verdict(self) -> str:
@@ -70,9 +70,10 @@ class ResultRow:
 
         Around it is ``agrees``; empty if one of the two is missing.
         """
-        if self.summary is None or self.paper is None or self.paper.mean is None:
+        score = None if self.summary is None else self.summary.score
+        if score is None or self.paper is None or self.paper.mean is None:
             return ""
-        low, high = (100 * end for end in self.summary.score.interval)
+        low, high = (100 * end for end in score.interval)
         if high < self.paper.mean:
             return "below"
         return "above" if low > self.paper.mean else "agrees"
@@ -90,19 +91,37 @@ def result_rows(
 
     Returns:
         A row for each statistic, or one without numbers if it was never evaluated;
-        then those of other tasks it was evaluated in.
+        then those of other tasks and environments it was evaluated in.
     """
-    agent, own = run.config.agent.name, run.task.task
-    others = {evaluation.task for evaluation in evaluations} - {own}
+    agent, task = run.config.agent.name, run.task
+    own = select_own(run, evaluations)
+    others: dict[tuple[int, str], list[Evaluation]] = {}
+    for evaluation in evaluations:
+        if evaluation not in own:
+            place = (evaluation.task, evaluation.environment)
+            others.setdefault(place, []).append(evaluation)
     rows = []
-    for task in (own, *sorted(others)):
-        there = [each for each in evaluations if each.task == task]
-        summaries: list[Summary | None] = [*summarize(there)] or [None]
+    for there in (own, *(others[place] for place in sorted(others))):
+        number = there[0].task if there else task.task
+        # Another task has an environment of its own, as everybody expects.
+        environment = ""
+        if there and number == task.task:
+            environment = there[0].environment.removeprefix(task.environment_id)
         paper = None
-        if task == own:
-            paper = find_paper_result(run.dataset, own, paper_method(agent))
+        if there is own and not environment:
+            paper = find_paper_result(run.dataset, number, paper_method(agent))
+        summaries: list[Summary | None] = [*summarize(there)] or [None]
         rows += [
-            ResultRow(name, run.dataset, task, own, agent, summary, bool(there), paper)
+            ResultRow(
+                run=name,
+                dataset=run.dataset,
+                task=number,
+                trained_task=task.task,
+                agent=agent,
+                environment=environment.strip(),
+                summary=summary,
+                paper=paper,
+            )
             for summary in summaries
         ]
     return rows
@@ -121,6 +140,8 @@ HEADINGS = (
     "statistic",
     "success",
     "95 % interval",
+    "return",
+    "normalised score",
     "episodes",
     "training seeds",
     "deviation over seeds",
@@ -135,18 +156,27 @@ def cells(row: ResultRow) -> tuple[str, ...]:
     task = str(row.task)
     if row.task != row.trained_task:
         task += f" (trained for {row.trained_task})"
+    if row.environment:
+        task += f", in {row.environment}"
     start = (row.run, row.dataset, task)
     paper = "—" if row.paper is None else f"{row.paper.method} {row.paper}"
     if row.summary is None:
-        return (*start, row.without, *("—",) * 6, paper, "—")
-    summary = row.summary
-    low, high = summary.score.interval
+        return (*start, NOT_EVALUATED, *("—",) * 8, paper, "—")
+    summary, returns = row.summary, row.summary.returns
+    success, interval = NOT_REPORTED, "—"
+    if summary.score is not None:
+        low, high = summary.score.interval
+        success = f"{100 * summary.score.rate:.1f} %"
+        interval = f"{100 * low:.1f} to {100 * high:.1f} %"
+    spread = show_interval(returns.interval, "", digits=2)
     return (
         *start,
         _statistic(summary),
-        f"{100 * summary.score.rate:.1f} %",
-        f"{100 * low:.1f} to {100 * high:.1f} %",
-        str(summary.score.episodes),
+        success,
+        interval,
+        f"{returns.mean:.2f}" + (f" ({spread})" if spread else ""),
+        show_score(returns, "—"),
+        str(returns.episodes),
         str(len(summary.seeds)),
         "—" if summary.seed_std is None else f"{100 * summary.seed_std:.1f}",
         ", ".join(f"{step:,}" for step in summary.steps),
@@ -172,10 +202,14 @@ def to_csv(rows: Sequence[ResultRow]) -> str:
             "success_percent", "interval_low_percent", "interval_high_percent",
             "successes", "episodes", "training_seeds", "seed_std_percent", "steps",
             "paper_method", "paper_mean_percent", "paper_std_percent", "against_paper",
+            "return_mean", "return_low", "return_high", "normalised_score",
+            "normalised_low", "normalised_high", "environment",
         ]
     )  # fmt: skip
     for row in rows:
-        writer.writerow([*_csv_start(row), *_csv_summary(row), *_csv_end(row)])
+        writer.writerow(
+            [*_csv_start(row), *_csv_summary(row), *_csv_end(row), *_csv_returns(row)]
+        )
     return buffer.getvalue()
 
 
@@ -186,15 +220,16 @@ def _csv_start(row: ResultRow) -> list[object]:
 def _csv_summary(row: ResultRow) -> list[object]:
     summary = row.summary
     if summary is None:
-        return [row.without, *[""] * 8]
-    low, high = summary.score.interval
+        return [NOT_EVALUATED, *[""] * 8]
+    rates: list[object] = [""] * 4
+    if summary.score is not None:
+        low, high = summary.score.interval
+        shares = (summary.score.rate, low, high)
+        rates = [*(round(100 * share, 3) for share in shares), summary.score.successes]
     return [
         summary.statistic,
-        round(100 * summary.score.rate, 3),
-        round(100 * low, 3),
-        round(100 * high, 3),
-        summary.score.successes,
-        summary.score.episodes,
+        *rates,
+        summary.returns.episodes,
         " ".join(map(str, summary.seeds)),
         "" if summary.seed_std is None else round(100 * summary.seed_std, 3),
         " ".join(map(str, summary.steps)),
@@ -210,3 +245,14 @@ def _csv_end(row: ResultRow) -> list[object]:
         "" if row.paper.std is None else row.paper.std,
         row.verdict,
     ]
+
+
+def _csv_returns(row: ResultRow) -> list[object]:
+    if row.summary is None:
+        return [*[""] * 6, row.environment]
+    returns = row.summary.returns
+    figures = (
+        *(returns.mean, *(returns.interval or (None, None))),
+        *(returns.normalised, *(returns.normalised_interval or (None, None))),
+    )
+    return [*("" if x is None else round(x, 6) for x in figures), row.environment]

@@ -7,6 +7,7 @@ readers take the last of its kind.
 import contextlib
 import dataclasses
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -14,14 +15,23 @@ import pydantic
 
 from pipeline.store.decoding import read_first_error
 from pipeline.store.errors import DataFormatError, UsageError
+from pipeline.store.manifest import EnvironmentArgument, ReferenceScores
 from trainer.runs.folder import EVALUATIONS_FILE, RunFolder
+from trainer.runs.returns import Returns
 
 # Writers of one file at once are few, and each write takes a fraction of a second.
 _ATTEMPTS = 20
 
+# What of a line follows from the rest of it, for other programs to read.
+_DERIVED = (
+    *("success_rate", "return_mean", "return_interval"),
+    *("normalised_score", "normalised_interval"),
+)
+
 # Far above what is ever recorded, and low enough that means and sums do not overflow.
 Number = Annotated[int, pydantic.Field(ge=0, lt=1 << 40)]
 Flag = Annotated[int, pydantic.Field(ge=0, le=1)]
+Key = tuple[int | str, ...]
 
 
 @dataclass(frozen=True)
@@ -34,6 +44,8 @@ class EvaluationSettings:
             checkpoints and training seeds, so they face equal episodes.
         environments: Acted in at once; the size of the policy's batch.
         workers: Processes; None for one per usable core. Results do not depend on it.
+        reference_scores: Returns that count as a normalised score of 0 and of 100;
+            None for those that are published for the data set, if any are.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
@@ -42,6 +54,7 @@ class EvaluationSettings:
     seed: int = 0
     environments: int = 8
     workers: int | None = None
+    reference_scores: ReferenceScores | None = None
 
     def __post_init__(self) -> None:
         for name in ("episodes", "environments"):
@@ -50,9 +63,9 @@ class EvaluationSettings:
                     f"evaluation.{name}: expected at least 1, got {getattr(self, name)}"
                 )
 
-    def key(self, *, step: int, seed: int, task: int) -> tuple[int, ...]:
+    def key(self, *, step: int, seed: int, task: int, environment: str) -> Key:
         """``Evaluation.key`` of a checkpoint, before its evaluation is there."""
-        return _key(step, seed, self.seed, task, self.episodes)
+        return _key(step, seed, self.seed, task, environment, self.episodes)
 
 
 @dataclass(frozen=True)
@@ -77,6 +90,10 @@ class Evaluation:
         ogbench: Version.
         mujoco: Version.
         duration_s: Wall time.
+        reference_scores: Returns that count as a normalised score of 0 and of 100;
+            None if they are not known.
+        environment_arguments: What the environment was made with besides its id,
+            where that is not what the run says.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
@@ -96,6 +113,15 @@ class Evaluation:
     ogbench: str
     mujoco: str
     duration_s: float
+    reference_scores: ReferenceScores | None = None
+    environment_arguments: dict[str, EnvironmentArgument] = dataclasses.field(
+        default_factory=dict
+    )
+
+    @property
+    def score(self) -> Returns:
+        """Mean return, its interval and normalised score."""
+        return Returns.of(self.returns, self.reference_scores)
 
     @property
     def success_rate(self) -> float | None:
@@ -113,20 +139,65 @@ class Evaluation:
         return sum(self.lengths) / self.episodes
 
     @property
-    def key(self) -> tuple[int, ...]:
+    def environment(self) -> str:
+        """The environment as one text, arguments of its own included."""
+        return name_environment(self.environment_id, self.environment_arguments)
+
+    @property
+    def key(self) -> Key:
         """What it is an evaluation of: a later one of equal key replaces it.
 
         Sorts by step, then training seed.
         """
         return _key(
-            self.step, self.seed, self.evaluation_seed, self.task, self.episodes
+            self.step,
+            self.seed,
+            self.evaluation_seed,
+            self.task,
+            self.environment,
+            self.episodes,
         )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values: the fields, and the figures that follow from them."""
+        score = self.score
+        return {
+            **dataclasses.asdict(self),
+            "success_rate": self.success_rate,
+            "return_mean": score.mean,
+            "return_interval": score.interval,
+            "normalised_score": score.normalised,
+            "normalised_interval": score.normalised_interval,
+        }
+
+
+def name_environment(
+    environment_id: str, arguments: Mapping[str, EnvironmentArgument]
+) -> str:
+    """An environment as one text.
+
+    Args:
+        environment_id: Gymnasium id.
+        arguments: What it is made with besides.
+
+    Example:
+        >>> name_environment("Line-v0", {"size": 3})
+        'Line-v0 {"size": 3}'
+    """
+    if not arguments:
+        return environment_id
+    return f"{environment_id} {json.dumps(dict(arguments), sort_keys=True)}"
 
 
 def _key(
-    step: int, seed: int, evaluation_seed: int, task: int, episodes: int
-) -> tuple[int, ...]:
-    return (step, seed, evaluation_seed, task, episodes)
+    step: int,
+    seed: int,
+    evaluation_seed: int,
+    task: int,
+    environment: str,
+    episodes: int,
+) -> Key:
+    return (step, seed, evaluation_seed, task, environment, episodes)
 
 
 def append_evaluation(folder: RunFolder, evaluation: Evaluation) -> None:
@@ -140,7 +211,7 @@ def append_evaluation(folder: RunFolder, evaluation: Evaluation) -> None:
         folder: RUN.
         evaluation: To add.
     """
-    line = json.dumps(dataclasses.asdict(evaluation)) + "\n"
+    line = json.dumps(evaluation.to_json()) + "\n"
     for _ in range(_ATTEMPTS):
         there = folder.read(EVALUATIONS_FILE)
         complete, end, _ = (there.data or b"").rpartition(b"\n")
@@ -167,7 +238,7 @@ def read_evaluations(folder: RunFolder) -> list[Evaluation]:
         DataFormatError: If a line is no evaluation.
     """
     adapter = pydantic.TypeAdapter(Evaluation)
-    latest: dict[tuple[int, ...], Evaluation] = {}
+    latest: dict[Key, Evaluation] = {}
     for number, line in enumerate(folder.read_lines(EVALUATIONS_FILE), start=1):
         evaluation = _decode(
             adapter, line, where=f"{folder}/{EVALUATIONS_FILE}, line {number}"
@@ -180,6 +251,8 @@ def _decode(
     adapter: pydantic.TypeAdapter[Evaluation], value: Any, *, where: str
 ) -> Evaluation:
     try:
+        if isinstance(value, dict):
+            value = {name: each for name, each in value.items() if name not in _DERIVED}
         evaluation = adapter.validate_python(value)
     except pydantic.ValidationError as error:
         first = read_first_error(error)

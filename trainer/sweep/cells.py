@@ -149,11 +149,15 @@ class Cell:
     def evaluate(self, steps: tuple[int, ...]) -> tuple[str, ...]:
         """Arguments of ``python -m trainer`` that evaluate some of its checkpoints."""
         how = self.evaluation
-        workers = () if how.workers is None else ("--workers", str(how.workers))
+        options: tuple[str, ...] = ()
+        if how.workers is not None:
+            options += ("--workers", str(how.workers))
+        if how.reference_scores is not None:
+            options += ("--reference-scores", *map(str, how.reference_scores))
         return (
             *("evaluate", str(self.folder), "--episodes", str(how.episodes)),
             *("--seed", str(how.seed), "--environments", str(how.environments)),
-            *(*workers, "--steps", *map(str, steps)),
+            *(*options, "--steps", *map(str, steps)),
         )
 
 
@@ -259,9 +263,10 @@ def look(cell: Cell) -> State:
     """
     if not cell.folder.exists():
         return State("new")
+    run = read_run(cell.folder)
     difference = "; ".join(
         f"{name}: {there} there, {asked} asked for"
-        for name, there, asked in differences(read_run(cell.folder).config, cell.config)
+        for name, there, asked in differences(run.config, cell.config)
     )
     if difference:
         return State("differs", difference=difference)
@@ -279,7 +284,13 @@ def look(cell: Cell) -> State:
         step
         for step in cell.evaluated_steps
         if not all(
-            cell.evaluation.key(step=step, seed=seed, task=cell.task) in evaluated
+            cell.evaluation.key(
+                step=step,
+                seed=seed,
+                task=cell.task,
+                environment=run.task.environment_id,
+            )
+            in evaluated
             for seed in cell.seeds
         )
     )

@@ -11,6 +11,7 @@ from trainer.report.aggregates import (
     last_rates,
     stratified_interval,
 )
+from trainer.runs.evaluations import Evaluation
 
 
 def test_the_middle_half_by_hand() -> None:
@@ -67,4 +68,20 @@ def test_agents_by_name_but_none_of_two_settings() -> None:
     assert found.iqm == found.mean == pytest.approx(0.5)
     low, high = found.interval
     assert low < 0.5 < high
-    assert found.cells[:4] == ("vast", "2", "4", "50.0 %")
+    assert found.cells[:5] == ("vast", "success", "2", "4", "50.0 %")
+
+
+def test_normalised_scores_are_aggregated_where_there_are_references() -> None:
+    def walk(seed: int, value: float) -> Evaluation:
+        return evaluation(
+            1000,
+            seed,
+            0,
+            successes=None,
+            returns=(value,) * 10,
+            reference_scores=(0.0, 200.0),
+        )
+
+    (found,) = aggregate([("iql", "walk", [walk(0, 50.0), walk(1, 150.0)])])
+    assert (found.measure, found.iqm) == ("normalised score", 50.0)
+    assert found.cells[-1] == "50.0"

@@ -76,11 +76,11 @@ def test_a_data_set_the_paper_has_not_is_no_error() -> None:
     assert find_paper_result("pointmaze-medium-navigate", 1, "VAST") is None
 
 
-def test_a_wrong_method_or_task_is() -> None:
+def test_a_wrong_method_is_refused() -> None:
     with pytest.raises(ValueError, match=r"got 'FQLN'; did you mean 'FQL-n'"):
         find_paper_result("scene-play", 1, "FQLN")
-    with pytest.raises(ValueError, match="expected 1 to 5"):
-        find_paper_result("scene-play", 6, "VAST")
+    # Data of others have as many tasks as they like.
+    assert find_paper_result("scene-play", 6, "VAST") is None
 
 
 def test_the_file_says_where_its_numbers_are_from() -> None:

@@ -15,7 +15,15 @@ from trainer.report.result_table import HEADINGS
 from trainer.runs.evaluations import append_evaluation
 from trainer.runs.folder import METRICS_FILE, RunFolder, open_folder
 
-PICTURES = ["success", "losses", "values", "segment_error", "weights", "horizons"]
+PICTURES = [
+    "success",
+    "returns",
+    "losses",
+    "values",
+    "segment_error",
+    "weights",
+    "horizons",
+]
 
 
 @pytest.fixture
@@ -44,7 +52,8 @@ def test_a_report_has_everything(run: Path, tmp_path: Path) -> None:
 
     markdown = written[1].read_text()
     assert "| " + " | ".join(HEADINGS) + " |" in markdown
-    assert "| last | 35.0 % | 18.1 to 56.7 % | 20 | 2 | 7.1 | 4,000 | VAST" in markdown
+    shown = "| last | 35.0 % | 18.1 to 56.7 % | -200.00 (-200.00 to -200.00) | — | 20 |"
+    assert f"{shown} 2 | 7.1 | 4,000 | VAST" in markdown
     assert "(some%20run/success.png)" in markdown
     assert "task: 1 (task1\\_\\<left\\>)" in markdown
     assert "<left>" not in markdown
@@ -77,18 +86,34 @@ def test_equal_runs_give_equal_files(run: Path, tmp_path: Path) -> None:
 def test_a_run_that_was_not_evaluated(run: Path, tmp_path: Path) -> None:
     (run / "evaluations.jsonl").unlink()
     written = write_report([RunFolder.open(run)], open_folder(tmp_path / "report"))
-    assert [path.stem for path in written[3:]] == PICTURES[1:]
+    assert [path.stem for path in written[3:]] == PICTURES[2:]
     assert "was not evaluated yet" in written[0].read_text()
     assert "not evaluated yet | — |" in written[1].read_text()
 
 
 def test_a_run_whose_environment_reports_no_success(run: Path, tmp_path: Path) -> None:
     (run / "evaluations.jsonl").unlink()
+    returns = {0: (-300.0, -100.0) * 5, 1: (0.0, -200.0) * 5}
     for seed in (0, 1):
-        silent = evaluation(1000, seed, 0, successes=None)
+        silent = evaluation(
+            1000,
+            seed,
+            0,
+            successes=None,
+            returns=returns[seed],
+            reference_scores=(-400.0, 100.0),
+        )
         append_evaluation(RunFolder.open(run), silent)
     written = write_report([RunFolder.open(run)], open_folder(tmp_path / "report"))
     html = written[0].read_text()
+    assert [path.stem for path in written[3:]][:2] == ["returns", "losses"]
+    row = next(csv.DictReader(io.StringIO(written[2].read_text())))
+    # Twenty episodes of -150 on average; 250 of the 500 between the references.
+    assert (row["return_mean"], row["normalised_score"]) == ("-150.0", "50.0")
+    assert float(row["return_low"]) < -150 < float(row["return_high"])
+    assert (row["success_percent"], row["episodes"]) == ("", "20")
+    assert "-150.00 (-" in html
+    assert "normalised score" in html
     assert "n/a: success not reported" in html
     assert "The environment reports no success" in html
     assert "not evaluated yet" not in html
@@ -98,7 +123,7 @@ def test_a_run_whose_environment_reports_no_success(run: Path, tmp_path: Path) -
 def test_a_run_that_logged_nothing(run: Path, tmp_path: Path) -> None:
     (run / METRICS_FILE).unlink()
     written = write_report([RunFolder.open(run)], open_folder(tmp_path / "report"))
-    assert [path.stem for path in written[3:]] == ["success"]
+    assert [path.stem for path in written[3:]] == ["success", "returns"]
     assert "logged nothing yet" in written[0].read_text()
 
 
@@ -106,7 +131,7 @@ def test_one_log_point_and_metrics_of_another_agent(run: Path, tmp_path: Path) -
     line = {"step": 1000, "seed": 0, "updates_per_s": 9.0, "actor_loss": 0.0}
     (run / METRICS_FILE).write_text(json.dumps(line) + "\n")
     written = write_report([RunFolder.open(run)], open_folder(tmp_path / "report"))
-    assert [path.stem for path in written[3:]] == ["success", "losses"]
+    assert [path.stem for path in written[3:]] == ["success", "returns", "losses"]
 
 
 def test_several_runs_of_one_name(run: Path, tmp_path: Path) -> None:

@@ -30,6 +30,36 @@ def test_what_is_no_evaluation_is_refused_with_its_line(tmp_path: Path) -> None:
         folder.write(EVALUATIONS_FILE, there)
 
 
+def test_a_line_tells_the_figures_that_follow_from_its_episodes(tmp_path: Path) -> None:
+    folder = RunFolder.open(tmp_path)
+    played = evaluation(
+        1000, 0, 2, returns=tuple(range(10)), reference_scores=(-0.5, 9.5)
+    )
+    append_evaluation(folder, played)
+    line = json.loads((tmp_path / EVALUATIONS_FILE).read_text())
+    assert (line["success_rate"], line["return_mean"]) == (0.2, 4.5)
+    assert line["normalised_score"] == 50.0
+    low, high = line["return_interval"]
+    assert line["normalised_interval"] == pytest.approx([10 * low + 5, 10 * high + 5])
+    assert read_evaluations(folder) == [played]
+
+
+def test_lines_of_before_are_read(tmp_path: Path) -> None:
+    played = evaluation(1000, 0, 2)
+    line = dataclasses.asdict(played)
+    for name in ("reference_scores", "environment_arguments"):
+        del line[name]
+    (tmp_path / EVALUATIONS_FILE).write_text(json.dumps(line) + "\n")
+    assert read_evaluations(RunFolder.open(tmp_path)) == [played]
+
+
+def test_reference_scores_that_no_score_can_be_made_of(tmp_path: Path) -> None:
+    line = dataclasses.asdict(evaluation(1000, 0, 2)) | {"reference_scores": [3, 3]}
+    (tmp_path / EVALUATIONS_FILE).write_text(json.dumps(line) + "\n")
+    with pytest.raises(DataFormatError, match=r"reference_scores: .*a larger return"):
+        read_evaluations(RunFolder.open(tmp_path))
+
+
 def test_whatever_seed_was_asked_for_is_read(tmp_path: Path) -> None:
     folder = RunFolder.open(tmp_path)
     asked = dataclasses.replace(evaluation(1000, 0, 1), evaluation_seed=2**63)

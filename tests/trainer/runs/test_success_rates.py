@@ -3,8 +3,13 @@
 import pytest
 from scipy.stats import binomtest
 
-from tests.evaluated import evaluation
-from trainer.runs.success_rates import describe_outcome, summarize, wilson_interval
+from tests.evaluated import RUN, evaluation
+from trainer.runs.success_rates import (
+    describe_outcome,
+    select_own,
+    summarize,
+    wilson_interval,
+)
 
 
 @pytest.mark.parametrize("episodes", [1, 2, 7, 20, 50])
@@ -75,8 +80,28 @@ def test_what_was_not_evaluated_is_not_called_unsolved() -> None:
 
 def test_what_reports_no_success_is_not_called_unsolved() -> None:
     silent = [evaluation(step, 0, 0, successes=None) for step in (1000, 2000)]
-    assert summarize(silent) == []
+    assert [each.score for each in summarize(silent)] == [None] * 3
     assert describe_outcome("walk", 1, silent) == (
-        "success not reported: walk task 1, return -200.00 of 10 episodes after 2,000 "
-        "updates"
+        "success not reported: walk task 1, return -200.00 (95 % interval -200.00 to "
+        "-200.00) of 10 episodes after 2,000 updates"
     )
+
+
+def test_without_success_the_best_has_the_highest_return() -> None:
+    silent = [
+        evaluation(step, 0, 0, successes=None, returns=(mean - 1.0, mean + 1.0) * 5)
+        for step, mean in ((1000, 3.0), (2000, 7.0), (3000, 5.0))
+    ]
+    last, _, best = summarize(silent)
+    assert (last.returns.mean, best.returns.mean) == (5.0, 7.0)
+    assert best.steps == (2000,)
+    assert last.seed_std is None
+
+
+def test_evaluations_in_another_environment_are_not_pooled() -> None:
+    own = [evaluation(1000, 0, 5)]
+    elsewhere = [evaluation(1000, 0, 9, environment_id="Line-v0")]
+    other_task = [evaluation(1000, 0, 9, task=2)]
+    assert select_own(RUN, [*elsewhere, *own, *other_task]) == own
+    assert select_own(RUN, [*elsewhere, *other_task]) == elsewhere
+    assert select_own(RUN, other_task) == []
