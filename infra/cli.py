@@ -9,6 +9,7 @@ from pipeline import front_door
 
 PROGRAM = front_door.Program(
     name="infra",
+    script="vast-infra",
     purpose="Starts stages on machines of others. What follows -- is the stage's own.",
     commands={"launch": Launch, "doctor": Doctor, "scale": Scale},
 )

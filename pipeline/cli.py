@@ -16,6 +16,7 @@ from pipeline.commands.verify import Verify
 
 PROGRAM = front_door.Program(
     name="pipeline",
+    script="vast-pipeline",
     purpose="Collects, converts and checks trajectories. What follows -- is Beam's.",
     commands={
         "collect": Collect,

@@ -36,14 +36,18 @@ from pipeline.store.errors import (
 
 _PACKAGE = "vast-rl"
 # Extras of pyproject.toml, by the modules that they bring.
-_EXTRAS = {
+EXTRAS = {
+    "PIL": "report",
     "apache_beam": "pipeline",
     "dask": "dask",
     "distributed": "dask",
+    "etils": "trainer",
     "flax": "trainer",
+    "fsspec": "cloud",
     "gcsfs": "cloud",
     "google": "cloud",
     "grain": "trainer",
+    "grpc": "pipeline",
     "gymnasium": "eval",
     "h5py": "pipeline",
     "jax": "trainer",
@@ -53,6 +57,7 @@ _EXTRAS = {
     "optax": "trainer",
     "orbax": "trainer",
     "psutil": "trainer",
+    "requests": "launch",
     "safetensors": "trainer",
     "scipy": "report",
     "tensorboardX": "trainer",
@@ -96,6 +101,7 @@ class Program:
 
     Attributes:
         name: As in ``python -m NAME``.
+        script: Name it is installed under.
         purpose: One line for its help.
         commands: Commands by name. Importing them must stay cheap: ``--help`` shows
             the first line of each one's docstring.
@@ -103,14 +109,21 @@ class Program:
     """
 
     name: str
+    script: str
     purpose: str
     commands: Mapping[str, type[Command] | type[PassingCommand]]
     loose: frozenset[str] = frozenset()
 
+    def called(self) -> str:
+        """How this process was called, for help to repeat: by script or module."""
+        by_script = os.path.basename(sys.argv[0]) == self.script
+        return self.script if by_script else f"python -m {self.name}"
+
     def usage(self) -> str:
         """Says which commands there are."""
+        called = self.called()
         return "\n".join(
-            f"  python -m {self.name} {name:10} {(kind.__doc__ or '').splitlines()[0]}"
+            f"  {called} {name:10} {(kind.__doc__ or '').splitlines()[0]}"
             for name, kind in self.commands.items()
         )
 
@@ -181,7 +194,7 @@ def parse(
     kind: Any = program.commands[name]
     options: dict[str, Any] = {
         "args": ours,
-        "prog": f"python -m {program.name} {name}",
+        "prog": f"{program.called()} {name}",
         "config": (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
     }
     if name in program.loose:
@@ -236,7 +249,7 @@ def _missing_extra(error: BaseException) -> str | None:
     """The extra that brings a module which is not installed."""
     if not isinstance(error, ModuleNotFoundError) or error.name is None:
         return None
-    return _EXTRAS.get(error.name.partition(".")[0])
+    return EXTRAS.get(error.name.partition(".")[0])
 
 
 def _version() -> str:

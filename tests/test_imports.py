@@ -1,5 +1,7 @@
 """What each half must not bring along: checked in a fresh interpreter."""
 
+import ast
+import functools
 import importlib.metadata
 import subprocess
 import sys
@@ -7,6 +9,11 @@ from pathlib import Path
 
 import packaging.requirements
 import packaging.utils
+import pytest
+
+from pipeline.front_door import EXTRAS
+
+ROOT = Path(__file__).parents[1]
 
 LISTED = """
 import importlib, pkgutil, sys
@@ -76,7 +83,7 @@ def test_updates_need_only_the_packages_of_an_accelerators_machine() -> None:
     packages = required("jax", "flax", "optax", "orbax-checkpoint", "tensorstore")
     missing = {
         module
-        for module, distributions in importlib.metadata.packages_distributions().items()
+        for module, distributions in distributions_by_module().items()
         if not packages & set(map(packaging.utils.canonicalize_name, distributions))
     } - {"trainer", "pipeline", "tests"}
     assert {"grain", "mujoco", "ogbench", "pydantic", "tyro"} <= missing
@@ -89,21 +96,67 @@ def test_updates_need_only_the_packages_of_an_accelerators_machine() -> None:
             "import tests.benchmarks.gpu",
         ],
         check=True,
-        cwd=Path(__file__).parents[1],
+        cwd=ROOT,
     )
 
 
-def required(*names: str) -> set[str]:
-    """Packages and all that they require, without extras."""
-    found: set[str] = set()
-    waiting = [packaging.utils.canonicalize_name(name) for name in names]
+def imported() -> set[str]:
+    """Modules of others that the source imports anywhere, by their first name."""
+    names: set[str] = set()
+    packages = ("pipeline", "trainer", "infra")
+    for file in (file for name in packages for file in (ROOT / name).rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module is not None:
+                names.add(node.module.partition(".")[0])
+    return names - sys.stdlib_module_names - set(packages)
+
+
+def test_whatever_may_be_missing_is_named_with_its_extra() -> None:
+    base = provided_by("vast-rl")
+    assert {"numpy", "tensorstore"} <= base
+    names = imported()
+    assert {"apache_beam", "jax", "mujoco"} <= names - base
+    assert names - base <= EXTRAS.keys()
+
+
+@pytest.mark.parametrize(("module", "extra"), EXTRAS.items())
+def test_the_extra_that_is_named_brings_the_module(module: str, extra: str) -> None:
+    assert module in provided_by(f"vast-rl[{extra}]")
+
+
+@functools.cache
+def distributions_by_module() -> dict[str, list[str]]:
+    """Packages by what is imported of them; finding them takes a second."""
+    return dict(importlib.metadata.packages_distributions())
+
+
+def provided_by(requirement: str) -> set[str]:
+    """Modules that installing a requirement brings, by their first name."""
+    packages = required(requirement)
+    return {
+        module
+        for module, distributions in distributions_by_module().items()
+        if packages & set(map(packaging.utils.canonicalize_name, distributions))
+    }
+
+
+def required(*lines: str) -> set[str]:
+    """Packages and all that they require, with the extras that are asked for."""
+    found: set[tuple[str, frozenset[str]]] = set()
+    waiting = [packaging.requirements.Requirement(line) for line in lines]
     while waiting:
-        name = waiting.pop()
-        if name in found:
+        asked = waiting.pop()
+        name = packaging.utils.canonicalize_name(asked.name)
+        if (name, frozenset(asked.extras)) in found:
             continue
-        found.add(name)
+        found.add((name, frozenset(asked.extras)))
         for line in importlib.metadata.requires(name) or ():
             requirement = packaging.requirements.Requirement(line)
-            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-                waiting.append(packaging.utils.canonicalize_name(requirement.name))
-    return found
+            if requirement.marker is None or any(
+                requirement.marker.evaluate({"extra": extra})
+                for extra in ("", *asked.extras)
+            ):
+                waiting.append(requirement)
+    return {name for name, _ in found}

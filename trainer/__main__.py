@@ -1,9 +1,15 @@
-"""``python -m trainer``."""
+"""``python -m trainer``, and the program ``vast-train``."""
 
 import sys
 
-from trainer.cli import ignore_abandoned, main
+from trainer import cli
+
+
+def main() -> int:
+    """Runs one command in a process of its own; see ``cli.main``."""
+    sys.unraisablehook = cli.ignore_abandoned
+    return cli.main()
+
 
 if __name__ == "__main__":
-    sys.unraisablehook = ignore_abandoned
     sys.exit(main())

@@ -19,6 +19,7 @@ from trainer.commands.train import Train
 
 PROGRAM = front_door.Program(
     name="trainer",
+    script="vast-train",
     purpose="Trains policies on a trajectory store, evaluates and compares them.",
     commands={
         "train": Train,

@@ -26,6 +26,9 @@ from trainer.parallel.mesh_shape import MeshConfig
 
 # Of trainer.*: what makes a run another one.
 _IDENTITY = ("batch_size", "microbatches", "seed", "seeds")
+# The configurations that are shipped: files within a wheel, and in a checkout a link to
+# the folder that people read and edit.
+CONFIGS = Path(__file__).parent / "configs"
 # Folder beside a configuration file, with the settings of the other agents.
 BASELINES = "baselines"
 Json = dict[str, Any]
@@ -237,8 +240,18 @@ def _read(path: str | Path, *, task: int, agent: str | None) -> Resolved:
 
 
 def baseline_file(path: str | Path, agent: str) -> Path:
-    """Where an agent's settings are looked for, beside a configuration file."""
-    return Path(path).parent / BASELINES / f"{agent.replace('-', '_')}.toml"
+    """Finds the file with an agent's settings for a configuration.
+
+    Args:
+        path: Configuration file.
+        agent: Name of the agent.
+
+    Returns:
+        The file beside the configuration; the shipped one if there is none beside it.
+    """
+    name = Path(BASELINES) / f"{agent.replace('-', '_')}.toml"
+    beside, shipped = Path(path).parent / name, CONFIGS / name
+    return shipped if shipped.exists() and not beside.exists() else beside
 
 
 def read_baseline(file: Path, *, dataset: str, task: int) -> Json:

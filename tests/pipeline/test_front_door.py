@@ -73,6 +73,7 @@ class Import:
 
 PROGRAM = Program(
     name="echo",
+    script="vast-echo",
     purpose="Says things.",
     commands={"echo": Echo, "pass": Pass, "loose": Pass, "fail": Fail, "load": Import},
     loose=frozenset({"loose"}),

@@ -1,0 +1,178 @@
+"""The wheel: built, installed where nothing of a checkout is, and run from a folder."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[2]
+WHERE = "from trainer.config import CONFIGS; print(CONFIGS)"
+COLLECT = ("vast-pipeline", "collect", "cube-single-v0", "--episodes", "1")
+SHARD = ("vast-pipeline", "shard", "own.npz", "--dataset", "own", "--out", "store")
+TRAIN = (
+    *("--agent", "iql", "--agent.width", "8", "--agent.depth", "1"),
+    *("--trainer.steps", "20", "--trainer.updates-per-call", "5"),
+    *("--trainer.batch-size", "8", "--trainer.log-every", "20"),
+    *("--trainer.checkpoint-every", "20"),
+)
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of the files that git has."""
+    copy, out = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("wheel")
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "pipeline", "trainer", "infra", "configs"],
+        cwd=ROOT, capture_output=True, check=True, text=True,
+    ).stdout.split("\0")[:-1]  # fmt: skip
+    for name in (*listed, "pyproject.toml", "README.md", "LICENSE"):
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, copy / name, follow_symlinks=False)
+    subprocess.run(
+        ["uv", "build", "--quiet", "--wheel", "--no-build-isolation", "--out-dir", out],
+        cwd=copy, check=True, env=os.environ | {"VIRTUAL_ENV": sys.prefix},
+    )  # fmt: skip
+    (file,) = out.glob("vast_rl-*.whl")
+    return file
+
+
+def make_environment(folder: Path, python: str = sys.executable) -> Run:
+    """An empty virtual environment, and what runs a program of it elsewhere."""
+    subprocess.run([python, "-m", "venv", "--without-pip", folder / "venv"], check=True)
+    cwd = folder / "empty"
+    cwd.mkdir()
+
+    def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
+        path = os.pathsep.join((str(folder / "venv/bin"), os.environ["PATH"]))
+        kept = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+        return subprocess.run(
+            [shutil.which(str(words[0]), path=path) or words[0], *words[1:]],
+            cwd=cwd, capture_output=True, text=True,
+            env=kept | {"PATH": path, "VIRTUAL_ENV": str(folder / "venv")},
+        )  # fmt: skip
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def run(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """Runs programs of the wheel, beside the packages that are installed here."""
+    folder = tmp_path_factory.mktemp("installed")
+    run = make_environment(folder)
+    succeed(run, "uv", "pip", "install", "--offline", "--no-deps", wheel)
+    (site,) = (folder / "venv/lib").glob("python*/site-packages")
+    # No file of *this* folder that makes a checkout importable is looked at.
+    (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return run
+
+
+def test_all_that_is_read_is_in_the_wheel(run: Run) -> None:
+    script = (
+        "import infra, pipeline, trainer.config, trainer.report.paper as paper;"
+        "print(trainer.config.CONFIGS, pipeline.__file__, infra.__file__);"
+        "print(len(paper.paper_results()))"
+    )
+    places, results = succeed(run, "python", "-c", script).splitlines()
+    configs, *packages = map(Path, places.split())
+    assert all("site-packages" in path.parts for path in (configs, *packages))
+    assert int(results) > 100
+    shipped = {path.relative_to(configs) for path in configs.rglob("*.toml")}
+    here = ROOT / "configs"
+    assert shipped == {path.relative_to(here) for path in here.rglob("*.toml")}
+    assert Path("baselines/iql.toml") in shipped
+
+
+def test_the_programs_run_from_an_empty_folder(run: Run) -> None:
+    for name in ("vast-pipeline", "vast-train", "vast-infra"):
+        assert f"  {name} " in succeed(run, name, "--help")
+    config = succeed(run, "python", "-c", WHERE).strip() + "/cube-single-play.toml"
+    described = succeed(run, "vast-train", "describe", config, "--json")
+    assert json.loads(described)["config"]["dataset"] == "cube-single-play"
+
+
+@pytest.mark.slow
+def test_a_package_that_is_missing_is_named_with_its_pip_line(
+    wheel: Path, tmp_path: Path
+) -> None:
+    """Nothing is installed but what every part needs."""
+    run = make_environment(tmp_path)
+    succeed(run, "uv", "pip", "install", wheel)
+    make_data(tmp_path / "empty/own.npz")
+    for extra, words in {
+        "pipeline": (*SHARD, "--discounts", "0.99"),
+        "trainer": ("vast-train", "toy", "--out", "toy"),
+        "eval": (*COLLECT, "--out", "store"),
+        "launch": ("vast-infra", "doctor", "gs://bucket"),
+    }.items():
+        done = run(*words)
+        assert done.returncode == 2, done.stderr
+        assert done.stdout == ""
+        (line,) = done.stderr.splitlines()
+        assert line.startswith("error: ")
+        assert f"pip install 'vast-rl[{extra}]'" in line
+
+
+@pytest.mark.slow
+# For 3.13 there is no wheel of labmaze, which OGBench's dm-control needs.
+@pytest.mark.parametrize("version", ["3.11", "3.12"])
+def test_an_installation_with_its_dependencies(
+    wheel: Path, tmp_path: Path, version: str
+) -> None:
+    found = subprocess.run(
+        ["uv", "python", "find", "--no-project", version],
+        capture_output=True, text=True, env=os.environ | {"VIRTUAL_ENV": ""},
+    )  # fmt: skip
+    if found.returncode != 0:
+        pytest.skip(f"there is no Python {version} on this machine")
+    run = make_environment(tmp_path, found.stdout.strip())
+    extras = f"{wheel}[pipeline,trainer,eval,report]"
+    constraints = ROOT / "infra/constraints.txt"
+    succeed(run, "uv", "pip", "install", "--constraint", constraints, extras)
+    use_programs(run, tmp_path)
+
+
+def use_programs(run: Run, folder: Path) -> None:
+    """Own data to a store, a run and an estimate, with the programs of the wheel."""
+    config = succeed(run, "python", "-c", WHERE).strip() + "/cube-single-play.toml"
+    make_data(folder / "own.npz")
+    store, out = folder / "store", folder / "run"
+    sharded = succeed(
+        *(run, "vast-pipeline", "shard", folder / "own.npz", "--source", "npz"),
+        *("--dataset", "cube-single-play", "--out", store),
+    )
+    assert "finished, 60 rows" in sharded
+    trained = succeed(
+        *(run, "vast-train", "train", config, "--store", store, "--task", "1"),
+        *("--out", out, *TRAIN),
+    )
+    assert trained == f"trained to step 20; the run is in {out}\n"
+    assert "1,000,000,000" in succeed(run, "vast-infra", "scale")
+
+
+def make_data(file: Path) -> None:
+    """Four episodes of fifteen rows, of a made-up task."""
+    random = np.random.default_rng(0)
+    ends = np.arange(60) % 15 == 14
+    np.savez(
+        file,
+        observations=random.normal(size=(60, 6)).astype(np.float32),
+        actions=random.uniform(-1, 1, (60, 3)).astype(np.float32),
+        rewards=-np.ones(60, np.float32),
+        masks=np.ones(60, np.float32),
+        terminals=ends.astype(np.float32),
+    )
+
+
+def succeed(run: Run, *words: str | Path) -> str:
+    """What a program prints that ends well."""
+    done = run(*words)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
