@@ -50,6 +50,7 @@ EXTRAS = {
     "grpc": "pipeline",
     "gymnasium": "eval",
     "h5py": "pipeline",
+    "isal": "pipeline",
     "jax": "trainer",
     "matplotlib": "report",
     "mujoco": "eval",
