@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pydantic
 import tyro
@@ -114,6 +114,24 @@ class TrainerConfig:
 
 
 @dataclass(frozen=True)
+class TrackingConfig:
+    """Where figures go besides ``metrics.jsonl``, which every run has.
+
+    Attributes:
+        tensorboard: Whether files for TensorBoard are written into the run's folder.
+        wandb: Weights & Biases: ``"offline"`` keeps records on this machine for
+            ``wandb sync``, ``"online"`` sends them.
+        wandb_project: Project that the runs are of.
+    """
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
+
+    tensorboard: bool = True
+    wandb: Literal["off", "offline", "online"] = "off"
+    wandb_project: str = "vast-rl"
+
+
+@dataclass(frozen=True)
 class Config:
     """One run.
 
@@ -123,6 +141,7 @@ class Config:
         trainer: How long and how to train.
         feed: How batches reach the devices.
         mesh: How devices are used.
+        tracking: Where figures go.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
@@ -135,6 +154,7 @@ class Config:
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     feed: FeedConfig = field(default_factory=FeedConfig)
     mesh: MeshConfig = field(default_factory=MeshConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
 
 
 @dataclass(frozen=True)

@@ -276,7 +276,8 @@ def demo(bucket: Any, local: Local) -> None:
         == read_history(RunFolder.open(open_folder(out))).names()
     )
     events = files.list_names(out, "tensorboard")
-    assert len(events) == 2  # One file for each go.
+    # One file for each seed, of the last go.
+    assert [name.split("/")[0] for name in events] == ["seed-0", "seed-1"]
     # Evaluated and reported.
     report = f"gs://{BUCKET}/report"
     written = assess(f"gs://{BUCKET}/runs", report)

@@ -204,6 +204,10 @@ class Evaluator:
                 reference_scores=self.reference_scores,
             )
             append_evaluation(self._folder, evaluation)
+            if self._run.config.tracking.tensorboard:
+                from trainer.tracking.tensorboard import write_evaluations
+
+                write_evaluations(self._folder, self._run)
             evaluations.append(evaluation)
             say(progress.console, f"{title.format(seed)}: {_outcome(evaluation)}")
         progress.remove_task(bar)

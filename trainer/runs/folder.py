@@ -4,7 +4,8 @@
 RUN/run.json            configuration, task, facts of the data, fingerprint, versions
 RUN/training.json       who trains there, while it does, see `lock`
 RUN/metrics.jsonl       one line per seed and log point of training
-RUN/tensorboard/        the same, for TensorBoard
+RUN/tensorboard/        the same and evaluations, for TensorBoard
+RUN/wandb.json, wandb/  id of the run at Weights & Biases and its files, if asked for
 RUN/checkpoints/STEP/   Orbax: params, train, data, run
 RUN/evaluations.jsonl   one line per evaluated step, seed and task
 RUN/subgoals/           an inspection of predicted sub-goals, see `subgoal_files`

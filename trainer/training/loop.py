@@ -29,6 +29,7 @@ from trainer.runs.run import Run
 from trainer.signals import handled
 from trainer.step.call import CALLS_AHEAD, TrainCall
 from trainer.step.state import step_of
+from trainer.training.log_line import describe_point
 from trainer.training.meter import Meter, find_divergence
 from trainer.training.metrics import records
 from trainer.training.profiling import trace_calls
@@ -100,11 +101,11 @@ def train(
             bar.update(task, completed=step)
             saves = step % config.checkpoint_every == 0
             if saves or step % config.log_every == 0:
-                bar.update(task, loss=_log(session, meter))
+                bar.update(task, loss=_log(session, meter, console))
             if saves:
                 session.save(step, state)
                 stop.saves.append(step)
-        _log(session, meter)  # Nothing of a run that diverged is ever saved.
+        _log(session, meter, console)  # Nothing of a run that diverged is ever saved.
         session.save(step, state)
         session.checkpoints.wait()
     if step < config.steps:
@@ -115,8 +116,10 @@ def train(
     return step
 
 
-def _log(session: Session, meter: Meter) -> float | None:
+def _log(session: Session, meter: Meter, console: Console) -> float | None:
     """Records what came since the last log point, and ends a run that diverged.
+
+    Where there is no terminal, and so no bar, a line says how far training is.
 
     Returns:
         Loss averaged over updates and seeds; None if nothing came.
@@ -145,7 +148,10 @@ def _log(session: Session, meter: Meter) -> float | None:
             f"{session.checkpoints.folder}. Lower agent.learning_rate or "
             f"agent.temperature, or look at over_estimation in the metrics{hint}"
         )
-    return float(metrics.mean["loss"].mean())
+    loss = float(metrics.mean["loss"].mean())
+    if not console.is_terminal:
+        say(console, describe_point(facts, loss, steps=run.config.trainer.steps))
+    return loss
 
 
 def _compile(call: Any, arguments: tuple[Any, ...], console: Console) -> TrainCall:
@@ -174,7 +180,7 @@ def _progress(console: Console) -> Progress:
         TextColumn("loss {task.fields[loss]:.3g}", markup=False),
         TimeRemainingColumn(),
         console=console,
-        # Without a terminal the log lines of metrics.jsonl are the progress.
+        # Without a terminal each log point is a line.
         disable=not console.is_terminal,
     )
 

@@ -8,7 +8,8 @@ import jax
 
 from trainer.agents.base import Metrics
 from trainer.step.call import CALLS_AHEAD
-from trainer.training.metrics import Json, combine, nonfinite, over_estimated
+from trainer.tracking.tracker import Json
+from trainer.training.metrics import combine, nonfinite, over_estimated
 
 # Untrained networks' values are of size 1, however small the rewards are.
 _LEAST_RANGE = 10.0

@@ -3,14 +3,11 @@
 Waiting for the devices happens here only, at log points.
 """
 
-from typing import Any
-
 import jax
 import numpy as np
 
 from trainer.agents.base import Metrics
-
-Json = dict[str, Any]
+from trainer.tracking.tracker import Json
 
 # What agents log of their values, in the units of returns.
 _VALUES = ("critic", "value")

@@ -36,8 +36,8 @@ from trainer.runs.resumption import check_same_run
 from trainer.runs.run import Run, write_run
 from trainer.step.call import TrainCall, make_train_call
 from trainer.step.state import TrainState, init_state, step_of
-from trainer.training.metrics import Json
-from trainer.training.metrics_writer import MetricsWriter
+from trainer.tracking.tracker import Json
+from trainer.tracking.trackers import Trackers
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Session:
     rows: Any
     feed: grain.DatasetIterator
     checkpoints: CheckpointWriter
-    records: MetricsWriter | None
+    records: Trackers | None
     lock: RunLock | None
     folder: RunFolder
 
@@ -193,12 +193,12 @@ def open_session(
         elif folder.exists():
             say(console, "an earlier start here reached no checkpoint: starting anew")
         checkpoints.prepare(state)
-        records: MetricsWriter | None = None
+        records: Trackers | None = None
         if agreement.is_primary():
             with _writing(folder):
                 write_run(folder, run)
-                records = MetricsWriter(
-                    folder, resume_step=step_of(state), console=console
+                records = Trackers(
+                    folder, run, resume_step=step_of(state), console=console
                 )
         session = Session(
             run, mesh, call, rows_on_mesh, feed, checkpoints, records, lock, folder
