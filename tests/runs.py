@@ -60,11 +60,18 @@ class FakeTrainer:
         folder: RUN; ``run.json`` is written at once.
         keep: Latest steps kept; None keeps all.
         run: That is written down; that of ``make_run`` if not given.
+        between: Least and largest value of what is saved.
     """
 
     def __init__(
-        self, folder: Path, *, keep: int | None = None, run: Run | None = None
+        self,
+        folder: Path,
+        *,
+        keep: int | None = None,
+        run: Run | None = None,
+        between: tuple[float, float] = (0.0, 1.0),
     ) -> None:
+        self._between = between
         self._run = run or make_run()
         write_run(RunFolder.open(folder), self._run)
         agent = self._run.agent()
@@ -86,7 +93,7 @@ class FakeTrainer:
         state = jax.tree.map(
             # Made up, not drawn by `init`: compiling that takes longer than all else.
             lambda leaf: jnp.asarray(
-                self._rng.uniform(0, 1, leaf.shape).astype(leaf.dtype)
+                self._rng.uniform(*self._between, leaf.shape).astype(leaf.dtype)
             ),
             self._shapes,
         )

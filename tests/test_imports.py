@@ -12,6 +12,7 @@ import packaging.utils
 import pytest
 
 from pipeline.front_door import EXTRAS
+from tests.stores import write_store
 
 ROOT = Path(__file__).parents[1]
 
@@ -53,6 +54,27 @@ def test_the_store_loads_no_beam() -> None:
     modules = loaded("pipeline.store")
     assert "tensorstore" in modules
     assert not {"apache_beam", "mujoco", "jax"} & modules
+
+
+API = """
+import sys
+import trainer.api
+trainer.api.open_store({store!r}).fields
+print(*sys.modules)
+assert callable(trainer.api.train) and trainer.api.LoadedPolicy.act
+"""
+
+
+def test_a_store_is_opened_without_jax(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", API.format(store=str(write_store(tmp_path)))],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    modules = set(done.stdout.split())
+    assert {"tensorstore", "trainer.api.policy", "trainer.api.training"} <= modules
+    assert not {"apache_beam", "gymnasium", "grain", "jax", "orbax"} & modules
 
 
 HELP = """

@@ -3,14 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import tyro
 
 from pipeline.output import Output, say
-
-if TYPE_CHECKING:
-    from trainer.config import Config
 
 
 @dataclass(frozen=True)
@@ -42,8 +39,8 @@ class Train:
 
     def execute_with(self, output: Output, more: Sequence[str]) -> int:
         """Trains, with ``more`` overriding the configuration."""
+        from trainer import api, errors
         from trainer import config as configuration
-        from trainer import errors
         from trainer.parallel import agreement, processes
 
         config = configuration.resolve(
@@ -60,62 +57,15 @@ class Train:
         )
         with processes.together(alike=alike):
             # One says it for all; errors are said by each.
-            self._train(config, output if agreement.is_primary() else Output.silent())
-        return 0
-
-    def _train(self, config: "Config", output: Output) -> None:
-        from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
-
-        from pipeline.store.reader import Store
-        from trainer.data.feed import open_rows
-        from trainer.runs.folder import RunFolder
-        from trainer.runs.run import describe_run, find_action_outside
-        from trainer.training.loop import train
-        from trainer.training.session import check_folder
-
-        store = Store(self.store)
-        with Progress(
-            *Progress.get_default_columns(),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-            console=output.progress,
-            transient=True,
-            disable=not output.progress.is_terminal,
-        ) as bar:
-            reading = bar.add_task("read store", total=None)
-            rows = open_rows(
-                store,
-                config.feed,
+            heard = output if agreement.is_primary() else Output.silent()
+            step = api.train(
+                config,
+                self.store,
+                self.out,
                 task=self.task,
-                discount=config.agent.discount,
-                batch_size=config.trainer.batch_size,
-                updates_per_call=config.trainer.updates_per_call,
-                seed=config.trainer.seed,
-                progress=lambda size: bar.advance(reading, size),
+                output=heard,
+                profile=self.profile,
+                take_over=self.take_over,
             )
-        run = describe_run(config, store, self.task, fingerprint=rows.fingerprint)
-        folder = RunFolder.open(self.out)
-        check_folder(folder)
-        say(
-            output.progress,
-            f"{run.dataset} task {self.task} ({run.task.name}): {store.rows():,} rows, "
-            f"rewards {run.facts.reward_min:g} to "
-            f"{run.facts.reward_max:g}, best return {run.facts.return_max:.2f}",
-        )
-        outside = find_action_outside(store)
-        if outside is not None:
-            say(
-                output.progress,
-                f"warning: actions of {self.store} reach to {outside:g}, and what is "
-                "learned acts in [-1, 1]; write the store again, with --action-bounds",
-                style="yellow",
-            )
-        step = train(
-            run,
-            rows,
-            folder,
-            console=output.progress,
-            profile=self.profile,
-            take_over=self.take_over,
-        )
-        say(output.results, f"trained to step {step}; the run is in {self.out}")
+            say(heard.results, f"trained to step {step}; the run is in {self.out}")
+        return 0

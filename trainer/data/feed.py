@@ -143,7 +143,7 @@ class BatchSource:
 def make_feed(
     source: BatchSource, config: FeedConfig, *, updates_per_call: int
 ) -> grain.DatasetIterator:
-    """Builds the iterator the loop reads from.
+    """Builds the iterator the loop reads from; its state is the next call's number.
 
     Args:
         source: Batches by step.
@@ -151,15 +151,30 @@ def make_feed(
         updates_per_call: M.
 
     Returns:
-        An iterator over batches (or index batches) of the sampler, with leading axes
-        ``[M, Q]``; its state is the number of the next call.
+        An iterator over what ``make_dataset`` has.
+    """
+    return iter(make_dataset(source, config, updates_per_call=updates_per_call))
+
+
+def make_dataset(
+    source: BatchSource, config: FeedConfig, *, updates_per_call: int
+) -> grain.IterDataset[Any]:
+    """Makes batches a data set of Grain's.
+
+    Args:
+        source: Batches by step.
+        config: Threads and prefetching.
+        updates_per_call: M.
+
+    Returns:
+        Batches (or index batches) of the sampler, with leading axes ``[M, Q]``.
     """
 
     def batches(call: int) -> Any:
         first = int(call) * updates_per_call
         return source.batches(range(first, first + updates_per_call))
 
-    return iter(
+    return (
         grain.MapDataset.range(len(source) // updates_per_call)
         .map(batches)
         .to_iter_dataset(

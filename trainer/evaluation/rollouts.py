@@ -9,7 +9,7 @@ Dimensions: E environments, C actions a call, S observation, A action.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Protocol, cast
 
@@ -27,7 +27,6 @@ from trainer.evaluation.environments import (
     IDLE,
     EnvironmentFacts,
     Episode,
-    Turn,
     serve,
 )
 from trainer.nn.networks import Params
@@ -65,6 +64,35 @@ def acting_key(seed: jax.Array, episode: jax.Array, step: jax.Array) -> jax.Arra
     return jax.random.fold_in(jax.random.fold_in(root, episode), step)
 
 
+def acting_function(agent: Agent[Any]) -> Callable[..., jax.Array]:
+    """What a policy of an agent computes, as a pure function.
+
+    Args:
+        agent: Whose ``act`` is called.
+
+    Returns:
+        A function of parameters, a seed ``u32[]``, observations ``f32[E, S]``, episodes
+        ``u32[E]`` and steps ``u32[E]`` to actions ``f32[E, C, A]``.
+    """
+
+    def act(
+        params: Params,
+        seed: jax.Array,
+        observations: jax.Array,
+        episodes: jax.Array,
+        steps: jax.Array,
+    ) -> jax.Array:
+        def one(
+            observation: jax.Array, episode: jax.Array, step: jax.Array
+        ) -> jax.Array:
+            key = acting_key(seed, episode, step)
+            return agent.act(params, observation, key)
+
+        return jax.vmap(one)(observations, episodes, steps)
+
+    return act
+
+
 class AgentActor:
     """Turns parameters of one agent into policies; compiles once for all of them.
 
@@ -73,22 +101,7 @@ class AgentActor:
     """
 
     def __init__(self, agent: Agent[Any]) -> None:
-        def act(
-            params: Params,
-            seed: jax.Array,
-            observations: jax.Array,
-            episodes: jax.Array,
-            steps: jax.Array,
-        ) -> jax.Array:
-            def one(
-                observation: jax.Array, episode: jax.Array, step: jax.Array
-            ) -> jax.Array:
-                key = acting_key(seed, episode, step)
-                return agent.act(params, observation, key)
-
-            return jax.vmap(one)(observations, episodes, steps)
-
-        self._act = jax.jit(act)
+        self._act = jax.jit(acting_function(agent))
 
     def policy(self, params: Params, seed: int) -> Policy:
         """Binds parameters and a seed.
@@ -231,7 +244,7 @@ class RolloutPool:
         on_episode: Callable[[Episode], None] | None,
     ) -> list[Episode]:
         E = self.environments
-        rows = _Rows(E, self.facts.observation_dim)
+        rows = ActingRows(E, self.facts.observation_dim)
         playing: list[tuple[Child, Int64]] = []
         for index, worker in enumerate(self._workers):
             # Environments w, w + W, ... for worker w: a few episodes use all of them.
@@ -244,7 +257,7 @@ class RolloutPool:
         while True:
             for worker, slots in playing:
                 turn = worker.receive()
-                rows.update(slots, turn)
+                rows.update(slots, turn.observations, turn.episodes)
                 for episode in turn.finished:
                     done.append(episode)
                     if on_episode is not None:
@@ -259,8 +272,13 @@ class RolloutPool:
                 worker.send(actions[slots])
 
 
-class _Rows:
-    """The policy's batch: where each environment stands, and its actions to come."""
+class ActingRows:
+    """The policy's batch: where each environment stands, and its actions to come.
+
+    Args:
+        environments: E.
+        observation_dim: S.
+    """
 
     def __init__(self, environments: int, observation_dim: int) -> None:
         self._observations = np.zeros((environments, observation_dim), np.float32)
@@ -273,10 +291,18 @@ class _Rows:
         """``bool[E]``, environments that are in an episode."""
         return np.not_equal(self._episodes, IDLE)
 
-    def update(self, slots: Int64, turn: Turn) -> None:
-        """Takes over the turn of the environments ``slots``."""
-        self._observations[slots] = turn.observations.reshape(len(slots), -1)
-        for slot, episode in zip(slots.tolist(), turn.episodes, strict=True):
+    def update(
+        self, slots: Int64, observations: Float32, episodes: Sequence[int]
+    ) -> None:
+        """Takes over what environments observe: a step on, or another episode's first.
+
+        Args:
+            slots: ``i64[n]``, which environments.
+            observations: ``f32[n, ...]``, S numbers each.
+            episodes: Episode that each is in, or ``IDLE``.
+        """
+        self._observations[slots] = observations.reshape(len(slots), -1)
+        for slot, episode in zip(slots.tolist(), episodes, strict=True):
             if self._episodes[slot] == episode:
                 self._steps[slot] += 1
             else:  # What was planned for an episode ends with it.

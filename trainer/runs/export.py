@@ -19,6 +19,7 @@ from safetensors.numpy import save_file
 from pipeline.store.errors import DataFormatError
 from trainer.nn.networks import Params
 from trainer.runs.checkpoints import ARRAY_ITEMS, CheckpointReader
+from trainer.runs.choice import choose_seed, choose_step
 from trainer.runs.folder import RunFolder
 from trainer.runs.run import Run
 
@@ -93,7 +94,7 @@ def inspect(folder: RunFolder, *, step: int | None = None) -> Inspection:
         DataFormatError: If there is no such step.
     """
     with CheckpointReader(folder) as checkpoints:
-        chosen = _choose(checkpoints, step)
+        chosen = choose_step(checkpoints, step)
         return Inspection(
             steps=tuple(checkpoints.steps()),
             step=chosen,
@@ -137,14 +138,11 @@ def export(
     if not file.parent.is_dir():
         raise DataFormatError(f"{file.parent}: no such folder; make it first")
     with CheckpointReader(folder) as checkpoints:
-        chosen = _choose(checkpoints, step)
+        chosen = choose_step(checkpoints, step)
         run = checkpoints.read_run(chosen)
         seeds = run.config.trainer.seed_range
-        if seed is not None and seed not in seeds:
-            raise DataFormatError(
-                f"{folder}: expected --seed to be one of {', '.join(map(str, seeds))}, "
-                f"got {seed}"
-            )
+        if seed is not None:
+            choose_seed(checkpoints, seeds, seed)
         params = checkpoints.restore_params(chosen, run.agent(), seeds=len(seeds))
     place = None if seed is None else seeds.index(seed)
     arrays = _flatten(params, place)
@@ -167,18 +165,3 @@ def _flatten(params: Params, place: int | None) -> dict[str, np.ndarray[Any, Any
         )
         for path, leaf in jax.tree_util.tree_leaves_with_path(params)
     }
-
-
-def _choose(checkpoints: CheckpointReader, step: int | None) -> int:
-    steps = checkpoints.steps()
-    if not steps:
-        raise DataFormatError(
-            f"{checkpoints.folder}: holds no finished step; training has not reached "
-            "its first checkpoint"
-        )
-    if step is not None and step not in steps:
-        raise DataFormatError(
-            f"{checkpoints.folder}: expected --step to be one of "
-            f"{', '.join(map(str, steps))}, got {step}"
-        )
-    return steps[-1] if step is None else step

@@ -155,9 +155,9 @@ def test_both_commands_are_parsed() -> None:
 
 def test_mistakes_are_refused(folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "x.safetensors"
-    with pytest.raises(DataFormatError, match="--step to be one of 10, 20, got 15"):
+    with pytest.raises(DataFormatError, match="step to be one of 10, 20, got 15"):
         export.export(RunFolder.open(folder), file, step=15)
-    with pytest.raises(DataFormatError, match="--seed to be one of 3, 4, got 0"):
+    with pytest.raises(DataFormatError, match="seed to be one of 3, 4, got 0"):
         export.export(RunFolder.open(folder), file, seed=0)
     with pytest.raises(DataFormatError, match="no such folder"):
         export.export(RunFolder.open(folder), tmp_path / "nowhere" / "x.safetensors")

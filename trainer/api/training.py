@@ -1,0 +1,149 @@
+"""Training as one call."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.output import Output, say
+
+if TYPE_CHECKING:
+    from trainer.api.store import Trajectories
+    from trainer.config import Config
+
+
+def train(
+    config: "Config | str | Path",
+    store: "Trajectories | str",
+    out: str,
+    *,
+    task: int,
+    agent: str | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    output: Output | None = None,
+    profile: str | None = None,
+    take_over: bool = False,
+) -> int:
+    """Trains one task of a store, or goes on where an earlier call in ``out`` stopped.
+
+    Repeated with the same arguments it is exact: a run that was stopped and went on
+    equals one that never was, bit by bit. Checkpoints, metrics and ``run.json`` are
+    written to ``out``. SIGTERM, SIGHUP and Ctrl-C save and stop; signals reach the main
+    thread only, where this must be called.
+
+    Args:
+        config: Configuration, or its file as ``python -m trainer train`` takes it.
+        store: An opened store or its path, of the data set the configuration is for.
+        out: Folder of the run, a local path or ``gs://bucket/path``.
+        task: Task number.
+        agent: Name of the method, if it is not the file's.
+        overrides: Tables of the configuration to override, such as
+            ``{"trainer": {"steps": 1000}, "agent": {"width": 64}}``.
+        output: Where progress is shown; nowhere if None.
+        profile: Folder for a trace of a few calls; none if None.
+        take_over: Whether to go on in the place of another process that has begun to
+            train there and cannot be asked whether it still does.
+
+    Returns:
+        The step reached, the configuration's last.
+
+    Raises:
+        ConfigError: If the configuration is wrong; names the key.
+        DataFormatError: If the store or the folder does not fit the configuration.
+        RunLockedError: If another process trains there.
+        StorageError: If something cannot be written.
+        TrainingDivergedError: If a loss is not finite, or values are beyond all
+            returns; names the last good checkpoint.
+        PreemptedError: If a signal stopped it; the step reached is saved.
+    """
+    from pipeline.store.reader import Store
+    from trainer.data.feed import open_rows
+    from trainer.runs.folder import RunFolder
+    from trainer.runs.run import describe_run, find_action_outside
+    from trainer.training import loop
+    from trainer.training.session import check_folder
+
+    config = _resolve(config, task=task, agent=agent, overrides=overrides or {})
+    output = Output.silent() if output is None else output
+    opened = Store(store) if isinstance(store, str) else store.store
+    with _reading(output) as read:
+        rows = open_rows(
+            opened,
+            config.feed,
+            task=task,
+            discount=config.agent.discount,
+            batch_size=config.trainer.batch_size,
+            updates_per_call=config.trainer.updates_per_call,
+            seed=config.trainer.seed,
+            progress=read,
+        )
+    run = describe_run(config, opened, task, fingerprint=rows.fingerprint)
+    folder = RunFolder.open(out)
+    check_folder(folder)
+    say(
+        output.progress,
+        f"{run.dataset} task {task} ({run.task.name}): {opened.rows():,} rows, rewards "
+        f"{run.facts.reward_min:g} to {run.facts.reward_max:g}, best return "
+        f"{run.facts.return_max:.2f}",
+    )
+    outside = find_action_outside(opened)
+    if outside is not None:
+        say(
+            output.progress,
+            f"warning: actions of {opened.root} reach to {outside:g}, and what is "
+            "learned acts in [-1, 1]; write the store again, with --action-bounds",
+            style="yellow",
+        )
+    return loop.train(
+        run,
+        rows,
+        folder,
+        console=output.progress,
+        profile=profile,
+        take_over=take_over,
+    )
+
+
+def _resolve(
+    config: "Config | str | Path",
+    *,
+    task: int,
+    agent: str | None,
+    overrides: Mapping[str, Any],
+) -> "Config":
+    """The configuration that is asked for, with its overrides."""
+    from trainer import config as configuration
+    from trainer.errors import ConfigError
+
+    if not isinstance(config, str | Path):
+        if agent is not None and agent != config.agent.name:
+            raise ConfigError(
+                f"agent: expected none beside a configuration that has its own "
+                f"({config.agent.name!r}), got {agent!r}; give the configuration's "
+                "file, or replace its agent"
+            )
+        resolved, where = config, "configuration"
+    else:
+        resolved = configuration.load(config, task=task, agent=agent)
+        where = str(config)
+    if not overrides:
+        return resolved
+    merged = configuration.merge_tables(configuration.encode(resolved), overrides)
+    return configuration.decode(merged, where=f"{where} with overrides")
+
+
+@contextmanager
+def _reading(output: Output) -> Iterator[Callable[[int], None]]:
+    """Shows on a terminal how much of a store has been read; yields what counts it."""
+    from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
+
+    with Progress(
+        *Progress.get_default_columns(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        console=output.progress,
+        transient=True,
+        disable=not output.progress.is_terminal,
+    ) as bar:
+        task = bar.add_task("read store", total=None)
+        yield lambda size: bar.advance(task, size)
