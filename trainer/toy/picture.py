@@ -7,9 +7,12 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.cm import ScalarMappable
 from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch, Rectangle
+from matplotlib.patheffects import withStroke
 
 from trainer.toy import grid
 from trainer.toy.chain_values import CHAIN, ChainResult
@@ -17,6 +20,12 @@ from trainer.toy.chain_values import CHAIN, ChainResult
 # Blue above zero, orange below: told apart by every kind of colour vision.
 _COLOURS = "PuOr"
 _INK, _FAINT = "#222222", "#bbbbbb"
+_COLUMNS = 3
+_UNSEEN: dict[str, Any] = {
+    "facecolor": "none", "hatch": "////", "edgecolor": "#b5b5b5", "linewidth": 0
+}  # fmt: skip
+# Arrows are seen on every value's colour.
+_RIM = [withStroke(linewidth=3.6, foreground="white")]
 _PATH_COLOURS = {"penalised": "#7b3294", "safe": "#1b7837", "greedy": "#c7401d"}
 
 
@@ -29,36 +38,44 @@ class ValueMap:
         caption: Below it.
         values: Value of each cell that has one.
         path: Greedy rollout, drawn as arrows.
+        collected: Discounted return of that rollout.
     """
 
     title: str
     caption: str
     values: Mapping[grid.Cell, float]
     path: grid.Path
+    collected: float
 
 
 def draw(maps: Sequence[ValueMap], out: FilePath) -> None:
-    """Draws the recorded paths and the value maps, and writes a PNG.
+    """Draws the recorded paths, the value maps and a key, and writes a PNG.
 
     Args:
-        maps: Panels, from left to right after that of the data.
+        maps: Panels after that of the data.
         out: File to write.
     """
-    figure = Figure(figsize=(3.1 * (len(maps) + 1), 4.0), layout="constrained")
+    rows = -(-(len(maps) + 2) // _COLUMNS)
+    figure = Figure(figsize=(3.6 * _COLUMNS, 0.6 + 4.2 * rows), layout="constrained")
     FigureCanvasAgg(figure)
-    panels = figure.subplots(1, len(maps) + 1)
-    _draw_data(panels[0])
+    panels = figure.subplots(rows, _COLUMNS).ravel()
     largest = max(abs(v) for one in maps for v in one.values.values())
-    norm = TwoSlopeNorm(0.0, -largest, largest)
-    for panel, one in zip(panels[1:], maps, strict=True):
-        _draw_map(panel, one, norm)
+    scale = ScalarMappable(TwoSlopeNorm(0.0, -largest, largest), _COLOURS)
+    _draw_data(panels[0], scale)
+    for panel, one in zip(panels[1:], maps, strict=False):
+        _draw_map(panel, one, scale)
+    for panel in panels[len(maps) + 1 :]:
+        panel.set_axis_off()
+    _draw_key(figure, panels[-1], scale)
     figure.suptitle(
         "What a fixed horizon misses on a 4x4 grid, and stitching finds",
-        fontsize=13,
+        x=0.01,
+        ha="left",
+        fontsize=15,
         fontweight="bold",
         color=_INK,
     )
-    figure.savefig(out, dpi=150)
+    figure.savefig(out, dpi=130)
 
 
 def draw_chain(found: ChainResult, out: FilePath) -> None:
@@ -95,78 +112,107 @@ def draw_chain(found: ChainResult, out: FilePath) -> None:
     figure.savefig(out, dpi=150)
 
 
-def _draw_data(panel: Any) -> None:
-    _frame(panel, "Recorded paths", "each cell's reward on arrival; up or right only")
+def _draw_data(panel: Any, scale: ScalarMappable) -> None:
+    _frame(panel, "Recorded paths", "numbers: reward on arrival; moves go up or right")
     for cell, reward in grid.REWARDS.items():
-        colour = "#e66101" if reward < 0 else "#5e3c99"
-        _fill(panel, cell, colour, alpha=0.15 + 0.2 * abs(reward))
-        _write(panel, cell, f"{reward:+g}")
+        _fill(panel, cell, reward, f"{reward:+g}", scale)
     for name, path, shift in (
-        ("penalised", grid.PENALISED_PATH, 0.09),
-        ("safe", grid.SAFE_PATH, -0.09),
+        ("penalised", grid.PENALISED_PATH, 0.07),
+        ("safe", grid.SAFE_PATH, -0.07),
     ):
         _arrows(panel, path, _PATH_COLOURS[name], shift)
-    _write(panel, grid.START, "start", size=8)
+    for cell, name in ((grid.START, "start"), (grid.GOAL, "goal")):
+        _write(panel, cell, name, top=False)
 
 
-def _draw_map(panel: Any, one: ValueMap, norm: TwoSlopeNorm) -> None:
-    from matplotlib import colormaps
-
-    _frame(panel, one.title, one.caption)
-    colours = colormaps[_COLOURS]
+def _draw_map(panel: Any, one: ValueMap, scale: ScalarMappable) -> None:
+    _frame(panel, f"{one.title}: return {one.collected:.2f}", one.caption)
     for x in range(grid.SIZE):
         for y in range(grid.SIZE):
             cell = (x, y)
             if cell in one.values:
                 value = one.values[cell]
-                _fill(panel, cell, colours(norm(value)))
                 # -0.00 reads as a slip.
-                _write(panel, cell, f"{value + 0.0:.2f}".replace("-0.00", "0.00"))
+                text = f"{value + 0.0:.2f}".replace("-0.00", "0.00")
+                _fill(panel, cell, value, text, scale)
             else:
-                panel.add_patch(
-                    Rectangle(
-                        (x - 0.5, y - 0.5),
-                        1,
-                        1,
-                        fill=False,
-                        hatch="////",
-                        edgecolor="#e3e3e3",
-                        linewidth=0,
-                    )
-                )
+                panel.add_patch(_square(cell, **_UNSEEN))
     _arrows(panel, one.path, _PATH_COLOURS["greedy"], 0.0)
 
 
+def _draw_key(figure: Figure, panel: Any, scale: ScalarMappable) -> None:
+    """What arrows, hatching and colours mean, where no grid is."""
+    names = {
+        "penalised": "recorded: takes the first +2,\nthen the -2",
+        "safe": "recorded: takes the second +2",
+        "greedy": "where the values lead from the start",
+    }
+    arrows = [
+        Line2D([], [], color=_PATH_COLOURS[name], linewidth=2, marker=">", label=label)
+        for name, label in names.items()
+    ]
+    unseen = Patch(**_UNSEEN, label="never recorded: no value")
+    panel.legend(
+        handles=[*arrows, unseen],
+        loc="upper left",
+        frameon=False,
+        fontsize=10.5,
+        labelspacing=0.9,
+        borderaxespad=0.0,
+    )
+    bar = figure.colorbar(
+        scale, cax=panel.inset_axes((0.02, 0.2, 0.94, 0.07)), orientation="horizontal"
+    )
+    bar.set_label(
+        "value of a cell: the discounted reward\nstill to come (first panel: reward)",
+        fontsize=10.5,
+    )
+    bar.outline.set_edgecolor(_FAINT)
+
+
 def _frame(panel: Any, title: str, caption: str) -> None:
-    panel.set(xlim=(-0.5, 3.5), ylim=(-0.5, 3.5), aspect="equal", xticks=(), yticks=())
+    ticks = range(grid.SIZE)
+    panel.set(
+        xlim=(-0.5, 3.5), ylim=(-0.5, 3.5), aspect="equal", xticks=ticks, yticks=ticks
+    )
     for line in range(1, grid.SIZE):
         panel.axhline(line - 0.5, color=_FAINT, linewidth=0.6, zorder=1)
         panel.axvline(line - 0.5, color=_FAINT, linewidth=0.6, zorder=1)
-    for side in panel.spines.values():
-        side.set_color(_FAINT)
-    panel.set_title(title, fontsize=11, color=_INK)
-    panel.set_xlabel(caption, fontsize=8.5, color=_INK)
+    panel.spines[:].set_color(_FAINT)
+    panel.tick_params(color=_FAINT, labelcolor=_INK, labelsize=9.5)
+    panel.set_title(title, loc="left", fontsize=12, color=_INK)
+    panel.set_xlabel(f"x\n{caption}", fontsize=10, color=_INK)
+    panel.set_ylabel("y", fontsize=10, color=_INK)
 
 
-def _fill(panel: Any, cell: grid.Cell, colour: Any, alpha: float = 1.0) -> None:
-    corner = (cell[0] - 0.5, cell[1] - 0.5)
-    panel.add_patch(
-        Rectangle(corner, 1, 1, facecolor=colour, alpha=alpha, linewidth=0, zorder=0)
-    )
+def _square(cell: grid.Cell, **look: Any) -> Rectangle:
+    return Rectangle((cell[0] - 0.5, cell[1] - 0.5), 1, 1, **look)
 
 
-def _write(panel: Any, cell: grid.Cell, text: str, size: float = 10) -> None:
-    # Below the middle, where arrows run.
+def _fill(
+    panel: Any, cell: grid.Cell, value: float, text: str, scale: ScalarMappable
+) -> None:
+    """Colours a cell by its value, and writes that in ink that can be read on it."""
+    colour = scale.to_rgba(value)
+    panel.add_patch(_square(cell, facecolor=colour, linewidth=0, zorder=0))
+    dark = sum(colour[:3]) < 1.8
+    _write(panel, cell, text, colour="white" if dark else _INK)
+
+
+def _write(
+    panel: Any, cell: grid.Cell, text: str, *, top: bool = True, colour: str = _INK
+) -> None:
+    # In a corner: arrows run through the middle.
+    x, y = cell
     panel.text(
-        cell[0],
-        cell[1] - 0.3,
+        x - 0.46 if top else x + 0.46,
+        y + 0.44 if top else y - 0.44,
         text,
-        ha="center",
-        va="center",
-        fontsize=size,
-        color=_INK,
+        ha="left" if top else "right",
+        va="top" if top else "bottom",
+        fontsize=10,
+        color=colour,
         zorder=4,
-        bbox={"facecolor": "white", "alpha": 0.65, "linewidth": 0, "pad": 1.0},
     )
 
 
@@ -183,6 +229,7 @@ def _arrows(panel: Any, path: grid.Path, colour: str, shift: float) -> None:
                 "shrinkA": 0,
                 "shrinkB": 0,
                 "mutation_scale": 12,
+                "path_effects": _RIM,
             },
             zorder=3,
         )

@@ -51,11 +51,10 @@ class ToyResult:
         lines = []
         for one in self.maps:
             spliced = one.path == grid.SPLICED_PATH
-            total_reward = grid.path_return(one.path, neural.DISCOUNT)
             lines.append(
                 f"{one.title:20} V(1, 0) {one.values[1, 0]:+.2f}, follows "
                 f"{'the spliced path' if spliced else 'another path'}, return "
-                f"{total_reward:.2f}"
+                f"{one.collected:.2f}"
             )
         lines.append(
             f"networks: V within {self.error:.2f} of the optimum along the path, after "
@@ -102,13 +101,13 @@ def run_toy(out: Path, *, seed: int = 0, console: Console) -> ToyResult:
     maps = (
         _tabular_map(data, "3-step backups", chunked=False),
         _tabular_map(data, "3-step chunks", chunked=True),
-        ValueMap(
+        _map(
             "Stitching, by table",
             "the optimum: both paths spliced",
             _by_cell(fixed_point(stitched, data.state_count)),
             grid.rollout(lambda cell: _greedy(data, optimum, cell, 1, False)),
         ),
-        ValueMap(
+        _map(
             "VAST, networks",
             f"largest error on the path {error:.2f}",
             found.values,
@@ -137,10 +136,18 @@ def _timed(
     return found, time.perf_counter() - started
 
 
+def _map(
+    title: str, caption: str, values: dict[grid.Cell, float], path: grid.Path
+) -> ValueMap:
+    """A panel, with what its rollout collects."""
+    collected = grid.path_return(path, neural.DISCOUNT)
+    return ValueMap(title, caption, values, path, collected)
+
+
 def _tabular_map(data: FiniteData, title: str, *, chunked: bool) -> ValueMap:
     operator = fixed_horizon(data, steps=HORIZON, chunked=chunked)
     fixed = fixed_point(operator, data.state_count)
-    return ValueMap(
+    return _map(
         title,
         "the first move goes wrong, (1, 0) looks bad",
         _by_cell(fixed),
