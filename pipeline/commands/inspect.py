@@ -14,7 +14,8 @@ class Inspect:
     Attributes:
         store: Folder of the store.
         json: Print one JSON object instead of tables.
-        plot: Draw the return and reward histograms of every task to this PNG file.
+        plot: Draw lengths of episodes, places in a maze, ranges of components, and
+            returns and rewards of every task to this PNG file.
     """
 
     store: StorePath
@@ -23,12 +24,12 @@ class Inspect:
 
     def execute(self, output: Output) -> int:
         """Prints tables or JSON."""
-        from pipeline.inspection import histograms, tables
+        from pipeline.inspection import plots, tables
         from pipeline.store.reader import Store
 
         store = Store(self.store)
         if self.plot is not None:
-            histograms.plot_labels(store, self.plot)
+            plots.plot_store(store, self.plot)
         if self.json:
             say(output.results, json.dumps(tables.store_facts(store), indent=1))
         else:

@@ -1,121 +1,111 @@
-"""Histograms of a store's returns and rewards, as one picture."""
+"""How a store's rows are distributed, counted in bounded memory. Draws nothing."""
 
 import math
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from pipeline.store import arrays, schema
-from pipeline.store.errors import DataFormatError, MissingPackageError, UsageError
 from pipeline.store.reader import Store
 
-_BINS = 60
-_COLOUR = "#2b6cb0"
-_SOLVED = "#2f855a"
-_GREY = "#4a5568"
+BINS = 60
+# Cells along the longer side of a map.
+_MAP_CELLS = 80
+# OGBench's name for positions; a maze's first two are those on its floor.
+_QPOS = "qpos"
+
+Floats = npt.NDArray[np.floating]
 
 
-def plot_labels(store: Store, path: str) -> None:
-    """Draws the return and reward histograms of every task.
+class Histogram(NamedTuple):
+    """Counts along one axis.
+
+    Attributes:
+        shares: ``f64[N]``, of all that was counted, in [0, 1].
+        edges: ``f64[N + 1]``.
+        whole: Whether each bin is one whole number.
+    """
+
+    shares: Floats
+    edges: Floats
+    whole: bool
+
+
+class PlaceMap(NamedTuple):
+    """Counts over the floor of a maze.
+
+    Attributes:
+        rows: ``f64[X, Y]``.
+        extent: Left, right, bottom and top, in metres.
+    """
+
+    rows: Floats
+    extent: tuple[float, float, float, float]
+
+
+def count_labels(store: Store, field: str, column: int) -> Histogram:
+    """Counts rewards or returns of one task over the rows to train on.
 
     Args:
-        store: The store; its training split is drawn, in bounded memory.
-        path: File to write, ending in ``.png``.
+        store: The store.
+        field: Of one number a row and task.
+        column: Of the task.
 
-    Raises:
-        UsageError: If the path does not end in ``.png``.
-        MissingPackageError: If matplotlib is not installed.
-        DataFormatError: If the store has no data to train on.
+    Returns:
+        The histogram. Whole rewards get a bin each where they are few.
     """
-    if not path.endswith(".png"):
-        raise UsageError(f"expected a file name ending in .png, got {path}")
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingPackageError(
-            f"drawing needs matplotlib ({error}); install it with "
-            "`pip install 'vast-rl[report]'`"
-        ) from error
-    value = store.manifest
-    if not value.parts_of("train"):
-        raise DataFormatError(
-            f"{store.root}: expected rows of the train split, got none to draw"
-        )
-    fields = [store.returns_field(discount) for discount in value.discounts]
-    fields.append(schema.REWARDS)
-    columns = len(value.tasks)
-    figure = Figure(
-        figsize=(1.2 + 2.5 * columns, 0.9 + 2.1 * len(fields)), layout="constrained"
-    )
-    axes = figure.subplots(len(fields), columns, squeeze=False, sharey="row")
-    for row, field in enumerate(fields):
-        for column, task in enumerate(value.tasks):
-            axis = axes[row][column]
-            counts, edges = _histogram(store, field, column)
-            _draw(axis, counts, edges, field)
-            if row == 0:
-                axis.set_title(task.name.replace("_", " "), fontsize=9)
-            if row == len(fields) - 1:
-                solved = 1.0 - value.statistics[schema.MASKS].mean[column]
-                axis.set_xlabel(f"reward; {solved:.2%} of rows solved", fontsize=8)
-            else:
-                axis.set_xlabel(
-                    f"return, discount {value.discounts[row]:g}", fontsize=8
-                )
-            if column == 0:
-                axis.set_ylabel("share of rows", fontsize=8)
-    figure.suptitle(
-        f"{value.dataset}: {store.rows():,} rows to train on",
-        fontsize=11,
-        x=0.01,
-        ha="left",
-    )
-    figure.savefig(path, dpi=130)
-
-
-def _histogram(
-    store: Store, field: str, column: int
-) -> tuple[npt.NDArray[np.floating], npt.NDArray[np.floating]]:
-    """Share of rows in each bin, and the bins' edges."""
     known = store.manifest.statistics[field]
     low, high = known.minimum[column], known.maximum[column]
-    if field == schema.REWARDS and float(low).is_integer() and high - low < _BINS:
-        # Whole rewards, a bin each.
-        edges = np.arange(math.floor(low), math.ceil(high) + 2) - 0.5
-    else:
-        margin = 0.5 if low == high else 0.0
-        edges = np.linspace(low - margin, high + margin, _BINS + 1)
+    whole = field == schema.REWARDS and float(low).is_integer() and high - low < BINS
+    edges = _whole_edges(low, high) if whole else _even_edges(low, high)
     counts = np.zeros(len(edges) - 1)
+    for rows in _blocks(store, field):
+        counts += np.histogram(rows[:, column], edges)[0]
+    return Histogram(counts / max(1.0, counts.sum()), edges, whole)
+
+
+def count_lengths(store: Store) -> Histogram:
+    """Counts episodes to train on by their transitions."""
+    steps = store.episodes().lengths - 1
+    low, high = int(steps.min()), int(steps.max())
+    whole = high - low < BINS
+    edges = _whole_edges(low, high) if whole else _even_edges(low, high)
+    counts = np.histogram(steps, edges)[0]
+    return Histogram(counts / len(steps), edges, whole)
+
+
+def count_places(store: Store) -> PlaceMap | None:
+    """Counts rows by where on the floor they are; None if the store is of no maze."""
+    field = store.manifest.statistics.get(_QPOS)
+    if field is None or {task.recipe for task in store.manifest.tasks} != {"maze"}:
+        return None
+    (left, bottom), (right, top) = field.minimum[:2], field.maximum[:2]
+    cell = max(right - left, top - bottom) / _MAP_CELLS or 1.0
+    edges = [
+        low + cell * np.arange(math.ceil((high - low) / cell + 1e-6) + 1)
+        for low, high in ((left, right), (bottom, top))
+    ]
+    counts = np.zeros([len(each) - 1 for each in edges])
+    for rows in _blocks(store, _QPOS):
+        counts += np.histogram2d(rows[:, 0], rows[:, 1], edges)[0]
+    x, y = edges
+    return PlaceMap(counts, (x[0], x[-1], y[0], y[-1]))
+
+
+def _blocks(store: Store, field: str) -> Iterator[npt.NDArray[Any]]:
+    """Rows to train on, a shard at a time."""
     step = arrays.shard_rows(store.manifest.fields[field])
     for part in store.manifest.parts_of("train"):
         for first in range(0, part.rows, step):
-            rows = store.read_rows(part, field, first, min(first + step, part.rows))
-            counts += np.histogram(rows[:, column], edges)[0]
-    return counts / max(1.0, counts.sum()), edges
+            yield store.read_rows(part, field, first, min(first + step, part.rows))
 
 
-def _draw(
-    axis: Any,
-    counts: npt.NDArray[np.floating],
-    edges: npt.NDArray[np.floating],
-    field: str,
-) -> None:
-    widths = np.diff(edges)
-    discrete = field == schema.REWARDS and len(counts) < _BINS
-    colours = [_COLOUR] * len(counts)
-    if discrete and edges[-1] == 0.5:
-        colours[-1] = _SOLVED  # reward 0: the task is solved
-    axis.bar(
-        edges[:-1] + widths / 2,
-        counts,
-        widths * (0.8 if discrete else 1.0),
-        color=colours,
-    )
-    if discrete and len(counts) <= 10:
-        axis.set_xticks(edges[:-1] + 0.5)
-    # Solved rows are few, and what is few is what matters here.
-    axis.set_yscale("log")
-    axis.tick_params(labelsize=7, colors=_GREY)
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.grid(axis="y", alpha=0.25, linewidth=0.6)
+def _whole_edges(low: float, high: float) -> Floats:
+    return np.arange(math.floor(low), math.ceil(high) + 2) - 0.5
+
+
+def _even_edges(low: float, high: float) -> Floats:
+    margin = 0.5 if low == high else 0.0
+    return np.linspace(low - margin, high + margin, BINS + 1)

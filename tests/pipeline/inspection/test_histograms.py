@@ -1,0 +1,82 @@
+"""What is counted of a store, against NumPy over all of its rows at once."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from pipeline.assembly.commit import commit_store
+from pipeline.assembly.parts import write_part
+from pipeline.inspection import histograms, plots
+from pipeline.store import arrays
+from pipeline.store.errors import DataFormatError
+from pipeline.store.reader import Store
+
+LENGTHS = (5, 5, 7, 4, 1, 6)
+
+
+@pytest.fixture
+def store(make_npz, make_plan, monkeypatch):
+    plan = make_plan(make_npz(LENGTHS))
+    commit_store(plan, [write_part(part) for part in plan.parts])
+    monkeypatch.setattr(arrays, "shard_rows", lambda field: 3)  # Several blocks.
+    return Store(plan.root)
+
+
+def rows_of(store, field):
+    return np.concatenate(
+        [
+            store.read_rows(part, field, 0, part.rows)
+            for part in store.manifest.parts_of("train")
+        ]
+    )
+
+
+def test_episodes_by_their_transitions(store):
+    found = histograms.count_lengths(store)
+    # Of 0, 3, 4, 4, 5 and 6 steps: a bin each.
+    assert found.whole
+    assert (6 * found.shares).round(9).tolist() == [1, 0, 0, 1, 2, 1, 1]
+    assert found.edges[:2].tolist() == [-0.5, 0.5]
+
+
+def test_labels_of_each_task(store):
+    for field in ("rewards", "returns/0.9"):
+        for column in (0, 2):
+            found = histograms.count_labels(store, field, column)
+            values = rows_of(store, field)[:, column]
+            counts = np.histogram(values, found.edges)[0]
+            assert counts.sum() == len(values) == 28
+            assert found.shares == pytest.approx(counts / 28)
+
+
+def test_places_in_a_maze_and_of_no_other_domain(store):
+    maze = dataclasses.replace(
+        store.manifest,
+        tasks=tuple(
+            dataclasses.replace(task, recipe="maze") for task in store.manifest.tasks
+        ),
+    )
+    other = dataclasses.replace(
+        maze, tasks=(dataclasses.replace(maze.tasks[0], recipe="cube"),)
+    )
+    store.manifest = maze
+    found = histograms.count_places(store)
+    assert found is not None
+    assert found.rows.sum() == 28
+    left, right, bottom, top = found.extent
+    x, y = rows_of(store, "qpos")[:, :2].T
+    assert (left, bottom) == pytest.approx((x.min(), y.min()))
+    # A cell is as wide as it is high, and the last one reaches over the last place.
+    assert right >= x.max()
+    assert top >= y.max()
+    width, height = (right - left, top - bottom) / np.array(found.rows.shape)
+    assert width == pytest.approx(height)
+    store.manifest = other
+    assert histograms.count_places(store) is None
+
+
+def test_a_store_without_rows_to_train_on_is_refused(store, tmp_path):
+    store.manifest = dataclasses.replace(store.manifest, parts=())
+    with pytest.raises(DataFormatError, match="got none to draw"):
+        plots.plot_store(store, str(tmp_path / "a.png"))
