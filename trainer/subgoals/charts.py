@@ -21,7 +21,7 @@ from trainer.subgoals.painter import Image
 from trainer.subgoals.traces import Comparison, Int64, mean_by_horizon
 
 _DPI = 150
-_COLUMNS = 3
+_COLUMNS = (3, 2, 4)
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ def error_chart(comparison: Comparison, drawn: Int64, max_horizon: int) -> Figur
     largest = max(float(np.quantile(np.r_[errors, changes, 0.1], 0.995)), 0.1)
     bins = np.linspace(0, largest, 31)
     for values, color, label in (
-        (changes, GREY, "nothing moves"),
-        (errors, BLUE, "predicted"),
+        (changes, GREY, "if nothing moved: from the state now"),
+        (errors, BLUE, "the predicted sub-goal"),
     ):
         shares = np.full(len(values), 100 / max(len(values), 1))
         middle.hist(
@@ -88,15 +88,16 @@ def error_chart(comparison: Comparison, drawn: Int64, max_horizon: int) -> Figur
         color=VERMILION,
         linewidth=1.2,
         linestyle=":",
-        label="unrelated states",
+        label="two unrelated states",
     )
     right.set_ylim(bottom=0)
     right.set_xlim(0, max_horizon + 1)
-    right.set_title("by horizon", loc="left", fontweight="bold", fontsize=11)
+    right.set_title("Error by horizon", loc="left", fontweight="bold", fontsize=11)
     right.set_xlabel("horizon k (environment steps)")
     right.set_ylabel("standard deviations of the data")
     for axes in (left, middle):
         axes.yaxis.set_major_formatter(PercentFormatter(decimals=0))
+        axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
     for axes in (left, middle, right):
         axes.grid(axis="y", color="#DDDDDD", linewidth=0.8)
         axes.set_axisbelow(True)
@@ -125,21 +126,34 @@ def scene_chart(frames: Sequence[SceneFrame], title: str, note: str) -> Figure:
     References:
         After figure 4 of the paper: solid arm now, transparent arm at the sub-goal.
     """
-    columns = min(_COLUMNS, len(frames))
+    columns = _columns(len(frames))
     rows = -(-len(frames) // columns)
     height, width, _ = frames[0].image.shape
     panel = 3.4
-    lines = textwrap.wrap(note, width=round(columns * panel * 15))
+    lines = textwrap.wrap(
+        note, width=round(columns * panel * 13), break_on_hyphens=False
+    )
+    titles = textwrap.wrap(
+        title, width=round(columns * panel * 9), break_on_hyphens=False
+    )
     figure = Figure(
         figsize=(
             columns * panel,
-            rows * (panel * height / width + 0.3) + 0.4 + 0.17 * len(lines),
+            rows * (panel * height / width + 0.3)
+            + 0.2
+            + 0.2 * len(titles)
+            + 0.19 * len(lines),
         ),
         dpi=_DPI,
         layout="constrained",
     )
     figure.suptitle(
-        title, x=0.01, ha="left", fontsize=12, fontweight="bold", color=BLACK
+        "\n".join(titles),
+        x=0.01,
+        ha="left",
+        fontsize=12,
+        fontweight="bold",
+        color=BLACK,
     )
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes, frame in zip(grid, frames, strict=False):
@@ -150,5 +164,12 @@ def scene_chart(frames: Sequence[SceneFrame], title: str, note: str) -> Figure:
         axes.spines[:].set_visible(False)
     for axes in grid[len(frames) :]:
         axes.set_visible(False)
-    figure.supxlabel("\n".join(lines), x=0.01, ha="left", fontsize=8.5, color=GREY)
+    figure.supxlabel("\n".join(lines), x=0.01, ha="left", fontsize=9.5, color=BLACK)
     return figure
+
+
+def _columns(frames: int) -> int:
+    """Columns that leave no cell empty, near three; three where there are none."""
+    return next(
+        (count for count in _COLUMNS if frames % count == 0), min(frames, _COLUMNS[0])
+    )

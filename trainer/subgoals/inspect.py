@@ -335,7 +335,7 @@ def _draw(
     frames = [
         SceneFrame(
             images[moment],
-            f"step {moment}, sub-goal in k = {trace.steps_ahead[moment]}",
+            f"step {moment}; sub-goal {trace.steps_ahead[moment]} steps ahead",
         )
         for moment in moments
     ]
