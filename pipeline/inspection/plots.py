@@ -59,7 +59,8 @@ def plot_store(store: Store, path: str) -> None:
         x=0.01,
         ha="left",
     )
-    above, below = figure.subfigures(2, 1, height_ratios=heights)
+    halves: Any = figure.subfigures(2, 1, height_ratios=heights)
+    above, below = halves
     _draw_rows(above, store)
     _draw_labels(below, store, fields)
     figure.savefig(path, dpi=110)

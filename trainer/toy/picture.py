@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import Path as FilePath
 from typing import Any
 
+import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import TwoSlopeNorm
@@ -193,7 +194,7 @@ def _fill(
     panel: Any, cell: grid.Cell, value: float, text: str, scale: ScalarMappable
 ) -> None:
     """Colours a cell by its value, and writes that in ink that can be read on it."""
-    colour = scale.to_rgba(value)
+    colour = scale.to_rgba(np.array(value))
     panel.add_patch(_square(cell, facecolor=colour, linewidth=0, zorder=0))
     dark = sum(colour[:3]) < 1.8
     _write(panel, cell, text, colour="white" if dark else _INK)
