@@ -126,11 +126,12 @@ def write_store(
     dataset: str = "pointmaze-medium-navigate",
     discounts: Sequence[float] = (0.99,),
     seed: int = 0,
+    val: Sequence[Sequence[int]] = (),
     **rows: int,
 ) -> Path:
     """Writes and commits a store, a part for each list of episode lengths."""
     written, fields = [], {}
-    for index, lengths in enumerate(parts):
+    for index, lengths in enumerate((*parts, *val)):
         arrays = make_rows(lengths, seed=seed + index, **rows)
         counts = np.asarray(lengths, np.int64)
         for discount in discounts:
@@ -149,7 +150,7 @@ def write_store(
         writer.append(arrays)
         part = PartManifest(
             index=index,
-            split="train",
+            split="train" if index < len(parts) else "val",
             rows=int(counts.sum()),
             episodes=len(counts),
             checksums=writer.finish(counts),
@@ -162,7 +163,7 @@ def write_store(
         writer.commit(part)
         written.append(part)
     merged = {
-        name: _merge([part.statistics[name] for part in written])
+        name: _merge([part.statistics[name] for part in written[: len(parts)]])
         for name in written[0].statistics
     }
     value = DatasetManifest(

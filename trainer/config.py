@@ -54,6 +54,10 @@ class TrainerConfig:
         max_over_estimation: How far averaged values may lie above the largest return
             there can be, in lengths of the range of returns, before the run stops;
             infinite to never stop for it.
+        validate_every: Updates between two measurements on windows of the store's
+            ``val`` split, which nothing is trained on; None for none.
+        validation_batches: Batches of each measurement. One costs less than an update:
+            losses are evaluated, and no gradient is.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
@@ -69,6 +73,8 @@ class TrainerConfig:
     keep_every: int | None = None
     microbatches: int = 1
     max_over_estimation: float = 1.0
+    validate_every: int | None = None
+    validation_batches: int = 8
 
     @property
     def seed_range(self) -> range:
@@ -83,6 +89,7 @@ class TrainerConfig:
             "seeds",
             "keep_checkpoints",
             "microbatches",
+            "validation_batches",
         ):
             if getattr(self, name) < 1:
                 raise ConfigError(
@@ -105,11 +112,12 @@ class TrainerConfig:
                 "trainer.keep_every: expected a multiple of trainer.checkpoint_every "
                 f"({self.checkpoint_every}), got {self.keep_every}"
             )
-        for name in ("steps", "log_every", "checkpoint_every"):
-            if getattr(self, name) % self.updates_per_call or getattr(self, name) < 1:
+        for name in ("steps", "log_every", "checkpoint_every", "validate_every"):
+            every = getattr(self, name)
+            if every is not None and (every % self.updates_per_call or every < 1):
                 raise ConfigError(
                     f"trainer.{name}: expected a multiple of trainer.updates_per_call "
-                    f"({self.updates_per_call}), got {getattr(self, name)}"
+                    f"({self.updates_per_call}), got {every}"
                 )
 
 

@@ -118,6 +118,9 @@ class Agent(Protocol[BatchT]):
     ) -> tuple[jax.Array, Metrics]:
         """Sum of the losses of all networks, and the figures to log."""
 
+    def action_values(self, params: Params, batch: BatchT, key: jax.Array) -> jax.Array:
+        """Values of a batch's recorded actions, in the units of returns: ``f32[B]``."""
+
     def move_targets(self, targets: Params, *, before: Params, after: Params) -> Params:
         """Targets after a step that led from ``before`` to ``after``."""
 

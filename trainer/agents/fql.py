@@ -106,6 +106,13 @@ class FQL(BaselineAgent):
         )
         return metrics.mean["loss"], metrics
 
+    def action_values(
+        self, params: Params, batch: NStepBatch, key: jax.Array
+    ) -> jax.Array:
+        """Values of the recorded actions, the mean of both critics: ``f32[B]``."""
+        batch = clip_actions(batch)
+        return self._critics(params, batch.observations, batch.actions).mean(axis=0)
+
     def critic_target(
         self, frozen: Params, targets: Params, batch: NStepBatch, key: jax.Array
     ) -> jax.Array:

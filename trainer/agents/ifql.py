@@ -97,6 +97,14 @@ class IFQL(BaselineAgent):
         metrics.max["value_max"] = values.max()
         return metrics.mean["loss"], metrics
 
+    def action_values(
+        self, params: Params, batch: NStepBatch, key: jax.Array
+    ) -> jax.Array:
+        """Values of the recorded actions, the mean of both critics: ``f32[B]``."""
+        batch = clip_actions(batch)
+        critics = self._values.critics(params, batch.observations, batch.actions)
+        return critics.mean(axis=0)
+
     @cached_property
     def _values(self) -> ImplicitValues:
         net = self.network(1, layer_norm=True)

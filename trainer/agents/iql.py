@@ -96,6 +96,14 @@ class IQL(BaselineAgent):
         metrics.max.update({"value_max": values.max(), "weight_max": weights.max()})
         return metrics.mean["loss"], metrics
 
+    def action_values(
+        self, params: Params, batch: NStepBatch, key: jax.Array
+    ) -> jax.Array:
+        """Values of the recorded actions, the mean of both critics: ``f32[B]``."""
+        batch = clip_actions(batch)
+        critics = self._values.critics(params, batch.observations, batch.actions)
+        return critics.mean(axis=0)
+
     def advantage(
         self, frozen: Params, targets: Params, batch: NStepBatch
     ) -> jax.Array:

@@ -114,6 +114,13 @@ class QC(BaselineAgent):
         )
         return metrics.mean["loss"], metrics
 
+    def action_values(
+        self, params: Params, batch: NStepBatch, key: jax.Array
+    ) -> jax.Array:
+        """Values of the recorded chunks, as acting ranks chunks: ``f32[B]``."""
+        batch = clip_actions(batch)
+        return self._values(params, batch.observations, _flat(batch.chunks))
+
     def critic_target(
         self, frozen: Params, targets: Params, batch: NStepBatch, key: jax.Array
     ) -> jax.Array:

@@ -174,6 +174,13 @@ class ValueFlows(BaselineAgent):
         metrics.max["spread_max"] = spread.max()
         return metrics.mean["loss"], metrics
 
+    def action_values(
+        self, params: Params, batch: NStepBatch, key: jax.Array
+    ) -> jax.Array:
+        """Values of the recorded actions, read off the fields: ``f32[B]``."""
+        batch = clip_actions(batch)
+        return self.values(params, batch.observations, batch.actions, key)
+
     def draw_actions(
         self,
         frozen: Params,

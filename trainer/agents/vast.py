@@ -204,6 +204,12 @@ class VAST:
         )
         return total, metrics
 
+    def action_values(
+        self, params: Params, batch: HorizonBatch, key: jax.Array
+    ) -> jax.Array:
+        """Values of the recorded actions, aggregated over the twins: ``f32[B]``."""
+        return self.critic(params, batch.observations, batch.actions)
+
     def value_loss(
         self,
         params: Params,

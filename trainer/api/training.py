@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 from pipeline.output import Output, say
 
 if TYPE_CHECKING:
+    from pipeline.store.reader import Store
     from trainer.api.store import Trajectories
     from trainer.config import Config
+    from trainer.data.table import RowTable
+    from trainer.runs.run import Run
 
 
 def train(
@@ -78,6 +81,7 @@ def train(
             progress=read,
         )
     run = describe_run(config, opened, task, fingerprint=rows.fingerprint)
+    held_out = _open_held_out(run, opened, output)
     folder = RunFolder.open(out)
     check_folder(folder)
     say(
@@ -99,9 +103,31 @@ def train(
         rows,
         folder,
         console=output.progress,
+        held_out=held_out,
         profile=profile,
         take_over=take_over,
     )
+
+
+def _open_held_out(run: "Run", store: "Store", output: Output) -> "RowTable | None":
+    """Reads what is measured on, if that is asked for and there is any."""
+    from trainer.data import held_out
+
+    config = run.config
+    if config.trainer.validate_every is None:
+        return None
+    discount = config.agent.discount
+    obstacle = held_out.find_obstacle(
+        store, config.feed, run.agent().sampler, discount=discount
+    )
+    if obstacle is not None:
+        say(
+            output.progress,
+            f"warning: training goes on without validation: {obstacle}",
+            style="yellow",
+        )
+        return None
+    return held_out.load_held_out(store, task=run.task.task, discount=discount)
 
 
 def _resolve(

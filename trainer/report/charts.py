@@ -18,7 +18,6 @@ try:
     from matplotlib.figure import Figure
     from matplotlib.ticker import (
         EngFormatter,
-        FuncFormatter,
         MaxNLocator,
         PercentFormatter,
     )
@@ -27,9 +26,10 @@ except ImportError as error:
         f"drawing a report needs matplotlib ({error}); pip install 'vast-rl[report]'"
     ) from error
 
+from trainer.report.axes import log_scale, place_legend
 from trainer.report.paper import PaperResult
 from trainer.runs.evaluations import Evaluation
-from trainer.runs.history import Float64, History
+from trainer.runs.history import VALIDATION, Float64, History
 from trainer.runs.success_rates import pool_by_step, pool_returns, select_largest
 
 BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
@@ -121,7 +121,7 @@ def success_chart(
     axes.set_ylim(-3, 103)
     axes.yaxis.set_major_formatter(PercentFormatter(decimals=0))
     _finish(axes, "Success rate", steps=steps, unit="share of episodes")
-    _legend_below(figure, axes)
+    place_legend(figure, axes)
     return figure
 
 
@@ -173,13 +173,17 @@ def return_chart(evaluations: Sequence[Evaluation]) -> Figure | None:
     if len(steps) > 1:
         axes.fill_between(steps, ends[:, 0], ends[:, 1], color=BLUE, alpha=_BAND, lw=0)
     _finish(axes, "Mean return", steps=steps, unit="undiscounted return")
-    _legend_below(figure, axes)
+    place_legend(figure, axes)
     return figure
 
 
 def loss_chart(history: History) -> Figure | None:
     """Every logged loss against updates, on a logarithmic axis."""
-    names = [name for name in history.names() if name.endswith("_loss")]
+    names = [
+        name
+        for name in history.names()
+        if name.endswith("_loss") and not name.startswith(VALIDATION)
+    ]
     if not names:
         return None
     figure, axes = _figure()
@@ -192,10 +196,47 @@ def loss_chart(history: History) -> Figure | None:
             color=_CYCLE[index % len(_CYCLE)],
             style=_STYLES[index % len(_STYLES)],
         )
-    unit = _log_scale(axes, "loss")
+    unit = log_scale(axes, "loss")
     _finish(axes, "Losses", steps=history.steps, unit=unit)
-    _legend_below(figure, axes)
+    place_legend(figure, axes)
     return figure
+
+
+def validation_chart(history: History) -> Figure | None:
+    """Loss and errors on held-out windows, beside those of the training windows."""
+    names = history.names()
+    if f"{VALIDATION}loss" not in names:
+        return None
+    segments = "segment_error" in names
+    size = (4 * (2 + segments), _SIZE[1])
+    figure = Figure(figsize=size, dpi=_DPI, layout="constrained")
+    first, *between, last = figure.subplots(1, 2 + segments)
+    _trained_and_held_out(first, history, "loss")
+    _finish(first, "Loss", steps=history.steps, unit=log_scale(first, "loss"))
+    for axes in between:
+        _trained_and_held_out(axes, history, "segment_error")
+        axes.set_ylim(bottom=0)
+        unit = "mean |G − window's return|"
+        _finish(axes, "Error of G", steps=history.steps, unit=unit)
+    name = f"{VALIDATION}return_error"
+    _line(last, history, name, "held-out windows", color=BLUE, style="--")
+    last.set_ylim(bottom=0)
+    unit = "mean |value − stored return|"
+    _finish(last, "Values of actions", steps=history.steps, unit=unit)
+    place_legend(figure, first)
+    return figure
+
+
+def _trained_and_held_out(axes: Axes, history: History, name: str) -> None:
+    _line(axes, history, name, "training windows", color=GREY)
+    _line(
+        axes,
+        history,
+        f"{VALIDATION}{name}",
+        "held-out windows",
+        color=BLUE,
+        style="--",
+    )
 
 
 def value_chart(history: History, return_max: float) -> Figure | None:
@@ -229,7 +270,7 @@ def value_chart(history: History, return_max: float) -> Figure | None:
         below.set_ylim(-3, 103)
         below.yaxis.set_major_formatter(PercentFormatter(decimals=0))
     _finish(below, "", steps=history.steps, unit="V above\nthat return")
-    _legend_below(figure, above)
+    place_legend(figure, above)
     return figure
 
 
@@ -261,7 +302,7 @@ def segment_error_chart(history: History) -> Figure | None:
     right.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     _finish(right, "by length of the window", steps=None, unit="")
     right.set_xlabel("horizon k (environment steps)")
-    _legend_below(figure, right)
+    place_legend(figure, right)
     return figure
 
 
@@ -290,9 +331,9 @@ def weight_chart(history: History, max_weight: float | None) -> Figure | None:
                 linewidth=1.4,
                 label=f"clipped at {max_weight:g}",
             )
-    unit = _log_scale(axes, "weight")
+    unit = log_scale(axes, "weight")
     _finish(axes, "Weights in the stitching loss", steps=history.steps, unit=unit)
-    _legend_below(figure, axes)
+    place_legend(figure, axes)
     return figure
 
 
@@ -335,7 +376,7 @@ def horizon_chart(history: History) -> Figure | None:
     axes.xaxis.set_major_locator(MaxNLocator(10, integer=True))
     _finish(axes, "Horizons", steps=None, unit="share of samples")
     axes.set_xlabel("horizon k (environment steps)")
-    _legend_below(figure, axes)
+    place_legend(figure, axes)
     return figure
 
 
@@ -362,9 +403,17 @@ def _line(
     color: str,
     style: object = "-",
 ) -> None:
-    """Draws one figure over training."""
+    """Draws one figure over training, from where it was logged to the next place."""
     values = history.scalar(name)
-    _band(axes, history.steps, values, color=color, label=label, style=style)
+    logged = np.isfinite(values).any(axis=0)
+    _band(
+        axes,
+        history.steps[logged],
+        values[:, logged],
+        color=color,
+        label=label,
+        style=style,
+    )
 
 
 def _band(
@@ -415,42 +464,8 @@ def _finish(
     axes.tick_params(labelsize=9)
 
 
-def _log_scale(axes: Axes, unit: str) -> str:
-    """Makes an axis logarithmic where that helps, with plain numbers; its unit."""
-    values = np.concatenate([np.ravel(line.get_ydata()) for line in axes.get_lines()])
-    values = values[np.isfinite(values)]
-    if not len(values) or values.min() <= 0 or values.max() < 10 * values.min():
-        return unit
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-
-    def between(value: float, _: int | None) -> str:
-        """Labels 2 and 5 as well where few powers of ten are in sight."""
-        low, high = axes.get_ylim()
-        digits = value / 10.0 ** np.floor(np.log10(value))
-        return f"{value:g}" if high < 100 * low and round(digits) in (2, 5) else ""
-
-    axes.yaxis.set_minor_formatter(FuncFormatter(between))
-    return f"{unit} (log scale)"
-
-
 def _period(history: History, point: int) -> str:
     """The updates that a log point is about."""
     index = range(len(history.steps))[point]
     start = int(history.steps[index - 1]) if index else 0
     return f"updates {start:,} to {int(history.steps[index]):,}"
-
-
-def _legend_below(figure: Figure, axes: Axes) -> None:
-    """Puts the legend under the figure, where it hides nothing."""
-    handles, labels = axes.get_legend_handles_labels()
-    if len(labels) > 0:
-        widest = max(len(label) for label in labels)
-        figure.legend(
-            handles,
-            labels,
-            loc="outside lower center",
-            frameon=False,
-            fontsize=9,
-            ncols=max(1, min(len(labels), 84 // (widest + 8))),
-        )

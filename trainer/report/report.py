@@ -156,6 +156,14 @@ def _pictures(source: _Source) -> list[Picture]:
             charts.loss_chart(history),
         ),
         (
+            "validation",
+            "Loss and errors on windows of episodes that nothing is trained on. A loss "
+            "that rises there alone says that the data are learned by heart. Values "
+            "may well be far from the stored returns, which are those of a policy that "
+            "is to be improved.",
+            charts.validation_chart(history),
+        ),
+        (
             "values",
             "Values above the best return in the data are over-estimated: no policy "
             "that stitches recorded rewards together should collect much more.",
@@ -183,7 +191,8 @@ def _pictures(source: _Source) -> list[Picture]:
     pictures = []
     for name, caption, figure in drawn:
         if figure is not None:
-            pictures.append(Picture(name, caption, charts.to_png(figure)))
+            png = charts.to_png(figure)
+            pictures.append(Picture(name, caption, png, wide=name == "validation"))
     return [*pictures, *_subgoal_pictures(source.folder.path / subgoal_files.SUBGOALS)]
 
 

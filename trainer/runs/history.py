@@ -12,6 +12,9 @@ import numpy.typing as npt
 from pipeline.store.errors import DataFormatError
 from trainer.runs.folder import METRICS_FILE, RunFolder
 
+# Of the names of figures that were measured on held-out windows.
+VALIDATION = "validation_"
+
 Float64 = npt.NDArray[np.float64]
 
 

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
+from trainer.runs.history import VALIDATION
 from trainer.runs.run import Run
 
 Json = dict[str, Any]
@@ -13,7 +14,6 @@ HISTOGRAMS = {
     "drawn_by_horizon": "horizons/drawn",
     "windows_by_horizon": "horizons/recorded",
 }
-VALIDATION = "validation_"
 _TIME = ("time_s", "updates_per_s", "input_blocked_share", "validation_s")
 _VALUES = ("value", "critic", "segment", "field", "over_estimation", "advantage")
 

@@ -28,7 +28,7 @@ from trainer.runs.folder import RunFolder
 from trainer.runs.run import Run
 from trainer.signals import handled
 from trainer.step.call import CALLS_AHEAD, TrainCall
-from trainer.step.state import step_of
+from trainer.step.state import TrainState, step_of
 from trainer.training.log_line import describe_point
 from trainer.training.meter import Meter, find_divergence
 from trainer.training.metrics import records
@@ -42,6 +42,7 @@ def train(
     folder: RunFolder,
     *,
     console: Console,
+    held_out: RowTable | None = None,
     profile: str | None = None,
     take_over: bool = False,
 ) -> int:
@@ -52,6 +53,8 @@ def train(
         rows: Of its task.
         folder: RUN; made if it does not exist.
         console: For progress.
+        held_out: Rows to measure on every ``trainer.validate_every`` updates; what is
+            trained does not depend on them.
         profile: Folder for a trace of a few calls; None for none.
         take_over: Whether to take the place of a trainer that may still run there.
 
@@ -68,10 +71,11 @@ def train(
     """
     config = run.config.trainer
     session, state = open_session(
-        run, rows, folder, take_over=take_over, console=console
+        run, rows, folder, held_out=held_out, take_over=take_over, console=console
     )
     step = step_of(state)
     meter = Meter(step)
+    every = None if session.validation is None else config.validate_every
     compiled: TrainCall | None = None
     # A call waits for all processes, so that none is further ahead than this.
     stopping = agreement.Stop(ahead=(CALLS_AHEAD + 1) * config.updates_per_call)
@@ -92,6 +96,11 @@ def train(
                 compiled = _compile(
                     session.call, (state, session.rows, batches), console
                 )
+                if session.validation is not None:
+                    given = (state, session.draw_held_out(step))
+                    session.validation.call = _compile(
+                        session.validation.call, given, console, what="validation "
+                    )
                 meter.restart()
             with _only_sent_on_purpose():
                 state, metrics = compiled(state, session.rows, batches)
@@ -100,8 +109,10 @@ def train(
             after_call(metrics.mean["loss"])
             bar.update(task, completed=step)
             saves = step % config.checkpoint_every == 0
-            if saves or step % config.log_every == 0:
-                bar.update(task, loss=_log(session, meter, console))
+            validates = every is not None and step % every == 0
+            if saves or validates or step % config.log_every == 0:
+                measured = state if validates else None
+                bar.update(task, loss=_log(session, meter, console, measured))
             if saves:
                 session.save(step, state)
                 stop.saves.append(step)
@@ -116,10 +127,21 @@ def train(
     return step
 
 
-def _log(session: Session, meter: Meter, console: Console) -> float | None:
+def _log(
+    session: Session,
+    meter: Meter,
+    console: Console,
+    measured: TrainState | None = None,
+) -> float | None:
     """Records what came since the last log point, and ends a run that diverged.
 
     Where there is no terminal, and so no bar, a line says how far training is.
+
+    Args:
+        session: Of the run.
+        meter: That gathered it.
+        console: For the line.
+        measured: State to measure on held-out windows as well.
 
     Returns:
         Loss averaged over updates and seeds; None if nothing came.
@@ -133,7 +155,11 @@ def _log(session: Session, meter: Meter, console: Console) -> float | None:
         return None
     metrics, facts = taken
     seeds = tuple(run.config.trainer.seed_range)
-    session.record(records(metrics, seeds=seeds, facts=facts))
+    held_out = None
+    if measured is not None:
+        held_out = session.validate(facts["step"], measured)
+        facts["validation_s"] = meter.restart()
+    session.record(records(metrics, seeds=seeds, facts=facts, held_out=held_out))
     diverged = find_divergence(
         metrics,
         run.facts.return_range(run.config.agent.discount),
@@ -154,12 +180,14 @@ def _log(session: Session, meter: Meter, console: Console) -> float | None:
     return loss
 
 
-def _compile(call: Any, arguments: tuple[Any, ...], console: Console) -> TrainCall:
+def _compile(
+    call: Any, arguments: tuple[Any, ...], console: Console, *, what: str = ""
+) -> Any:
     started = time.perf_counter()
-    compiled: TrainCall = call.lower(*arguments).compile()
+    compiled = call.lower(*arguments).compile()
     # Compilers are not equally quick, and what joins processes waits 30 s at most.
     agreement.wait_for_all("compiled")
-    say(console, f"compiled in {time.perf_counter() - started:.1f} s")
+    say(console, f"{what}compiled in {time.perf_counter() - started:.1f} s")
     return compiled
 
 

@@ -40,9 +40,18 @@ class Meter:
         yield
         self._blocked_s += self._clock() - started
 
-    def restart(self) -> None:
-        """Starts the clock of this log point anew: the first call was compiled."""
-        self._since, self._blocked_s = self._clock(), 0.0
+    def restart(self) -> float:
+        """Starts the clock of this log point anew, after what is no update.
+
+        That is compiling the first call, and measuring on held-out windows.
+
+        Returns:
+            Seconds since the clock was started, which count as none.
+        """
+        now = self._clock()
+        left_out = now - self._since
+        self._since, self._blocked_s = now, 0.0
+        return left_out
 
     def add(self, step: int, metrics: Metrics) -> None:
         """Takes the metrics of a call that has been started.

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from trainer.agents.base import Metrics
+from trainer.runs.history import VALIDATION
 from trainer.tracking.tracker import Json
 
 # What agents log of their values, in the units of returns.
@@ -44,18 +45,28 @@ def over_estimated(metrics: Metrics, *, limit: float) -> dict[str, float]:
     return {name: value for name, value in highest.items() if value > limit}
 
 
-def records(metrics: Metrics, *, seeds: tuple[int, ...], facts: Json) -> list[Json]:
+def records(
+    metrics: Metrics,
+    *,
+    seeds: tuple[int, ...],
+    facts: Json,
+    held_out: Metrics | None = None,
+) -> list[Json]:
     """One JSON-ready record per seed.
 
     Args:
         metrics: NumPy metrics, ``[Q]`` or ``[Q, K + 1]`` each.
         seeds: Number of each of the Q seeds.
         facts: What all seeds share: step, times, rates.
+        held_out: The same of held-out windows, if they were measured.
 
     Returns:
         Records of plain numbers and lists.
     """
     merged = {**metrics.mean, **metrics.max, **metrics.total}
+    if held_out is not None:
+        measured = {**held_out.mean, **held_out.max, **held_out.total}
+        merged |= {f"{VALIDATION}{name}": value for name, value in measured.items()}
     return [
         {**facts, "seed": seed}
         | {name: np.asarray(values[q]).tolist() for name, values in merged.items()}

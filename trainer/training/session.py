@@ -17,9 +17,10 @@ from rich.console import Console
 
 from pipeline.output import say
 from pipeline.store.errors import DataFormatError
-from trainer.agents.base import Agent
+from trainer.agents.base import Agent, Metrics
 from trainer.data.block_window import ResidentRows
 from trainer.data.feed import BatchSource, gather_on_device, make_feed
+from trainer.data.held_out import HeldOutBatches, HeldOutSource
 from trainer.data.table import RowTable
 from trainer.errors import RunLockedError, StorageError
 from trainer.parallel import agreement
@@ -36,8 +37,22 @@ from trainer.runs.resumption import check_same_run
 from trainer.runs.run import Run, write_run
 from trainer.step.call import TrainCall, make_train_call
 from trainer.step.state import TrainState, init_state, step_of
+from trainer.step.validate import ValidationCall, make_validation_call
 from trainer.tracking.tracker import Json
 from trainer.tracking.trackers import Trackers
+
+
+@dataclass
+class Validation:
+    """What a state is measured with on held-out windows.
+
+    Attributes:
+        source: Batches by step.
+        call: That measures; compiled by whoever calls it first.
+    """
+
+    source: HeldOutSource
+    call: ValidationCall
 
 
 @dataclass(frozen=True)
@@ -54,6 +69,7 @@ class Session:
         records: Where figures go; None in all processes but the first.
         lock: On the folder, likewise.
         folder: RUN.
+        validation: What measures the state on held-out windows; None for nothing.
     """
 
     run: Run
@@ -65,10 +81,30 @@ class Session:
     records: Trackers | None
     lock: RunLock | None
     folder: RunFolder
+    validation: Validation | None
 
     def next_batches(self) -> Any:
         """Draws the batches of the next call and sends them to the devices."""
         return _to_mesh(next(self.feed), batch_sharding(self.mesh))
+
+    def validate(self, step: int, state: TrainState) -> Metrics:
+        """Measures a state on the held-out windows of its step, and waits for it.
+
+        Returns:
+            NumPy metrics, ``[Q]`` or ``[Q, K + 1]`` each.
+        """
+        assert self.validation is not None
+        measured = self.validation.call(state, self.draw_held_out(step))
+        metrics: Metrics = jax.device_get(measured)
+        return metrics
+
+    def draw_held_out(self, step: int) -> HeldOutBatches:
+        """Draws the held-out windows of a step and sends them to the devices."""
+        assert self.validation is not None
+        drawn: HeldOutBatches = _to_mesh(
+            self.validation.source.at(step), batch_sharding(self.mesh)
+        )
+        return drawn
 
     def record(self, records: list[Json]) -> None:
         """Writes records of a log point, if this process is the one that does."""
@@ -125,6 +161,7 @@ def open_session(
     rows: RowTable | ResidentRows,
     folder: RunFolder,
     *,
+    held_out: RowTable | None = None,
     take_over: bool = False,
     console: Console,
 ) -> tuple[Session, TrainState]:
@@ -136,6 +173,7 @@ def open_session(
         run: What to train.
         rows: Of its task.
         folder: RUN; made if it does not exist.
+        held_out: Rows to measure on and not to train on, if that is asked for.
         take_over: Whether to take the place of a trainer that may still run there.
         console: For who is there, and where training goes on.
 
@@ -201,7 +239,16 @@ def open_session(
                     folder, run, resume_step=step_of(state), console=console
                 )
         session = Session(
-            run, mesh, call, rows_on_mesh, feed, checkpoints, records, lock, folder
+            run,
+            mesh,
+            call,
+            rows_on_mesh,
+            feed,
+            checkpoints,
+            records,
+            lock,
+            folder,
+            _open_validation(run, agent, held_out, mesh),
         )
         on_error.pop_all()
         return session, state
@@ -307,6 +354,23 @@ def _open_feed(
     ):
         say(console, line)
     return feed, rows_on_mesh
+
+
+def _open_validation(
+    run: Run, agent: Agent[Any], held_out: RowTable | None, mesh: Mesh
+) -> Validation | None:
+    config = run.config.trainer
+    if held_out is None or config.validate_every is None:
+        return None
+    source = HeldOutSource(
+        held_out,
+        agent.sampler,
+        seeds=config.seed_range,
+        batch_size=config.batch_size,
+        batches=config.validation_batches,
+        part=local_part(mesh, seeds=config.seeds, batch_size=config.batch_size),
+    )
+    return Validation(source, make_validation_call(agent, mesh, seeds=config.seeds))
 
 
 def _describe_rows(rows: RowTable | ResidentRows) -> str:
