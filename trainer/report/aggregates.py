@@ -24,13 +24,14 @@ Measure = Literal["success", "normalised score"]
 _SUCCESS: Measure = "success"
 _SCORE: Measure = "normalised score"
 
-HEADINGS = ("agent", "of", "tasks", "training seeds", "IQM", "95 % interval", "mean")
+HEADINGS = ("method", "of", "tasks", "training seeds", "IQM", "95 % interval", "mean")
 NOTES = (
     "IQM: mean of the middle half of the last success rates, or normalised scores, of "
     "all single training seeds and tasks. The interval is of a bootstrap that draws "
     "training seeds anew within each task; with few seeds it is too narrow.",
-    "An agent that was run more than once in a task is left out: its runs are not of "
-    "one setting.",
+    "A method is called as its sweep calls it, or by its agent. Runs of one name whose "
+    "settings differ within a task are methods of their own, named by what differs; "
+    "runs that differ in their seeds alone are one.",
 )
 
 

@@ -18,6 +18,7 @@ from pipeline.store.errors import DataFormatError
 from pipeline.store.units import format_duration
 from trainer.report import aggregates, charts, result_table
 from trainer.report.markdown import escape, to_table
+from trainer.report.methods import EvaluatedRun, pool_methods
 from trainer.report.page import Picture, Section, Table, render
 from trainer.report.paper import METHODS, PAPER, find_paper_result
 from trainer.runs import subgoal_files
@@ -298,14 +299,12 @@ def _remarks(source: _Source) -> list[str]:
 def _aggregate_tables(sources: Sequence[_Source]) -> list[Table]:
     """Methods over tasks, in the tasks they are trained for."""
     found = aggregates.aggregate(
-        [
-            (
-                source.run.config.agent.name,
-                f"{source.run.dataset} {source.run.task.task}",
-                source.own,
-            )
-            for source in sources
-        ]
+        pool_methods(
+            [
+                EvaluatedRun(source.folder.name, source.run, source.own)
+                for source in sources
+            ]
+        )
     )
     if not found:
         return []

@@ -24,6 +24,7 @@ from trainer.config import Config, Json, differences, merge_tables, read_toml
 from trainer.errors import ConfigError
 from trainer.runs.evaluations import EvaluationSettings, read_evaluations
 from trainer.runs.folder import METRICS_FILE, RunFolder, open_folder
+from trainer.runs.names import name_cell
 from trainer.runs.run import read_run
 
 # Enough for the last record of metrics.jsonl.
@@ -322,8 +323,7 @@ def _make(sweep: Sweep, dataset: str, task: int, method: str) -> Iterator[Cell]:
     end = sweep.seed + sweep.seeds
     for first in range(sweep.seed, end, size):
         last = min(first + size, end) - 1
-        seeds = f"seed-{first}" if first == last else f"seeds-{first}-{last}"
-        name = f"{dataset}-{task}-{method}-{seeds}"
+        name = name_cell(dataset, task, method, range(first, last + 1))
         overrides = functools.reduce(
             merge_tables,
             (

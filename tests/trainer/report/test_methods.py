@@ -1,0 +1,75 @@
+"""Methods of a report: variants apart, seeds together, nothing left out."""
+
+from dataclasses import replace
+from typing import Any
+
+from tests.runs import make_run
+from tests.trainer.sweep.made_up_cells import made_up_evaluation
+from trainer.report.methods import EvaluatedRun, pool_methods
+
+MAZE = "pointmaze-medium-navigate"
+
+
+def evaluated(
+    name: str, *, task: int = 1, seed: int = 3, seeds: int = 2, **agent: Any
+) -> EvaluatedRun:
+    run = make_run()
+    config = replace(
+        run.config,
+        agent=replace(run.config.agent, **agent),
+        trainer=replace(run.config.trainer, seed=seed, seeds=seeds),
+    )
+    run = replace(run, config=config, task=replace(run.task, task=task))
+    evaluations = [
+        made_up_evaluation(20, each, (1, 0), task=task)
+        for each in config.trainer.seed_range
+    ]
+    return EvaluatedRun(name, run, evaluations)
+
+
+def seeds_of(runs: list[EvaluatedRun]) -> dict[tuple[str, str], list[int]]:
+    return {
+        (method, task): [each.seed for each in evaluations]
+        for method, task, evaluations in pool_methods(runs)
+    }
+
+
+def test_variants_of_one_agent_are_called_as_their_sweep_calls_them() -> None:
+    runs = [
+        evaluated(f"{MAZE}-{task}-{method}-seeds-3-4", task=task, **agent)
+        for task in (1, 2)
+        for method, agent in (("vast", {}), ("cloning", {"temperature": 0.0}))
+    ]
+    assert seeds_of(runs) == {
+        (method, f"{MAZE} {task}"): [3, 4]
+        for task in (1, 2)
+        for method in ("vast", "cloning")
+    }
+
+
+def test_variants_of_any_name_are_told_apart_by_what_differs() -> None:
+    runs = [
+        evaluated("a", temperature=0.5),
+        evaluated("b", temperature=0.0, aggregation="mean"),
+        evaluated("c", task=2, temperature=0.5, width=4),  # Set so for its task.
+    ]
+    assert list(seeds_of(runs)) == [
+        ("vast (aggregation=min, temperature=0.5)", f"{MAZE} 1"),
+        ("vast (aggregation=mean, temperature=0)", f"{MAZE} 1"),
+        ("vast (aggregation=min, temperature=0.5)", f"{MAZE} 2"),
+    ]
+
+
+def test_seeds_of_one_setting_are_pooled() -> None:
+    runs = [
+        evaluated(f"{MAZE}-1-vast-seeds-0-1", seed=0),
+        evaluated(f"{MAZE}-1-vast-seed-2", seed=2, seeds=1),
+    ]
+    assert seeds_of(runs) == {("vast", f"{MAZE} 1"): [0, 1, 2]}
+
+
+def test_the_same_seeds_twice_are_not_one_setting_with_more_seeds() -> None:
+    assert list(seeds_of([evaluated("a"), evaluated("b")])) == [
+        ("vast", f"{MAZE} 1"),
+        ("vast (b)", f"{MAZE} 1"),
+    ]
