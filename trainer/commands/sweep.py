@@ -8,6 +8,7 @@ from typing import Annotated
 import tyro
 
 from pipeline.output import Output, say
+from pipeline.store.errors import UsageError
 from trainer.commands.arguments import check_counts
 
 
@@ -21,38 +22,67 @@ class Sweep:
     Attributes:
         sweep: The grid, such as configs/sweeps/cpu-evidence.toml.
         only: Cells whose names are like this pattern, such as 'cube-*-fql-*'.
-        parallel: Cells that run side by side, such as one for each core; on CPUs XLA
-            then computes each with one thread, which narrow networks are no slower
-            with.
-        dry_run: List the cells and how far each has come, and do nothing.
+        jobs: Cells that run side by side. GPUs of this machine are shared out among
+            them; on CPUs XLA computes each with one thread, which narrow networks are
+            no slower with, so take one for each core.
+        updates_per_s: Speed for the hours of a dry run, where none was measured yet.
+        dry_run: List the cells, how far each has come and what is left, and do nothing.
     """
 
     sweep: Annotated[Path, tyro.conf.Positional]
     only: str = "*"
-    parallel: int = 1
+    jobs: Annotated[int, tyro.conf.arg(aliases=("--parallel",))] = 1
+    updates_per_s: float | None = None
     dry_run: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
 
     def execute(self, output: Output) -> int:
         """Trains and evaluates the cells, or lists them."""
+        from trainer.sweep import devices, totals
         from trainer.sweep.cells import look, make_cells, read_sweep
         from trainer.sweep.run import Processes, run_sweep
 
-        check_counts(self, "parallel")
+        check_counts(self, "jobs")
+        if self.updates_per_s is not None and not self.updates_per_s > 0:
+            raise UsageError(
+                f"--updates-per-s: expected a rate above 0, got {self.updates_per_s}"
+            )
         sweep = read_sweep(self.sweep)
         cells = make_cells(sweep, only=self.only)
         if self.dry_run:
-            for cell in cells:
-                say(output.results, f"{cell.name}: {look(cell)}")
+            states = [look(cell) for cell in cells]
+            for cell, state in zip(cells, states, strict=True):
+                say(output.results, f"{cell.name}: {state}")
+            for line in totals.describe_totals(
+                cells,
+                states,
+                totals.measure(cells, states),
+                jobs=self.jobs,
+                updates_per_s=self.updates_per_s,
+            ):
+                say(output.progress, line)
             return 0
-        processes = Processes(share_cores=self.parallel > 1)
+        environments = devices.make_environments(self.jobs, devices.find_gpus())
+        processes = Processes(environments)
         with processes.listening():
             code = run_sweep(
                 cells,
                 runner=processes,
                 console=output.progress,
-                parallel=self.parallel,
+                jobs=self.jobs,
+                again=self.again(),
             )
-        # No shell knows what is on gs://; quoted, the pattern reaches the command.
-        runs = shlex.quote(f"{sweep.out}/*") if "://" in sweep.out else f"{sweep.out}/*"
-        say(output.progress, f"to report: python -m trainer report {runs} --out REPORT")
+        if any(cell.folder.exists() for cell in cells):
+            # Quoted, the pattern reaches the command, which leaves out what is no run.
+            runs = shlex.quote(f"{sweep.out}/*")
+            say(
+                output.progress,
+                f"to report: python -m trainer report {runs} --out report",
+            )
         return code
+
+    def again(self) -> str:
+        """The command line that goes on with this sweep, as a shell takes it."""
+        only = () if self.only == "*" else ("--only", self.only)
+        jobs = () if self.jobs == 1 else ("--jobs", str(self.jobs))
+        given = ("python", "-m", "trainer", "sweep", str(self.sweep), *only, *jobs)
+        return shlex.join(given)

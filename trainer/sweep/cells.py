@@ -27,7 +27,7 @@ from trainer.runs.folder import METRICS_FILE, RunFolder, open_folder
 from trainer.runs.names import name_cell
 from trainer.runs.run import read_run
 
-# Enough for the last record of metrics.jsonl.
+# Enough for the last records of metrics.jsonl.
 _TAIL_BYTES = 1 << 16
 # Orbax's name for it.
 _COMMITTED = "commit_success.txt"
@@ -300,13 +300,32 @@ def look(cell: Cell) -> State:
 
 def logged_step(cell: Cell) -> int:
     """Step of the last record of a cell's training; 0 if there is none."""
+    records = _last_records(cell)
+    step = records[-1].get("step") if records else 0
+    return step if isinstance(step, int) else 0
+
+
+def logged_rates(cell: Cell) -> list[float]:
+    """Updates a second at the last log points of a cell's training."""
+    rates = [record.get("updates_per_s") for record in _last_records(cell)]
+    return [rate for rate in rates if isinstance(rate, int | float) and rate > 0]
+
+
+def _last_records(cell: Cell) -> list[Json]:
+    """The last records of a cell's training, as far as they can be read.
+
+    They are only shown: whatever else reads the records says what is wrong with them.
+    """
     try:
         with (cell.folder.path / METRICS_FILE).open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            start = max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES)
+            file.seek(start)
             lines = file.read().split(b"\n")[:-1]  # What follows is half a line.
-        return int(json.loads(lines[-1])["step"]) if lines else 0
-    except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError):
-        return 0  # It is only shown: what reads the records says what is wrong.
+        # So may the first one be.
+        records = [json.loads(line) for line in lines[1 if start else 0 :]]
+    except (FileNotFoundError, ValueError, RecursionError):
+        return []
+    return [record for record in records if isinstance(record, dict)]
 
 
 def _make(sweep: Sweep, dataset: str, task: int, method: str) -> Iterator[Cell]:

@@ -5,13 +5,14 @@ in the same way, to be started again.
 """
 
 import os
+import queue
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,12 +29,11 @@ from pipeline.store.units import format_duration
 from trainer.errors import EXIT_FAILED, EXIT_PREEMPTED
 from trainer.signals import handled
 from trainer.sweep.cells import Cell, State, logged_step, look
+from trainer.sweep.totals import count_updates_left
 
 # Beside the cells' folders, and not matched by OUT/*.
 LOGS = ".logs"
 _POLL_S = 2.0
-# For XLA: products on CPUs are not split among threads.
-ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
 
 
 class Runner(Protocol):
@@ -60,32 +60,30 @@ class Runner(Protocol):
 class Processes:
     """A process for each command; a signal to stop is handed on to all there are.
 
-    Attributes:
-        share_cores: Whether XLA gives each process one thread on CPUs. The products
-            of a narrow network are too small to be split: two threads are hardly
-            faster than one, and processes side by side are.
+    Args:
+        environments: Variables of each of the processes that run side by side, such as
+            the devices it may use; as many as there are threads that call this.
     """
 
-    def __init__(self, *, share_cores: bool = False) -> None:
+    def __init__(self, environments: Sequence[Mapping[str, str]] = ({},)) -> None:
         self._children: set[subprocess.Popen[bytes]] = set()
         self._stop = False
-        self._environment = dict(os.environ)
-        if share_cores:
-            flags = f"{os.environ.get('XLA_FLAGS', '')} {ONE_THREAD}"
-            self._environment["XLA_FLAGS"] = flags.strip()
+        self._free: queue.SimpleQueue[Mapping[str, str]] = queue.SimpleQueue()
+        for environment in environments:
+            self._free.put(environment)
 
     def __call__(
         self, arguments: Sequence[str], log: Path, tick: Callable[[], None]
     ) -> int:
         """Runs one command, see ``Runner``."""
         log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as file:
+        with log.open("ab") as file, self._taken() as environment:
             child = subprocess.Popen(
                 [sys.executable, "-m", "trainer", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
-                env=self._environment,
+                env=os.environ | dict(environment),
             )
             self._children.add(child)
             try:
@@ -98,6 +96,15 @@ class Processes:
                         tick()
             finally:
                 self._children.discard(child)
+
+    @contextmanager
+    def _taken(self) -> Iterator[Mapping[str, str]]:
+        """Lends what no other process is using."""
+        environment = self._free.get()
+        try:
+            yield environment
+        finally:
+            self._free.put(environment)
 
     def stopped(self) -> bool:
         """Whether this process was told to stop."""
@@ -160,16 +167,18 @@ def run_sweep(
     *,
     runner: Runner,
     console: Console,
-    parallel: int = 1,
+    jobs: int = 1,
+    again: str = "the same command",
     clock: Clock | None = None,
 ) -> int:
     """Trains and evaluates every cell that is not finished.
 
     Args:
         cells: In the order to begin them.
-        runner: Runs a cell's commands; called from ``parallel`` threads.
+        runner: Runs a cell's commands; called from ``jobs`` threads.
         console: For progress and failures.
-        parallel: Cells that run side by side.
+        jobs: Cells that run side by side.
+        again: Command that goes on with the sweep.
         clock: Of the estimates.
 
     Returns:
@@ -186,8 +195,8 @@ def run_sweep(
     say(console, f"{len(cells)} cells, {len(cells) - len(waiting)} of them finished")
     stop = threading.Event()
     failures: list[tuple[Cell, str]] = []
-    with _progress(console) as bar, ThreadPoolExecutor(parallel) as pool:
-        total = sum(_updates_left(*each) for each in waiting)
+    with _progress(console) as bar, ThreadPoolExecutor(jobs) as pool:
+        total = sum(count_updates_left(*each) for each in waiting)
         task = bar.add_task(f"0/{len(waiting)}", total=total)
         done = [0] * len(waiting)
 
@@ -216,28 +225,31 @@ def run_sweep(
             cell, state = left.pop(index)
             if problem == _STOPPED:
                 continue
-            updates = _updates_left(cell, state)
+            updates = count_updates_left(cell, state)
             show(index, updates)
             bar.update(task, description=f"{len(waiting) - len(left)}/{len(waiting)}")
-            name = f"{cell.name}: " if parallel > 1 else ""
+            name = f"{cell.name}: " if jobs > 1 else ""
             if problem is not None:
                 failures.append((cell, problem))
                 say(console, f"  {name}failed: {problem}")
                 continue
             clock.add(cell, updates, seconds)
-            rest = clock.left_s([(c, _updates_left(c, s)) for c, s in left.values()])
+            rest = clock.left_s(
+                [(c, count_updates_left(c, s)) for c, s in left.values()]
+            )
             say(
                 console,
                 f"  {name}done in {format_duration(seconds)}"
-                + (f"; about {format_duration(rest / parallel)} left" if rest else ""),
+                + (f"; about {format_duration(rest / jobs)} left" if rest else ""),
             )
     if stop.is_set():
-        say(console, "stopped; run the same command to go on")
+        say(console, f"stopped; to go on: {again}")
         return EXIT_PREEMPTED
     if failures:
         say(console, f"{len(failures)} of {len(cells)} cells failed:")
         for cell, problem in failures:
             say(console, f"  {cell.name}: {problem}")
+        say(console, f"to try them again: {again}")
         return EXIT_FAILED
     return 0
 
@@ -330,12 +342,6 @@ def _run(
 def _last_line(log: Path) -> str:
     lines = log.read_text(errors="replace").split("\n") if log.exists() else []
     return next((line for line in reversed(lines) if line.strip()), "it said nothing")
-
-
-def _updates_left(cell: Cell, state: State) -> int:
-    if state.stage in ("trained", "finished", "differs"):
-        return 0
-    return max(0, cell.config.trainer.steps - state.step)
 
 
 def _progress(console: Console) -> Progress:

@@ -1,5 +1,6 @@
 """Sweeps: which cells a grid has, how far each is, and what is run in which order."""
 
+import dataclasses
 import io
 import os
 import signal
@@ -8,16 +9,21 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from pipeline import front_door
 from pipeline.output import Output
 from pipeline.store import files
+from pipeline.store.errors import UsageError
 from tests.fake_gcs import forget_clients, serve
 from tests.stores import write_store
 from tests.trainer.sweep.made_up_cells import cells_of, commit, evaluate
+from trainer.cli import PROGRAM
+from trainer.commands.report import Report
 from trainer.commands.sweep import Sweep as SweepCommand
 from trainer.runs.evaluations import read_evaluations
 from trainer.runs.folder import (
@@ -27,6 +33,7 @@ from trainer.runs.folder import (
 )
 from trainer.runs.run import read_run
 from trainer.sweep.cells import Cell, logged_step, look
+from trainer.sweep.devices import find_gpus, make_environments
 from trainer.sweep.run import LOGS, Clock, Processes, run_sweep
 
 
@@ -62,11 +69,11 @@ class FakeRunner:
 
 
 def run(
-    cells: Sequence[Cell], runner: FakeRunner | Processes, *, parallel: int = 1
+    cells: Sequence[Cell], runner: FakeRunner | Processes, *, jobs: int = 1
 ) -> tuple[int, str]:
     said = io.StringIO()
     console = Console(file=said, width=200)
-    code = run_sweep(cells, runner=runner, console=console, parallel=parallel)
+    code = run_sweep(cells, runner=runner, console=console, jobs=jobs)
     return code, said.getvalue()
 
 
@@ -113,7 +120,7 @@ def test_preemption_ends_the_sweep(sweep: Path) -> None:
     code, said = run(cells, runner)
     assert code == 75
     assert runner.ran[-1] == f"train {cells[1].name}"
-    assert "run the same command to go on" in said
+    assert "stopped; to go on: " in said
 
 
 class Pair(FakeRunner):
@@ -135,7 +142,7 @@ def test_cells_side_by_side(sweep: Path) -> None:
     cells = cells_of(sweep, only="*-1-*")
     runner = Pair(cells)
     runner.codes = {f"train {cells[1].name}": 3}
-    code, said = run(cells, runner, parallel=2)
+    code, said = run(cells, runner, jobs=2)
     assert code == 1
     stages = [look(cell).stage for cell in cells]
     assert stages == ["finished", "new", "finished", "finished"]
@@ -158,10 +165,10 @@ def test_a_stop_lets_no_further_cell_begin(sweep: Path) -> None:
     cells = cells_of(sweep)
     assert len(cells) == 8
     runner = Stopped(cells)
-    code, said = run(cells, runner, parallel=2)
+    code, said = run(cells, runner, jobs=2)
     assert code == 75
     assert sorted(runner.ran) == sorted(f"train {cell.name}" for cell in cells[:2])
-    assert "run the same command to go on" in said
+    assert "stopped; to go on: " in said
 
 
 def test_a_folder_of_other_settings_is_no_finished_cell(sweep: Path) -> None:
@@ -251,10 +258,124 @@ def test_processes_that_share_cores_take_one_thread_each(
     monkeypatch.setenv("XLA_FLAGS", "--xla_of_the_user=1")
     log = tmp_path / "log"
     assert Processes()(["train"], log, lambda: None) == 0
-    assert Processes(share_cores=True)(["train"], log, lambda: None) == 0
+    assert Processes(make_environments(2, []))(["train"], log, lambda: None) == 0
     alone, sharing = log.read_text().splitlines()
     assert alone == "--xla_of_the_user=1"
     assert sharing == "--xla_of_the_user=1 --xla_cpu_multi_thread_eigen=false"
+
+
+def test_jobs_at_once_have_gpus_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, both = tmp_path / "child", threading.Barrier(2, timeout=30)
+    script.write_text('#!/bin/bash\nsleep 0.3; echo "$CUDA_VISIBLE_DEVICES"\n')
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,GPU-7")
+    monkeypatch.delenv("JAX_PLATFORMS")
+    processes = Processes(make_environments(2, find_gpus()))
+
+    def work(name: str) -> None:
+        for _ in range(2):
+            both.wait()
+            assert processes(["train"], tmp_path / name, lambda: None) == 0
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in ("a", "b")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    a, b = ((tmp_path / name).read_text().split() for name in ("a", "b"))
+    assert len(a) == 2
+    assert [{*pair} for pair in zip(a, b, strict=True)] == [{"4,5", "6,GPU-7"}] * 2
+
+
+def test_gpus_are_those_that_jax_would_see(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/bash\necho 0\necho 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    assert find_gpus() == []
+    monkeypatch.setenv("JAX_PLATFORMS", "")
+    assert find_gpus() == ["0", "1"]
+    assert make_environments(1, ["0", "1"]) == [{}]  # All of them.
+    with pytest.raises(UsageError, match="--jobs: expected at most 2, one for each"):
+        make_environments(3, ["0", "1"])
+    program.write_text("#!/bin/bash\nexit 9\n")
+    assert find_gpus() == []
+
+
+class FakeProcesses:
+    """A fake runner where a sweep starts processes."""
+
+    def __init__(self, runner: FakeRunner) -> None:
+        self._runner = runner
+
+    def __call__(
+        self, arguments: Sequence[str], log: Path, tick: Callable[[], None]
+    ) -> int:
+        return self._runner(arguments, log, tick)
+
+    def stopped(self) -> bool:
+        return False
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        yield
+
+
+def test_what_a_sweep_prints_can_be_pasted(
+    sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "it's mine; $HOME"
+    home.mkdir()
+    path = home / "my sweep.toml"
+    path.write_text(sweep.read_text().replace(f"{sweep.parent}/out", f"{home}/o u t"))
+    cells = cells_of(path, only="*-1-*")
+    runner = FakeRunner(cells)
+    runner.codes = {f"evaluate {cells[1].name}": 75}
+    monkeypatch.setattr("trainer.sweep.run.Processes", lambda _: FakeProcesses(runner))
+    (home / "o u t" / "begun-and-no-run-yet").mkdir(parents=True)
+    command = SweepCommand(path, only="*-1-*", jobs=2)
+    said = io.StringIO()
+    output = dataclasses.replace(
+        Output.silent(), progress=Console(file=said, width=1000)
+    )
+    assert command.execute(output) == 75
+    shim = tmp_path / "bin" / "python"
+    shim.parent.mkdir()
+    shim.write_text('#!/bin/bash\nprintf "%s\\0" "$@"\n')
+    shim.chmod(0o755)
+
+    def paste(start: str) -> object:
+        """Has a shell read a line; what the program would understand of it."""
+        (line,) = (
+            line.removeprefix(start)
+            for line in said.getvalue().splitlines()
+            if line.startswith(start)
+        )
+        done = subprocess.run(
+            ["bash", "-c", line],
+            env={"PATH": f"{shim.parent}:/usr/bin:/bin", "HOME": "/nowhere"},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        module, name, *arguments = done.stdout.split("\0")[:-1]
+        assert (module, name) == ("-m", "trainer")
+        return front_door.parse(PROGRAM, arguments)[0]
+
+    assert paste("stopped; to go on: ") == command
+    report = paste("to report: ")
+    assert isinstance(report, Report)
+    begun = sorted((cell.folder for cell in cells if cell.folder.exists()), key=str)
+    assert begun
+    assert [find_runs(pattern) for pattern in report.runs] == [begun]
 
 
 def test_a_signal_is_handed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
