@@ -8,6 +8,7 @@ import tyro
 
 from infra.commands.evaluate import Evaluate
 from infra.commands.pipeline import Pipeline
+from infra.commands.sweep import Sweep
 from infra.commands.train import Train
 from pipeline.output import Output
 
@@ -27,6 +28,7 @@ class Launch:
         Annotated[Pipeline, tyro.conf.subcommand("pipeline")]
         | Annotated[Train, tyro.conf.subcommand("train")]
         | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
+        | Annotated[Sweep, tyro.conf.subcommand("sweep")]
     )
 
     def execute_with(self, output: Output, more: Sequence[str]) -> int:

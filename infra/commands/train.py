@@ -113,7 +113,7 @@ class Train:
                 reads=names.in_buckets(self.store),
                 writes=names.in_buckets(self.out),
             )
-        chips = self._chips()
+        chips = self.find_chips()
         # The trainer would refuse the mesh only once all machines were up.
         mesh = mesh_sizes(
             config.mesh,
@@ -184,7 +184,8 @@ class Train:
             else None,
         )
 
-    def _chips(self) -> Slice:
+    def find_chips(self) -> Slice:
+        """Machines that it is launched on."""
         if self.accelerator is None or self.chips is None:
             raise LaunchError(
                 f"--accelerator and --chips: expected with --target {self.target}"
@@ -223,22 +224,28 @@ class Train:
             self.config, (*agent, *overrides), chips, task=self.task
         )
 
+    def find_rate(
+        self, config: "Config", chips: Slice | None
+    ) -> tuple[float, str] | None:
+        """Updates a second of such a run as given or measured, and where from."""
+        if self.updates_per_s is not None:
+            return self.updates_per_s, "--updates-per-s"
+        found = find_update_rate(
+            MEASURED,
+            platform=chips.accelerator.name if chips else "cpu",
+            chips=chips.chips if chips else None,
+            width=config.agent.width,
+            batch_size=config.trainer.batch_size,
+            seeds=config.trainer.seeds,
+        )
+        return None if found is None else (found.updates_per_s, found.source)
+
     def _hours(self, config: "Config", chips: Slice | None) -> str:
         """Hours by a rate that was measured; by none, the least they could be."""
         trainer = config.trainer
-        rate, source = self.updates_per_s, "--updates-per-s"
-        if rate is None:
-            found = find_update_rate(
-                MEASURED,
-                platform=chips.accelerator.name if chips else "cpu",
-                chips=chips.chips if chips else None,
-                width=config.agent.width,
-                batch_size=trainer.batch_size,
-                seeds=trainer.seeds,
-            )
-            if found is not None:
-                rate, source = found.updates_per_s, found.source
-        if rate is not None:
+        found = self.find_rate(config, chips)
+        if found is not None:
+            rate, source = found
             taken_s = trainer.steps / rate
             chip_hours = taken_s / 3600 * chips.chips if chips else 0.0
             used = f", {chip_hours:,.1f} chip hours" if chips else ""

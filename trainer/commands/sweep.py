@@ -38,8 +38,9 @@ class Sweep:
     def execute(self, output: Output) -> int:
         """Trains and evaluates the cells, or lists them."""
         from trainer.sweep import devices, totals
-        from trainer.sweep.cells import look, make_cells, read_sweep
+        from trainer.sweep.cells import make_cells, read_sweep
         from trainer.sweep.run import Processes, run_sweep
+        from trainer.sweep.states import look
 
         check_counts(self, "jobs")
         if self.updates_per_s is not None and not self.updates_per_s > 0:

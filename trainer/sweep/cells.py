@@ -1,37 +1,26 @@
-"""What a sweep is: one TOML file, the runs it asks for, and how far each has come.
+"""What a sweep is: one TOML file, and the runs it asks for.
 
-A cell is one data set, task, method and group of seeds that one program trains. Its
-folder is an ordinary run's, and all that is known of it is read from there, so a sweep
-needs no record of its own. Nothing here touches a device: the programs of the cells
-are to have all of them.
+A cell is one data set, task, method and group of seeds that one program trains. Cells
+are planned without JAX, so that a machine that only launches can do it.
 """
 
 import functools
-import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Literal
 
 import pydantic
 
 from pipeline.domains.datasets import TASKS
 from pipeline.store.decoding import read_first_error
 from trainer import config as configuration
-from trainer.config import Config, Json, differences, merge_tables, read_toml
+from trainer.config import Config, Json, merge_tables, read_toml
 from trainer.errors import ConfigError
-from trainer.runs.evaluations import EvaluationSettings, read_evaluations
-from trainer.runs.folder import METRICS_FILE, RunFolder, open_folder
+from trainer.runs.evaluations import EvaluationSettings
+from trainer.runs.folder import RunFolder, open_folder
 from trainer.runs.names import name_cell
-from trainer.runs.run import read_run
-
-# Enough for the last records of metrics.jsonl.
-_TAIL_BYTES = 1 << 16
-# Orbax's name for it.
-_COMMITTED = "commit_success.txt"
-Stage = Literal["new", "begun", "trained", "finished", "differs"]
 
 
 @dataclass(frozen=True)
@@ -122,7 +111,10 @@ class Cell:
         method: Name of its method.
         task: Task number.
         config: As its training resolves it.
-        train: Arguments of ``python -m trainer`` that train it.
+        file: Configuration file.
+        store: Trajectory store.
+        agent: Name of the agent to train.
+        overrides: Options of ``train`` that override the configuration.
         evaluation: How it is evaluated.
     """
 
@@ -131,7 +123,10 @@ class Cell:
     method: str
     task: int
     config: Config
-    train: tuple[str, ...]
+    file: str
+    store: str
+    agent: str
+    overrides: tuple[str, ...]
     evaluation: CellEvaluation
 
     @property
@@ -147,6 +142,14 @@ class Cell:
         saved = {*range(every, trainer.steps + 1, every), trainer.steps}
         return tuple(sorted(saved)[-self.evaluation.checkpoints :])
 
+    @property
+    def train(self) -> tuple[str, ...]:
+        """Arguments of ``python -m trainer`` that train it."""
+        return (
+            *("train", self.file, "--store", self.store, "--task", str(self.task)),
+            *("--agent", self.agent, "--out", str(self.folder), *self.overrides),
+        )
+
     def evaluate(self, steps: tuple[int, ...]) -> tuple[str, ...]:
         """Arguments of ``python -m trainer`` that evaluate some of its checkpoints."""
         how = self.evaluation
@@ -160,37 +163,6 @@ class Cell:
             *("--seed", str(how.seed), "--environments", str(how.environments)),
             *(*options, "--steps", *map(str, steps)),
         )
-
-
-@dataclass(frozen=True)
-class State:
-    """How far a cell has come.
-
-    Attributes:
-        stage: ``"new"``: nothing there. ``"begun"``: not at its last step.
-            ``"trained"``: not all evaluated. ``"finished"``: nothing left to do.
-            ``"differs"``: its folder holds another run.
-        step: Last committed checkpoint.
-        missing: Checkpoints to evaluate.
-        difference: What differs.
-    """
-
-    stage: Stage
-    step: int = 0
-    missing: tuple[int, ...] = ()
-    difference: str = ""
-
-    def __str__(self) -> str:
-        """One phrase, for lists."""
-        match self.stage:
-            case "begun":
-                return f"at step {self.step:,}"
-            case "trained":
-                steps = ", ".join(f"{step:,}" for step in self.missing)
-                return f"trained; to evaluate: {steps}"
-            case "differs":
-                return f"holds another run ({self.difference})"
-        return self.stage
 
 
 def read_sweep(path: Path) -> Sweep:
@@ -250,84 +222,6 @@ def make_cells(sweep: Sweep, *, only: str = "*") -> list[Cell]:
     return chosen
 
 
-def look(cell: Cell) -> State:
-    """Reads how far a cell has come.
-
-    Args:
-        cell: The cell.
-
-    Returns:
-        Its state.
-
-    Raises:
-        DataFormatError: If its folder holds files that no run left.
-    """
-    if not cell.folder.exists():
-        return State("new")
-    run = read_run(cell.folder)
-    difference = "; ".join(
-        f"{name}: {there} there, {asked} asked for"
-        for name, there, asked in differences(run.config, cell.config)
-    )
-    if difference:
-        return State("differs", difference=difference)
-    # Listed, not opened by Orbax, which would take the devices. Half-written steps have
-    # longer names on disk, and lack their last object on gs://.
-    folder = cell.folder.checkpoints
-    there = list(folder.iterdir()) if folder.is_dir() else []
-    steps = {int(path.name) for path in there if path.name.isdigit()}
-    if cell.folder.remote:
-        steps = {step for step in steps if (folder / str(step) / _COMMITTED).exists()}
-    if cell.config.trainer.steps not in steps:
-        return State("begun", step=max(steps, default=0))
-    evaluated = {evaluation.key for evaluation in read_evaluations(cell.folder)}
-    missing = tuple(
-        step
-        for step in cell.evaluated_steps
-        if not all(
-            cell.evaluation.key(
-                step=step,
-                seed=seed,
-                task=cell.task,
-                environment=run.task.environment_id,
-            )
-            in evaluated
-            for seed in cell.seeds
-        )
-    )
-    return State("trained" if missing else "finished", max(steps), missing)
-
-
-def logged_step(cell: Cell) -> int:
-    """Step of the last record of a cell's training; 0 if there is none."""
-    records = _last_records(cell)
-    step = records[-1].get("step") if records else 0
-    return step if isinstance(step, int) else 0
-
-
-def logged_rates(cell: Cell) -> list[float]:
-    """Updates a second at the last log points of a cell's training."""
-    rates = [record.get("updates_per_s") for record in _last_records(cell)]
-    return [rate for rate in rates if isinstance(rate, int | float) and rate > 0]
-
-
-def _last_records(cell: Cell) -> list[Json]:
-    """The last records of a cell's training, as far as they can be read.
-
-    They are only shown: whatever else reads the records says what is wrong with them.
-    """
-    try:
-        with (cell.folder.path / METRICS_FILE).open("rb") as file:
-            start = max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES)
-            file.seek(start)
-            lines = file.read().split(b"\n")[:-1]  # What follows is half a line.
-        # So may the first one be.
-        records = [json.loads(line) for line in lines[1 if start else 0 :]]
-    except (FileNotFoundError, ValueError, RecursionError):
-        return []
-    return [record for record in records if isinstance(record, dict)]
-
-
 def _make(sweep: Sweep, dataset: str, task: int, method: str) -> Iterator[Cell]:
     chosen = sweep.methods[method]
     agent = chosen.agent or method
@@ -361,11 +255,10 @@ def _make(sweep: Sweep, dataset: str, task: int, method: str) -> Iterator[Cell]:
             method=method,
             task=task,
             config=config,
-            train=(
-                *("train", file, "--store", sweep.store.replace("{dataset}", dataset)),
-                *("--task", str(task), "--agent", agent, "--out", str(folder)),
-                *_flags(overrides),
-            ),
+            file=file,
+            store=sweep.store.replace("{dataset}", dataset),
+            agent=agent,
+            overrides=tuple(_flags(overrides)),
             evaluation=sweep.evaluation,
         )
         if len(cell.evaluated_steps) > kept:

@@ -28,7 +28,8 @@ from pipeline.store import files
 from pipeline.store.units import format_duration
 from trainer.errors import EXIT_FAILED, EXIT_PREEMPTED
 from trainer.signals import handled
-from trainer.sweep.cells import Cell, State, logged_step, look
+from trainer.sweep.cells import Cell
+from trainer.sweep.states import State, logged_step, look
 from trainer.sweep.totals import count_updates_left
 
 # Beside the cells' folders, and not matched by OUT/*.

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from pipeline.store.units import format_duration
 from trainer.runs.evaluations import read_evaluations
-from trainer.sweep.cells import Cell, State, logged_rates
+from trainer.sweep.cells import Cell
+from trainer.sweep.states import State, logged_rates
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from trainer.report.paper import paper_datasets
 from trainer.runs.folder import (
     METRICS_FILE,
 )
-from trainer.sweep.cells import logged_step, look, make_cells, read_sweep
+from trainer.sweep.cells import make_cells, read_sweep
+from trainer.sweep.states import logged_step, look
 
 
 def test_cells_are_the_grid_with_every_setting_resolved(sweep: Path) -> None:

@@ -32,9 +32,10 @@ from trainer.runs.folder import (
     find_runs,
 )
 from trainer.runs.run import read_run
-from trainer.sweep.cells import Cell, logged_step, look
+from trainer.sweep.cells import Cell
 from trainer.sweep.devices import find_gpus, make_environments
 from trainer.sweep.run import LOGS, Clock, Processes, run_sweep
+from trainer.sweep.states import logged_step, look
 
 
 class FakeRunner:

@@ -10,7 +10,7 @@ from pipeline.store.errors import UsageError
 from tests.trainer.sweep.made_up_cells import cells_of, commit, evaluate
 from trainer.commands.sweep import Sweep
 from trainer.runs.folder import METRICS_FILE
-from trainer.sweep.cells import look
+from trainer.sweep.states import look
 from trainer.sweep.totals import describe_totals, measure
 
 

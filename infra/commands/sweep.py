@@ -1,0 +1,217 @@
+"""``launch sweep``: every cell of a sweep that is not finished, as a job of its own."""
+
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+from infra.commands.evaluate import Evaluate
+from infra.commands.train import Train
+from infra.errors import LaunchError
+from infra.submission import Submission, launch, python
+from pipeline.output import Output, say
+from pipeline.store.units import format_duration
+
+if TYPE_CHECKING:
+    from trainer.sweep.cells import Cell
+
+_FINISHED = "finished"
+_TRAINED = "trained; to evaluate: "
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Launches every cell of a sweep that is not finished, a job each.
+
+    What a cell lacks is launched: its training, or once that is done, its evaluation.
+    Repeated, it launches what is left then; a job that runs still is left as it is.
+
+    Attributes:
+        sweep: The grid, such as configs/sweeps/table-1.toml; its store and out are in
+            buckets.
+        target: Where: gke is GPUs on GKE, tpu slices of TPUs there; evaluations run on
+            CPUs.
+        accelerator: Kind of chips of a cell's training.
+        chips: How many.
+        only: Cells whose names are like this pattern, such as 'cube-*-fql-*'.
+        image: Of the pods, as for `launch train`.
+        evaluation_image: Of pods that evaluate; that of training if not given.
+        region: Of the cluster and the bucket; for sky such as gcp/europe-west4.
+        namespace: Kubernetes namespace.
+        account: Kubernetes service account.
+        spot: On machines that can be taken away.
+        updates_per_s: Measured on such chips, for the hours.
+        cpus: Cores of an evaluation.
+        compile: Compile each training first, as `launch train` does.
+        dry_run: Print what would be submitted and what it sums up to, and stop.
+    """
+
+    sweep: Annotated[Path, tyro.conf.Positional]
+    target: Literal["gke", "tpu", "sky"]
+    accelerator: str
+    chips: int
+    only: str = "*"
+    image: str | None = None
+    evaluation_image: str | None = None
+    region: str | None = None
+    namespace: str = "default"
+    account: str = "vast-trainer"
+    spot: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    updates_per_s: float | None = None
+    cpus: int = 8
+    compile: bool = True
+    dry_run: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+
+    def execute_with(self, output: Output, more: Sequence[str]) -> int:
+        """Launches the cells one after another, or prints what would be launched.
+
+        Raises:
+            LaunchError: If a cell cannot be launched; those before it have been, and
+                the same command goes on.
+        """
+        from trainer.sweep.cells import make_cells, read_sweep
+
+        if more:
+            raise LaunchError(
+                f"launch sweep: expected nothing after --, got {' '.join(more)}; "
+                "overrides stand in the sweep's file"
+            )
+        cells = make_cells(read_sweep(self.sweep), only=self.only)
+        states = self._read_states(output)
+        # All of them are put together before one is launched: what is wrong with the
+        # last one is said first.
+        jobs = [
+            (cell, job)
+            for cell in cells
+            if (job := self._submission(cell, states.get(cell.name, ""))) is not None
+        ]
+        for line in self._totals(cells, states, [cell for cell, _ in jobs]):
+            say(output.progress, f"# {line}")
+        for number, (cell, job) in enumerate(jobs):
+            say(output.progress, f"# [{number + 1}/{len(jobs)}] {cell.name}")
+            code = launch(job, output, dry_run=self.dry_run)
+            if code != 0:
+                return code
+        return 0
+
+    def _submission(self, cell: "Cell", state: str) -> Submission | None:
+        """What a cell lacks, as a job; None for one that is finished."""
+        if state == _FINISHED:
+            return None
+        if state.startswith(_TRAINED):
+            steps = re.findall(r"[\d,]+", state.removeprefix(_TRAINED))
+            return self._evaluation(cell, [step.replace(",", "") for step in steps])
+        return self._training(cell).submission(("--agent", cell.agent, *cell.overrides))
+
+    def _training(self, cell: "Cell") -> Train:
+        return Train(
+            config=Path(cell.file),
+            target=self.target,
+            store=cell.store,
+            task=cell.task,
+            out=str(cell.folder),
+            accelerator=self.accelerator,
+            chips=self.chips,
+            image=self.image,
+            region=self.region,
+            namespace=self.namespace,
+            account=self.account,
+            spot=self.spot,
+            updates_per_s=self.updates_per_s,
+            compile=self.compile,
+        )
+
+    def _evaluation(self, cell: "Cell", steps: Sequence[str]) -> Submission:
+        how = cell.evaluation
+        evaluation = Evaluate(
+            target="sky" if self.target == "sky" else "gke",
+            run_folder=str(cell.folder),
+            episodes=how.episodes,
+            cpus=self.cpus,
+            image=self.evaluation_image or self.image,
+            region=self.region,
+            namespace=self.namespace,
+            account=self.account,
+        )
+        seeds = ("--seed", str(how.seed), "--environments", str(how.environments))
+        return evaluation.submission((*seeds, "--steps", *steps))
+
+    def _read_states(self, output: Output) -> dict[str, str]:
+        """States of the cells by name; of a dry run none where they cannot be read."""
+        try:
+            return ask_states(self.sweep, self.only)
+        except LaunchError as error:
+            if not self.dry_run:
+                raise
+            say(output.progress, f"# {error}; all cells are taken for new")
+            return {}
+
+    def _totals(
+        self, cells: Sequence["Cell"], states: dict[str, str], left: Sequence["Cell"]
+    ) -> list[str]:
+        """Sums up what is launched: cells, training seeds, chips and hours."""
+        finished = sum(states.get(cell.name) == _FINISHED for cell in cells)
+        training = [
+            cell for cell in left if not states.get(cell.name, "").startswith(_TRAINED)
+        ]
+        seeds = sum(len(cell.seeds) for cell in cells)
+        lines = [
+            f"{len(cells)} cells with {seeds} training seeds: {finished} finished, "
+            f"{len(training)} to train, {len(left) - len(training)} to evaluate"
+        ]
+        if not training:
+            return lines
+        total_s, unknown = 0.0, Counter[str]()
+        for cell in training:
+            train = self._training(cell)
+            found = train.find_rate(cell.config, train.find_chips())
+            if found is None:
+                unknown[cell.method] += 1
+            else:
+                total_s += cell.config.trainer.steps / found[0]
+        machines = f"{len(training) * self.chips:,} {self.accelerator} chips at once"
+        if total_s:
+            hours = total_s / 3600 * self.chips
+            lines.append(
+                f"{machines}; {format_duration(total_s)} of training one after "
+                f"another, {hours:,.1f} chip hours, whatever was trained already"
+            )
+        else:
+            lines.append(machines)
+        if unknown:
+            without = ", ".join(f"{count} of {name}" for name, count in unknown.items())
+            lines.append(
+                f"no hours for cells of which no rate was measured ({without}); give "
+                "--updates-per-s"
+            )
+        return lines
+
+
+def ask_states(sweep: Path, only: str) -> dict[str, str]:
+    """Asks the trainer how far each cell has come: it can read runs, infra cannot.
+
+    Args:
+        sweep: The grid.
+        only: Pattern of names.
+
+    Returns:
+        States by name, as ``sweep --dry-run`` prints them.
+
+    Raises:
+        LaunchError: If the trainer is not installed, or the runs cannot be read.
+    """
+    command = python("trainer", "sweep", str(sweep), "--only", only, "--dry-run")
+    asked = subprocess.run(command, capture_output=True, text=True, check=False)
+    if asked.returncode != 0:
+        said = (asked.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise LaunchError(
+            f"expected to read how far each cell of {sweep} is, and the trainer, which "
+            f"reads that, ended with exit code {asked.returncode}: {said}"
+        )
+    lines = (line.partition(": ") for line in asked.stdout.splitlines())
+    return {name: state for name, _, state in lines}
