@@ -62,6 +62,7 @@ EXTRAS = {
     "safetensors": "trainer",
     "scipy": "report",
     "tensorboardX": "trainer",
+    "wandb": "wandb",
     "yaml": "launch",
 }
 
