@@ -284,7 +284,7 @@ def demo(bucket: Any, local: Local) -> None:
     assert evaluated(out) == evaluated(local.out)
     assert files.list_names(report) == sorted(written)
     pictures = [name for name in written if name.endswith(".png")]
-    assert len(pictures) == 4
+    assert len(pictures) == 5
     for name in (*pictures, "results.csv"):
         drawn = files.read(report, name).data
         assert drawn == (local.folder / "report" / name).read_bytes(), name
