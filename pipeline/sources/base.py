@@ -6,7 +6,7 @@ when it is read.
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -114,5 +114,24 @@ class Source(Protocol):
 
         Raises:
             DataFormatError: If the bytes are damaged.
+        """
+        ...
+
+
+@runtime_checkable
+class Divisible(Source, Protocol):
+    """A source of which later episodes cost all before them, unless it is prepared."""
+
+    def starting_at(self, starts: Sequence[EpisodeRange]) -> Sequence[Source]:
+        """Reads the input through, so that readers need not.
+
+        Args:
+            starts: What each reader will read first.
+
+        Returns:
+            For each reader the source, whose blocks are the same.
+
+        Raises:
+            DataFormatError: If bytes are damaged, wherever they are.
         """
         ...

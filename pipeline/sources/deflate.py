@@ -1,9 +1,11 @@
 """The bytes of one member of a zip archive, in order, inflated with ISA-L.
 
 ISA-L takes about half of zlib's time, and lets go of the interpreter as zlib does.
-Knows nothing of arrays.
+Knows nothing of arrays. A member is read from its beginning, or from a place that was
+noted when it was read before: see `SeekPoint`.
 """
 
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, cast
@@ -36,26 +38,53 @@ class Extent:
     deflated: bool
 
 
+@dataclass(frozen=True)
+class SeekPoint:
+    """A place where a member can be taken up without reading all that lies before.
+
+    Attributes:
+        position: Bytes of the member that lie before.
+        bit: Place among the stored bytes, in bits: deflate's blocks begin amid bytes.
+        window: The last 32 KiB before, which what follows may repeat; as zlib keeps
+            them, for it travels to workers. Nothing of what is not deflated.
+    """
+
+    position: int
+    bit: int
+    window: bytes
+
+
+BEGINNING = SeekPoint(0, 0, zlib.compress(b""))
+
+
 class MemberReader:
     """Reads the bytes of a member in order.
 
-    Their checksum is compared once all of them have been read.
+    Their checksum is compared once all of them have been read, from the beginning.
 
     Args:
         file: The archive; nobody else reads from this handle meanwhile.
         extent: Of the member.
+        point: Where to begin.
 
     Attributes:
-        position: Bytes of the member that have been read.
+        position: Bytes of the member that lie before what is read next.
     """
 
-    def __init__(self, file: BinaryIO, extent: Extent) -> None:
-        self.position = 0
+    def __init__(
+        self, file: BinaryIO, extent: Extent, point: SeekPoint = BEGINNING
+    ) -> None:
+        self.position = point.position
         self._file, self._extent = file, extent
         self._crc = 0
-        self._left = extent.stored_bytes
-        self._inflater = igzip_lib.IgzipDecompressor(igzip_lib.DECOMP_DEFLATE)
-        file.seek(extent.start)
+        self._compares = point.position == 0
+        first, phase = divmod(point.bit, 8)
+        self._left = extent.stored_bytes - first
+        self._inflater = igzip_lib.IgzipDecompressor(
+            igzip_lib.DECOMP_DEFLATE, zdict=zlib.decompress(point.window)
+        )
+        file.seek(extent.start + first)
+        self._lead_in = _lead_in(phase, self._read(1)) if phase else b""
 
     def fill(self, buffer: memoryview) -> None:
         """Fills a buffer with the next bytes.
@@ -84,9 +113,11 @@ class MemberReader:
             if not piece:
                 raise ValueError(f"{end - self.position:,} bytes are missing")
             self.position += len(piece)
-            self._crc = isal_zlib.crc32(piece, self._crc)
+            if self._compares:
+                self._crc = isal_zlib.crc32(piece, self._crc)
             yield piece
-        if self.position == self._extent.size and self._crc != self._extent.crc:
+        complete = self._compares and self.position == self._extent.size
+        if complete and self._crc != self._extent.crc:
             raise ValueError("bad CRC-32")
 
     def _next(self, most: int) -> bytes:
@@ -98,7 +129,8 @@ class MemberReader:
                 waits = self._inflater.needs_input
                 stored = self._read(_READ_BYTES) if waits else b""
                 # It may hold inflated bytes back after the last stored ones.
-                piece: bytes = self._inflater.decompress(stored, most)
+                given, self._lead_in = self._lead_in + stored, b""
+                piece: bytes = self._inflater.decompress(given, most)
                 if piece or (waits and not stored):
                     return piece
         except _ERROR as error:
@@ -110,3 +142,41 @@ class MemberReader:
         stored = self._file.read(min(most, self._left))
         self._left -= len(stored)
         return stored
+
+
+def _packed(*fields: tuple[int, int]) -> tuple[int, int]:
+    """Numbers of so many bits each, one after another as deflate has them."""
+    value = length = 0
+    for number, bits in fields:
+        value |= number << length
+        length += bits
+    return value, length
+
+
+# Blocks of deflate that hold nothing but their end. One has the codes that are fixed;
+# the other says that 255 and the end have a code of one bit each, by way of a code of
+# code lengths that has two: 18 for 138 and for 117 zeros, and 1 (RFC 1951, 3.2.7).
+_EVEN = _packed((0, 1), (1, 2), (0, 7))
+_ODD = _packed(
+    *[(0, 1), (2, 2), (0, 5), (0, 5), (14, 4)],
+    *[(int(symbol in (2, 17)), 3) for symbol in range(18)],
+    *[(1, 1), (127, 7), (1, 1), (106, 7), (0, 1), (0, 1), (0, 1)],
+    (1, 1),
+)
+
+
+def _lead_in(phase: int, byte: bytes) -> bytes:
+    """Empty blocks that end amid a byte, and the rest of that byte.
+
+    A stream is not to be shifted instead: what deflate keeps as it is begins with a
+    byte.
+
+    Args:
+        phase: Bits of the byte that are not to be read, 1 to 7.
+        byte: The byte.
+    """
+    blocks = [_ODD] if phase % 2 else []
+    while sum(length for _, length in blocks) % 8 != phase:
+        blocks.append(_EVEN)
+    value, length = _packed(*blocks, (byte[0] >> phase, 8 - phase))
+    return value.to_bytes(length // 8, "little")

@@ -23,8 +23,8 @@ from typing import IO, Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.sources import files
-from pipeline.sources.deflate import Extent, MemberReader
+from pipeline.sources import files, seek_points
+from pipeline.sources.deflate import BEGINNING, Extent, MemberReader, SeekPoint
 from pipeline.store.errors import DataFormatError
 
 Array = npt.NDArray[Any]
@@ -162,20 +162,57 @@ def read_array(path: str, member: Member) -> Array:
     return next(blocks)[member.name]
 
 
+def find_seek_points(
+    path: str, members: Mapping[str, Member], rows: Sequence[int]
+) -> list[dict[str, SeekPoint]]:
+    """Reads members through, and notes where `stream` can take them up.
+
+    Args:
+        path: The archive.
+        members: What will be read.
+        rows: First row that each reader will want.
+
+    Returns:
+        For each reader, places by member.
+
+    Raises:
+        DataFormatError: If bytes of one of the members are damaged or missing.
+    """
+
+    def find(member: Member) -> list[SeekPoint]:
+        positions = [member.position(row) for row in rows]
+        try:
+            with files.open_file(path) as file:
+                return seek_points.find(file, member.extent, positions)
+        except _DAMAGE as error:
+            raise _damaged(f"{path}: {member.name}", error) from error
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        found = list(pool.map(find, _widest_first(members)))
+    names = [member.name for member in _widest_first(members)]
+    return [
+        dict(zip(names, points, strict=True)) for points in zip(*found, strict=True)
+    ]
+
+
 def stream(
     path: str,
     members: Mapping[str, Member],
     slices: Sequence[tuple[int, int]],
+    points: Mapping[str, SeekPoint] | None = None,
 ) -> Iterator[dict[str, Array]]:
     """Streams blocks of rows of several members in lock-step.
 
-    The next block is inflated while the caller works on this one. What lies before
-    and between has to be inflated too, and is thrown away.
+    The next block is inflated while the caller works on this one. What lies between
+    has to be inflated too, and what lies before as far as the place where a member is
+    taken up; it is thrown away.
 
     Args:
         path: The archive.
         members: What to read, from `list_archive`.
         slices: First row and number of rows of each block, in order.
+        points: Where to take up members, from `find_seek_points`; those that lie
+            behind the first row are of no use, and left.
 
     Yields:
         ``[count, ...]`` of each member, in native byte order.
@@ -187,7 +224,12 @@ def stream(
         # A handle each: members read through one would have to take turns, and over a
         # network throw away what the other had read ahead.
         readers = {
-            name: _Reader(stack.enter_context(files.open_file(path)), member, path)
+            name: _Reader(
+                stack.enter_context(files.open_file(path)),
+                member,
+                path,
+                _usable((points or {}).get(name), member, slices),
+            )
             for name, member in members.items()
         }
         pool = ThreadPoolExecutor(_THREADS)
@@ -195,8 +237,7 @@ def stream(
         # Python's collector in a thread that is just starting, where waiting for
         # another one never ends.
         stack.callback(pool.shutdown, wait=False, cancel_futures=True)
-        # The widest first, or it would be left to one thread at the end.
-        order = sorted(readers, key=lambda name: -members[name].row_bytes)
+        order = [member.name for member in _widest_first(members)]
 
         def submit(first_row: int, count: int) -> dict[str, Future[Array]]:
             return {
@@ -211,12 +252,27 @@ def stream(
             yield block
 
 
+def _widest_first(members: Mapping[str, Member]) -> list[Member]:
+    """Members in an order in which none is left to one thread at the end."""
+    return sorted(members.values(), key=lambda member: -member.row_bytes)
+
+
+def _usable(
+    point: SeekPoint | None, member: Member, slices: Sequence[tuple[int, int]]
+) -> SeekPoint:
+    """The point, if all that is wanted lies behind it."""
+    first = member.position(slices[0][0]) if slices else 0
+    return point if point is not None and point.position <= first else BEGINNING
+
+
 class _Reader:
     """Rows of one member, in order."""
 
-    def __init__(self, file: BinaryIO, member: Member, path: str) -> None:
+    def __init__(
+        self, file: BinaryIO, member: Member, path: str, point: SeekPoint
+    ) -> None:
         self._member, self._path = member, path
-        self._bytes = MemberReader(file, member.extent)
+        self._bytes = MemberReader(file, member.extent, point)
 
     def read(self, first_row: int, count: int) -> Array:
         """Reads rows at or after the last ones that were read."""

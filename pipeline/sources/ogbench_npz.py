@@ -6,12 +6,13 @@ state.
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from pipeline.sources import npz, transitions
 from pipeline.sources.base import Block, Facts
+from pipeline.sources.deflate import SeekPoint
 from pipeline.sources.episodes import EpisodeRange, episode_lengths
 from pipeline.store import schema
 from pipeline.store.errors import DataFormatError
@@ -26,9 +27,11 @@ class OgbenchNpz:
 
     Attributes:
         path: The file.
+        points: Where to take up its members, for a reader of later episodes.
     """
 
     path: str
+    points: tuple[tuple[str, SeekPoint], ...] = ()
 
     def describe(self) -> Facts:
         """Reads the headers of all members and ``terminals``.
@@ -75,15 +78,26 @@ class OgbenchNpz:
         Raises:
             DataFormatError: If bytes are damaged.
         """
-        members = self._listing().members
-        del members[TERMINALS]
         blocks = npz.stream(
             self.path,
-            members,
+            self._row_members(),
             [(episodes.first_row, episodes.rows) for episodes in ranges],
+            dict(self.points),
         )
         for episodes, rows in zip(ranges, blocks, strict=True):
             yield Block.of(episodes, rows)
+
+    def starting_at(self, starts: Sequence[EpisodeRange]) -> list["OgbenchNpz"]:
+        """As of `pipeline.sources.base.Divisible`."""
+        rows = [episodes.first_row for episodes in starts]
+        found = npz.find_seek_points(self.path, self._row_members(), rows)
+        return [replace(self, points=tuple(points.items())) for points in found]
+
+    def _row_members(self) -> dict[str, npz.Member]:
+        """Members that rows are made of."""
+        members = self._listing().members
+        del members[TERMINALS]
+        return members
 
     def _listing(self) -> npz.Listing:
         listing = npz.list_archive(self.path, [*_REQUIRED, *schema.PHYSICS])

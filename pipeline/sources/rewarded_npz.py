@@ -7,7 +7,7 @@ are 0 where the task is solved. With ``timeouts``, rows are transitions as D4RL'
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from pipeline.sources import boundaries, npz, transitions
 from pipeline.sources.base import Block, Facts
+from pipeline.sources.deflate import SeekPoint
 from pipeline.sources.episodes import EpisodeRange, episode_lengths
 from pipeline.sources.transitions import (
     NEXT_OBSERVATIONS,
@@ -36,9 +37,11 @@ class OwnNpz:
 
     Attributes:
         path: The file, local or ``gs://``.
+        points: Where to take up its members, for a reader of later episodes.
     """
 
     path: str
+    points: tuple[tuple[str, SeekPoint], ...] = ()
 
     def describe(self) -> Facts:
         """Reads the headers and the ends of episodes.
@@ -101,21 +104,22 @@ class OwnNpz:
         """
         members = self._listing().members
         table = self._table(members)
-        slices = [
-            (episodes.first_row, episodes.rows)
-            if table is None
-            else table.file_rows(episodes)
-            for episodes in ranges
-        ]
-        for episodes, given in zip(
-            ranges, npz.stream(self.path, members, slices), strict=True
-        ):
+        slices = _file_rows(table, ranges)
+        blocks = npz.stream(self.path, members, slices, dict(self.points))
+        for episodes, given in zip(ranges, blocks, strict=True):
             rows = {name: self._flat(name, values) for name, values in given.items()}
             if table is None:
                 del rows[TERMINALS]
             else:
                 rows = transitions.to_rows(table, episodes, rows)
             yield Block.of(episodes, rows)
+
+    def starting_at(self, starts: Sequence[EpisodeRange]) -> list["OwnNpz"]:
+        """As of `pipeline.sources.base.Divisible`."""
+        members = self._listing().members
+        rows = [first for first, _ in _file_rows(self._table(members), starts)]
+        found = npz.find_seek_points(self.path, members, rows)
+        return [replace(self, points=tuple(points.items())) for points in found]
 
     def _listing(self) -> npz.Listing:
         listing = npz.list_archive(self.path, [*_REQUIRED, *_OPTIONAL])
@@ -162,3 +166,12 @@ class OwnNpz:
         if name in _PER_STEP:
             return transitions.flat(name, values, where=self.path)
         return values
+
+
+def _file_rows(
+    table: TransitionTable | None, ranges: Sequence[EpisodeRange]
+) -> list[tuple[int, int]]:
+    """First row in the file, and number of rows there, of ranges of episodes."""
+    if table is None:
+        return [(episodes.first_row, episodes.rows) for episodes in ranges]
+    return [table.file_rows(episodes) for episodes in ranges]

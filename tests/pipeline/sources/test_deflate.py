@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from pipeline.sources import deflate
-from pipeline.sources.deflate import Extent, MemberReader
+from pipeline.sources.deflate import Extent, MemberReader, SeekPoint
 
 # What deflate keeps by repeating, what it keeps as it is, and what is nearly nothing.
 VALUES = np.random.default_rng(0).integers(0, 256, 300_000, np.uint8)
@@ -38,6 +38,25 @@ def test_a_member_is_inflated_piece_by_piece(monkeypatch, level, sizes):
     file, extent = stored_in(DATA, level)
     assert read(file, extent) == DATA
     assert read(file, extent, first=299_999, count=7) == DATA[299_999:300_006]
+
+
+@pytest.mark.parametrize("phase", range(8))
+@pytest.mark.parametrize("level", [0, 6])
+def test_a_member_is_taken_up_amid_a_byte(phase, level):
+    """Level 0 deflates nothing: behind their header, blocks begin with a byte."""
+    data = DATA[:200_000]
+    made = zlib.compressobj(level, wbits=-15, zdict=DATA[:1000])
+    stored = made.compress(data) + made.flush()
+    if level:
+        number = int.from_bytes(stored, "little") << phase
+        moved = number.to_bytes(len(stored) + 1, "little")
+    else:  # The header is three bits, all 0.
+        moved = (b"\0\0" if phase > 5 else b"\0") + stored[1:]
+    extent = Extent(0, len(moved), 1000 + len(data), 0, True)
+    point = SeekPoint(1000, phase, zlib.compress(DATA[:1000]))
+    found = bytearray(len(data))
+    MemberReader(io.BytesIO(moved), extent, point).fill(memoryview(found))
+    assert found == data
 
 
 def test_what_is_not_deflated_is_read_as_it_is():

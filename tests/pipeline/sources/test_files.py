@@ -1,17 +1,20 @@
 """Many files at once, on disk and on a real Cloud Storage server on loopback."""
 
 import json
+import os
 import time
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
+from google.cloud import storage
 
 from pipeline.assembly.plan import look_at
 from pipeline.cli import main
-from pipeline.sources import files
+from pipeline.sources import files, seek_points
 from pipeline.sources.detection import find_sources
+from pipeline.sources.episodes import cut
 from pipeline.sources.ogbench_npz import OgbenchNpz
 from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.reader import Store
@@ -227,6 +230,36 @@ def test_gs_globs_that_match_nothing_are_errors(bucket, tmp_path, capsys):
         assert "found nothing" in capsys.readouterr().err
     assert shard("s3://bucket/x.npz", tmp_path / "store") == 2
     assert "gs://bucket/path" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_part_of_a_bucket_s_file_fetches_nothing_of_what_lies_before(
+    bucket, make_npz, tmp_path, monkeypatch
+):
+    path = make_npz((500,) * 40, name="large.npz")
+    bucket.blob("large.npz").upload_from_filename(path)
+    monkeypatch.setattr(seek_points, "_SPACING_BYTES", (32 << 10) + 1)
+    monkeypatch.setattr(files, "_REQUEST_BYTES", 64 << 10)
+    source = OgbenchNpz("gs://vast-rl-test/large.npz")
+    parts = cut(source.describe().episodes, 2000)
+    divided = source.starting_at(parts)
+    fetched = []
+    download = storage.Blob.download_as_bytes
+
+    def note(blob, **options):
+        fetched.append(len(found := download(blob, **options)))
+        return found
+
+    monkeypatch.setattr(storage.Blob, "download_as_bytes", note)
+    for part, starting, expected in zip(
+        parts, divided, OgbenchNpz(path).read(parts), strict=True
+    ):
+        fetched.clear()
+        (block,) = starting.read([part])
+        for name, values in expected.rows.items():
+            np.testing.assert_array_equal(block.rows[name], values)
+        # A tenth, the directory, and the ends of requests.
+        assert 0 < sum(fetched) < os.path.getsize(path) / 3
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
