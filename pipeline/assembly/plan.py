@@ -177,18 +177,22 @@ class StorePlan:
         Returns:
             Every part once, in order.
         """
+        return [run for runs in self.runs_by_source(count) for run in runs]
+
+    def runs_by_source(self, count: int) -> list[list[tuple[PartPlan, ...]]]:
+        """The same runs as `runs`, those of one source together."""
         sources = [
             tuple(parts)
             for _, parts in itertools.groupby(
                 self.parts, lambda part: (part.split, part.source)
             )
         ]
-        runs = []
+        grouped = []
         for parts in sources:
             pieces = min(len(parts), -(-count // len(sources)))
             bounds = [len(parts) * i // pieces for i in range(pieces + 1)]
-            runs += [parts[a:b] for a, b in itertools.pairwise(bounds)]
-        return runs
+            grouped.append([parts[a:b] for a, b in itertools.pairwise(bounds)])
+        return grouped
 
     def without_lengths(self) -> "StorePlan":
         """The plan as its commit needs it: without what grows with the episodes.

@@ -30,6 +30,7 @@ from apache_beam.runners.worker.statesampler import set_current_tracker
 from distributed import Client, KilledWorker, LocalCluster
 
 from pipeline.assembly.plan import installed_versions
+from pipeline.beam.transforms import DivideInput
 from pipeline.store.errors import UsageError
 
 _CONNECT_S = 30.0
@@ -186,6 +187,9 @@ class _Bags(PipelineVisitor):  # type: ignore[misc]
             done = operation.apply(_Counted(bag, node.full_label))
             self.counts.append(done.map_partitions(operator.itemgetter(1)))
             bag = done.map_partitions(operator.itemgetter(0))
+            if isinstance(node.transform.fn, DivideInput):
+                # What comes of one element is one piece, and would be one worker's.
+                bag = bag.repartition(npartitions=node.transform.fn.runs)
         else:
             bag = operation.apply(bag)
         self._made[node] = self.last = bag

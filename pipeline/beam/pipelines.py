@@ -7,11 +7,13 @@ import apache_beam as beam
 
 from pipeline.assembly.append import AppendPlan, commit_append
 from pipeline.assembly.commit import commit_store
+from pipeline.assembly.parts import is_worth_dividing
 from pipeline.assembly.plan import StorePlan
 from pipeline.assembly.relabel import RelabelPlan, commit_labels
 from pipeline.beam.transforms import (
     CollectEpisodes,
     CommitStore,
+    DivideInputs,
     WriteLabels,
     WriteParts,
     create,
@@ -36,7 +38,12 @@ def define_collection(
 
 
 def define_sharding(
-    root: beam.Pipeline, plan: StorePlan, *, runs: int, claimed: Claim | None = None
+    root: beam.Pipeline,
+    plan: StorePlan,
+    *,
+    runs: int,
+    divided: bool = False,
+    claimed: Claim | None = None,
 ) -> beam.PCollection:
     """Defines the pipeline that writes and commits a store.
 
@@ -45,23 +52,25 @@ def define_sharding(
         plan: The store.
         runs: Groups of parts that workers take up. As many as there are workers read
             the input least often, one for each part spreads it furthest.
+        divided: Whether large inputs are read through first, where that is less in all
+            than each run's reading what is before it.
         claimed: The claim to write under.
 
     Returns:
         Its manifest, one element.
     """
-    return (
-        root
-        | "Parts" >> create(plan.runs(runs), root.runner)
-        | WriteParts()
-        | CommitStore(
-            functools.partial(commit_store, plan.without_lengths(), claimed=claimed)
-        )
+    return _write(root, plan, runs, divided) | CommitStore(
+        functools.partial(commit_store, plan.without_lengths(), claimed=claimed)
     )
 
 
 def define_appending(
-    root: beam.Pipeline, plan: AppendPlan, *, runs: int, claimed: Claim | None = None
+    root: beam.Pipeline,
+    plan: AppendPlan,
+    *,
+    runs: int,
+    divided: bool = False,
+    claimed: Claim | None = None,
 ) -> beam.PCollection:
     """Defines the pipeline that writes parts and takes them into a store.
 
@@ -69,18 +78,14 @@ def define_appending(
         root: A pipeline, or a test's.
         plan: The parts.
         runs: As of `define_sharding`.
+        divided: As of `define_sharding`.
         claimed: As of `define_sharding`.
 
     Returns:
         The store's manifest, one element.
     """
-    return (
-        root
-        | "Parts" >> create(plan.added.runs(runs), root.runner)
-        | WriteParts()
-        | CommitStore(
-            functools.partial(commit_append, plan.without_lengths(), claimed=claimed)
-        )
+    return _write(root, plan.added, runs, divided) | CommitStore(
+        functools.partial(commit_append, plan.without_lengths(), claimed=claimed)
     )
 
 
@@ -105,3 +110,16 @@ def define_relabelling(
             functools.partial(commit_labels, plan.without_parts(), claimed=claimed)
         )
     )
+
+
+def _write(
+    root: beam.Pipeline, plan: StorePlan, runs: int, divided: bool
+) -> beam.PCollection:
+    """Parts of a plan, written."""
+    by_source = plan.runs_by_source(runs)
+    if divided and any(map(is_worth_dividing, by_source)):
+        count = sum(map(len, by_source))
+        parts = root | "Parts" >> create(by_source, root.runner) | DivideInputs(count)
+    else:
+        parts = root | "Parts" >> create(plan.runs(runs), root.runner)
+    return parts | WriteParts()

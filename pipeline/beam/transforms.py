@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import apache_beam as beam
 from apache_beam.metrics import Metrics
 
-from pipeline.assembly.parts import write_parts
+from pipeline.assembly.parts import divide, write_parts
 from pipeline.assembly.plan import PartPlan
 from pipeline.assembly.relabel import LabelsPlan, write_labels
 from pipeline.collection.scripted import EpisodeCollector
@@ -64,6 +64,26 @@ class CollectEpisodes(beam.PTransform):  # type: ignore[misc]
             plans
             | "Spread" >> beam.Reshuffle()
             | "Collect" >> beam.ParDo(_CollectEpisode())
+        )
+
+
+class DivideInputs(beam.PTransform):  # type: ignore[misc]
+    """Prepares inputs of many runs: runs of one source, a list each, to single runs.
+
+    Args:
+        runs: How many runs there are in all.
+    """
+
+    def __init__(self, runs: int) -> None:
+        super().__init__()
+        self._runs = runs
+
+    def expand(self, runs: beam.PCollection) -> beam.PCollection:
+        """Spreads the sources over all workers, then reads through the large ones."""
+        return (
+            runs
+            | "Spread" >> beam.Reshuffle()
+            | "Divide" >> beam.ParDo(DivideInput(self._runs))
         )
 
 
@@ -162,6 +182,28 @@ class _CollectEpisode(beam.DoFn):  # type: ignore[misc]
         self._episodes.inc()
         self._rows.inc(plan.rows)
         yield plan.rows
+
+
+class DivideInput(beam.DoFn):  # type: ignore[misc]
+    """Prepares the input of many runs.
+
+    Args:
+        runs: How many runs there are of all inputs.
+    """
+
+    def __init__(self, runs: int) -> None:
+        self.runs = runs
+
+    def process(
+        self, runs: Sequence[tuple[PartPlan, ...]]
+    ) -> Iterator[Sequence[PartPlan]]:
+        """Yields the runs of one input, prepared."""
+        plan = runs[0][0]
+        yield from named(
+            f"{plan.origin.name}, read through for {len(runs)} workers",
+            lambda: divide(runs),
+            reads=getattr(plan.source, "path", None),
+        )
 
 
 class _WritePart(beam.DoFn):  # type: ignore[misc]

@@ -123,7 +123,8 @@ def run_parts(
         beam_arguments: Beam's own.
         claimed: The claim to write them under.
         define: Puts the pipeline together, given its root, into how many ``runs`` to
-            group the parts, and as ``claimed`` the claim.
+            group the parts, whether large inputs are ``divided``, and as ``claimed``
+            the claim.
     """
     from pipeline.beam import runners
 
@@ -134,7 +135,10 @@ def run_parts(
     # A part has one writer.
     runs = len(plan.parts)
     options = runners.make_options(min(workers, runs), beam_arguments)
-    if runners.is_local(options):
+    # Here all runs begin at once, and none is waited for longer than for the reading of
+    # one file.
+    divided = not runners.is_local(options)
+    if not divided:
         runs = useful_processes(plan, workers)
         options = runners.make_options(runs, beam_arguments)
     clock = progress.Rate(measure()[0])
@@ -143,7 +147,7 @@ def run_parts(
         "write",
         plan.rows,
         measure,
-        lambda root: define(root, runs=runs, claimed=claimed),
+        lambda root: define(root, runs=runs, divided=divided, claimed=claimed),
         options,
     )
     if not claimed.stands():

@@ -10,12 +10,14 @@ import sys
 import time
 from pathlib import Path
 
+import dask
 import numpy as np
 import psutil
 import pytest
 from distributed import Client, LocalCluster
 
 from pipeline.assembly import parts
+from pipeline.assembly.commit import commit_store
 from pipeline.beam import dask_runner, pipelines, runners, transforms
 from pipeline.cli import main
 from pipeline.store.errors import BadEpisodeError, DataFormatError
@@ -30,9 +32,14 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def cluster():
     """Somebody's own: a scheduler in this process, and two others that work."""
     options = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
-    with LocalCluster(
-        n_workers=2, threads_per_worker=1, scheduler_kwargs=options, silence_logs=60
-    ) as cluster:
+    # An idle worker takes over another one's tasks at once, not once a second.
+    soon = {"distributed.scheduler.work-stealing-interval": "50ms"}
+    with (
+        dask.config.set(soon),
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, scheduler_kwargs=options, silence_logs=60
+        ) as cluster,
+    ):
         yield cluster
 
 
@@ -52,13 +59,15 @@ def make_own(make_npz, lengths, **options):
     return make_npz(lengths, without=["qpos", "qvel"], **more)
 
 
-def run(plan, cluster, *more):
+def run(plan, cluster, *more, divided=False):
     options = runners.make_options(
         1,
         ["--runner=dask", f"--dask_client_address={cluster.scheduler_address}", *more],
     )
     return runners.run(
-        lambda root: pipelines.define_sharding(root, plan, runs=len(plan.parts)),
+        lambda root: pipelines.define_sharding(
+            root, plan, runs=len(plan.parts), divided=divided
+        ),
         options,
     )
 
@@ -95,16 +104,18 @@ def test_collect_makes_the_local_runner_s_episodes(tmp_path, read_tree, on_dask)
     assert read_tree(tmp_path / "dask") == read_tree(tmp_path / "local")
 
 
+@pytest.mark.parametrize("divided", [False, True])
 def test_both_workers_write_parts_and_each_is_written_and_counted_once(
-    make_npz, make_plan, cluster, tmp_path
+    make_npz, make_plan, cluster, tmp_path, read_tree, divided
 ):
-    plan = make_plan(make_npz((5,) * 40), part_rows=10)
-    assert len(plan.parts) == 20
+    plan = make_plan(make_npz((5,) * 40), part_rows=20)
+    assert len(plan.parts) == 10
     seen = tmp_path / "seen"
     seen.mkdir()
 
     def watch():
         def write(run):
+            time.sleep(0.2)  # Dask moves no work that takes less time than moving it.
             for part in run:
                 (seen / f"{os.getpid()}-{part.index}-{time.time_ns()}").touch()
             return parts.write_parts(run)
@@ -116,12 +127,15 @@ def test_both_workers_write_parts_and_each_is_written_and_counted_once(
 
     with Client(cluster.scheduler_address) as client:
         client.run(watch)
-        counters = run(plan, cluster)
+        counters = run(plan, cluster, divided=divided)
         client.run(unwatch)
-    assert counters == {"parts_finished": 20, "rows_finished": 200}
+    assert counters == {"parts_finished": 10, "rows_finished": 200}
     names = [path.name.split("-") for path in seen.iterdir()]
-    assert sorted(int(part) for _, part, _ in names) == list(range(20))
+    assert sorted(int(part) for _, part, _ in names) == list(range(10))
     assert len({process for process, _, _ in names}) == 2
+    pure = make_plan(plan.parts[0].source.path, part_rows=20, out="pure")
+    commit_store(pure, list(parts.write_parts(pure.parts)))
+    assert read_tree(plan.root) == read_tree(pure.root)
 
 
 def test_a_data_error_comes_back_as_it_was_raised(

@@ -97,6 +97,20 @@ def test_no_job_holds_the_store_s_manifest(make_npz, make_plan):
     assert len(commit) < len(pickle.dumps(relabel)) / 5
 
 
+def test_a_divided_input_adds_short_steps_and_hardly_a_byte(make_npz, make_plan):
+    plan = make_plan(make_npz((5,) * 60), part_rows=5)
+    whole = job(pipelines.define_sharding, plan, runs=60)
+    divided = job(pipelines.define_sharding, plan, runs=60, divided=True)
+    names = {step.unique_name for step in divided.components.transforms.values()}
+    assert {"DivideInputs/Spread", "DivideInputs/Divide", "WriteParts/Write"} <= names
+    assert max(map(len, names)) <= 100
+    assert divided.ByteSize() < 1.2 * whole.ByteSize()
+    # Four parts are read as they are.
+    few = job(pipelines.define_sharding, plan, runs=4, divided=True)
+    names = {step.unique_name for step in few.components.transforms.values()}
+    assert "DivideInputs/Divide" not in names
+
+
 def test_dask_alone_is_sent_the_transform_that_it_looks_for(make_npz, make_plan):
     plan = make_plan(make_npz(LENGTHS))
     urns = []
