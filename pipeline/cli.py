@@ -7,6 +7,7 @@ from pipeline.commands.append import Append
 from pipeline.commands.collect import Collect
 from pipeline.commands.export import Export
 from pipeline.commands.fetch import Fetch
+from pipeline.commands.inputs import Inputs
 from pipeline.commands.inspect import Inspect
 from pipeline.commands.merge import Merge
 from pipeline.commands.relabel import Relabel
@@ -21,6 +22,7 @@ PROGRAM = front_door.Program(
     commands={
         "collect": Collect,
         "fetch": Fetch,
+        "inputs": Inputs,
         "shard": Shard,
         "append": Append,
         "relabel": Relabel,

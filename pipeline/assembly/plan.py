@@ -152,6 +152,7 @@ class StorePlan:
         versions: Of what the data depend on.
         ignored: Members of the inputs that are not read.
         warnings: What looks wrong with the inputs.
+        notes: What else a person may want to know of them.
         skipped: Files that are left out, by name, and why.
         command: What decides what it will hold, for its history.
     """
@@ -164,6 +165,7 @@ class StorePlan:
     versions: dict[str, str]
     ignored: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     skipped: dict[str, str] = dataclasses.field(default_factory=dict)
     command: str = ""
 
@@ -385,6 +387,10 @@ def plan_inputs(
         warnings=(
             *repeated,
             *(w for _, _, facts in inputs.found for w in facts.warnings),
+        ),
+        # Files of one collection say the same.
+        notes=tuple(
+            dict.fromkeys(n for _, _, facts in inputs.found for n in facts.notes)
         ),
         skipped=inputs.skipped,
         command=command,

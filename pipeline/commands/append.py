@@ -16,7 +16,6 @@ from pipeline.commands.arguments import (
 from pipeline.output import Output, say
 from pipeline.sources.options import (
     PART_ROWS,
-    Kind,
     OnBadEpisode,
     OnBadFile,
     OnKnownEpisode,
@@ -31,7 +30,7 @@ class Append:
         store: Folder of the store.
         input: A file, a folder or a glob, as of shard; a file whose content the store
             holds already is left out.
-        source: What the input is: ogbench, npz, d4rl or minari.
+        source: What the input is, as of shard.
         val: Input of the validation split, if it is not called -val.
         part_rows: Rows aimed at for each part.
         on_bad_episode: What to do with an episode that cannot be trained on: of NaN,
@@ -47,7 +46,7 @@ class Append:
 
     store: StorePath
     input: Input
-    source: Kind | None = None
+    source: str | None = None
     val: str | None = None
     part_rows: int = PART_ROWS
     on_bad_episode: OnBadEpisode = "refuse"

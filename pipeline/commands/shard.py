@@ -13,7 +13,7 @@ from pipeline.commands.arguments import (
     seen_from_anywhere,
 )
 from pipeline.output import Output, say
-from pipeline.sources.options import PART_ROWS, Kind, OnBadEpisode, OnBadFile
+from pipeline.sources.options import PART_ROWS, OnBadEpisode, OnBadFile
 
 if TYPE_CHECKING:
     from pipeline.assembly.plan import StorePlan
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Shard:
-    """Writes data as a store: OGBench npz, D4RL HDF5, Minari, or an npz of your own.
+    """Writes data as a store: of any kind that the command inputs lists, or your own.
 
     Attributes:
         input: A file, a folder or a glob; a local path or gs://bucket/path. Files
@@ -29,8 +29,9 @@ class Shard:
         dataset: Name of the data set; what OGBench knows, such as cube-single-play,
             is relabelled for its five tasks.
         out: Folder of the store: a local path or gs://bucket/path.
-        source: What the input is: ogbench, npz (with rewards of its own), d4rl or
-            minari. Inferred from names and content if not given.
+        source: What the input is, of the kinds that the command inputs lists, or
+            module:Class, a reader of your own. Inferred from names and content if
+            not given.
         val: Input of the validation split, if it is not called -val.
         environment: Environment to evaluate data with rewards of their own in, if
             it is not called as the data set is.
@@ -54,7 +55,7 @@ class Shard:
     input: Input
     dataset: str
     out: str
-    source: Kind | None = None
+    source: str | None = None
     val: str | None = None
     environment: str | None = None
     success_timing: Literal["pre", "post"] = "post"

@@ -1,6 +1,7 @@
 """What a store holds, for people: tables for a terminal, or one JSON object."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console, Group
@@ -167,11 +168,27 @@ def print_plan(console: Console, plan: StorePlan) -> None:
         )
     if plan.ignored:
         lines.append(f"not read: {', '.join(plan.ignored)}")
+    lines += plan.notes
     lines += [f"left out: {reason}" for reason in plan.skipped.values()]
     lines += [f"warning: {warning}" for warning in plan.warnings]
     say(console, f"Plan for {plan.root}", style="bold")
     for line in lines:
         say(console, f"  {line}")
+
+
+def print_kinds(console: Console, rows: Sequence[tuple[str, str, str]]) -> None:
+    """Prints which kinds of inputs there are.
+
+    Args:
+        console: Where to.
+        rows: Kind, what INPUT is, and layout of each.
+    """
+    table = _table("--source", "INPUT", "what is read of it")
+    for row in rows:
+        # Marks of code are for pages.
+        table.add_row(*(each.replace("`", "") for each in row))
+        table.add_section()
+    show(console, table)
 
 
 def _origins(plan: StorePlan, split: str) -> str:

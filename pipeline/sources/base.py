@@ -29,6 +29,7 @@ class Facts:
         lengths: Rows of each episode.
         ignored: Names of what the input holds besides and nothing will read.
         warnings: What looks wrong and a person should judge, a sentence each.
+        notes: What else a person may want to know, a sentence each.
     """
 
     source: str
@@ -38,6 +39,7 @@ class Facts:
     lengths: tuple[int, ...]
     ignored: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def episodes(self) -> EpisodeRange:

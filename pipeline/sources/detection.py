@@ -1,43 +1,35 @@
 """Which source reads an input: inferred from what is there, or named."""
 
-from collections.abc import Callable
-from typing import get_args
-
 from pipeline.domains.datasets import known_datasets
-from pipeline.sources import files, hdf5, npz
+from pipeline.sources import files, hdf5, npz, robomimic
 from pipeline.sources.base import Source
-from pipeline.sources.d4rl_hdf5 import D4rlHdf5
-from pipeline.sources.minari import EPISODE, MAIN_FILE, Minari
-from pipeline.sources.ogbench_npz import OgbenchNpz
-from pipeline.sources.options import Kind
-from pipeline.sources.rewarded_npz import OwnNpz
+from pipeline.sources.kinds import KINDS
+from pipeline.sources.minari import EPISODE, MAIN_FILE
+from pipeline.sources.own import OwnSource, is_own
 from pipeline.store import schema
 from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.manifest import Split
 
-_READERS: dict[Kind, Callable[[str], Source]] = {
-    "ogbench": OgbenchNpz,
-    "npz": OwnNpz,
-    "d4rl": D4rlHdf5,
-    "minari": Minari,
-}
 _NPZ = (".npz",)
-_OF_HDF5: tuple[Kind, ...] = ("d4rl", "minari")
+_OF_HDF5 = ("d4rl", "minari", "robomimic")
 # Of what a file holds, so many names tell what it is.
 _SHOWN = 8
+_SPLITS: tuple[Split, ...] = ("train", "val")
 
 
 def find_sources(
-    pattern: str, *, dataset: str, kind: Kind | None = None, val: str | None = None
-) -> tuple[Kind, list[tuple[Split, Source]]]:
+    pattern: str, *, dataset: str, kind: str | None = None, val: str | None = None
+) -> tuple[str, list[tuple[Split, Source]]]:
     """Finds the files of an input and what reads them.
 
     Args:
-        pattern: A file, a folder or a glob, local or ``gs://``.
+        pattern: A file, a folder or a glob, local or ``gs://``; for a reader of the
+            user's, whatever it takes.
         dataset: Name of the data set: what OGBench knows is relabelled.
-        kind: What reads it; inferred from names and content if None.
-        val: Input of the validation split; by default the ``-val`` files among the
-            others and beside them.
+        kind: What reads it, one of `KINDS` or ``module:Class``; inferred from names
+            and content if None.
+        val: Input of the validation split; by default what the input itself says, or
+            the ``-val`` files among the others and beside them.
 
     Returns:
         The kind, and splits with their sources: ``train`` first, files in order.
@@ -47,23 +39,44 @@ def find_sources(
             none of those known.
         DataFormatError: If a file has to be looked into and is damaged, or of no kind.
     """
-    if kind is not None and kind not in _READERS:
+    if kind is not None and is_own(kind):
+        own: list[tuple[Split, Source]] = [("train", OwnSource(kind, pattern))]
+        if val is not None:
+            own.append(("val", OwnSource(kind, val)))
+        return kind, own
+    if kind is not None and kind not in KINDS:
         raise UsageError(
-            f"expected a source of {', '.join(get_args(Kind))}, got {kind!r}"
+            f"expected a source of {', '.join(KINDS)}, or module:Class, got {kind!r}; "
+            "`python -m pipeline inputs` tells what they are"
         )
     splits = files.split_of(_find(pattern, kind))
     if val is not None:
         splits["val"] = _find(val, kind)
     chosen = kind or _infer_first(splits["train"], dataset)
-    found: list[tuple[Split, Source]] = [
-        (split, _READERS[chosen](path))
-        for split in ("train", "val")
+    found = [
+        each
+        for split in _SPLITS
         for path in splits.get(split, [])
+        for each in _open(chosen, split, path, whole=val is not None)
     ]
-    return chosen, found
+    # As a plan has them: all of one split, then all of the other.
+    return chosen, sorted(found, key=lambda each: _SPLITS.index(each[0]))
 
 
-def _find(pattern: str, kind: Kind | None) -> list[str]:
+def _open(
+    kind: str, split: Split, path: str, *, whole: bool
+) -> list[tuple[Split, Source]]:
+    """Sources of a file, of its own splits unless all of it is to be of one."""
+    find_splits = KINDS[kind].find_splits
+    if find_splits is not None and split == "train" and not whole:
+        try:
+            return find_splits(path)
+        except DataFormatError:
+            pass  # Its description says so again, where a bad file may be left out.
+    return [(split, KINDS[kind].open(path))]
+
+
+def _find(pattern: str, kind: str | None) -> list[str]:
     folder = pattern.rstrip("/")
     if kind in (None, "minari"):
         for name in (MAIN_FILE, f"data/{MAIN_FILE}"):
@@ -75,7 +88,7 @@ def _find(pattern: str, kind: Kind | None) -> list[str]:
     return files.find(pattern, suffixes)
 
 
-def _infer_first(paths: list[str], dataset: str) -> Kind:
+def _infer_first(paths: list[str], dataset: str) -> str:
     """The kind of the first file that tells; all others have to be of its format."""
     first: DataFormatError | None = None
     for path in paths:
@@ -95,13 +108,15 @@ def _infer_first(paths: list[str], dataset: str) -> Kind:
     raise first
 
 
-def _infer(path: str, dataset: str) -> Kind:
+def _infer(path: str, dataset: str) -> str:
     """Looks at a name, and into the file where that does not tell."""
     if _is_hdf5(path):
         with hdf5.opened(path) as file:
             there = hdf5.names(file, path)
         if any(EPISODE.fullmatch(name) for name in there):
             return "minari"
+        if robomimic.DATA in there:
+            return "robomimic"
         if schema.OBSERVATIONS in there:
             return "d4rl"
         raise _of_no_kind(path, there)
@@ -124,9 +139,11 @@ def _of_no_kind(path: str, there: list[str]) -> DataFormatError:
     shown = ", ".join(there[:_SHOWN]) + (", ..." if len(there) > _SHOWN else "")
     return DataFormatError(
         f"{path}: expected "
-        + ("groups episode_N, as minari has, or " if _is_hdf5(path) else "")
+        + ("groups episode_N, as minari has, or data, " if _is_hdf5(path) else "")
+        + ("as robomimic has, or " if _is_hdf5(path) else "")
         + "observations, actions and terminals, as "
         + ("d4rl has" if _is_hdf5(path) else "ogbench and npz have")
         + f", got {shown or 'nothing'}; it is of none of the kinds "
-        f"{', '.join(get_args(Kind))}, convert it to one of them"
+        f"{', '.join(KINDS)}; convert it to one of them, or read it by a class of your "
+        "own, --source module:Class"
     )

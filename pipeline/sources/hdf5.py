@@ -164,6 +164,66 @@ def find_dataset(group: Any, name: str, where: str) -> Any:
     return found
 
 
+def read_names(parent: Any, name: str, where: str) -> list[str]:
+    """Reads a data set of names, such as those of the episodes of a split.
+
+    Args:
+        parent: An ``h5py`` group.
+        name: Of the data set in it.
+        where: File, for the error.
+
+    Returns:
+        The names, in the file's order.
+
+    Raises:
+        DataFormatError: If it is missing, holds anything but names, or is damaged.
+    """
+    import h5py
+
+    found = follow(parent, name, where)
+    with damage(f"{where}: {name}"):
+        is_names = (
+            isinstance(found, h5py.Dataset)
+            and found.ndim == 1
+            and h5py.check_string_dtype(found.dtype) is not None
+        )
+    if not is_names:
+        raise DataFormatError(
+            f"{where}: expected a data set {name} of names, got {_kind(found, where)}; "
+            "write the file again"
+        )
+    check_stored(found, f"{where}: {name}")
+    with damage(f"{where}: {name}"):
+        return [each.decode(errors="replace") for each in found[:].tolist()]
+
+
+def attribute(found: Any, name: str, where: str) -> str | None:
+    """Reads the text of an attribute.
+
+    Args:
+        found: An ``h5py`` group or data set.
+        name: Of the attribute.
+        where: File, for the error.
+
+    Returns:
+        The text; None if there is no such attribute, or it is no text.
+
+    Raises:
+        DataFormatError: If bytes are damaged.
+    """
+    import h5py
+
+    with damage(f"{where}: {name}"):
+        if name not in found.attrs:
+            return None
+        header = found.attrs.get_id(name)
+        # Of one value alone: what an array declares may be larger than any memory.
+        if header.shape != () or h5py.check_string_dtype(header.dtype) is None:
+            return None
+        text = found.attrs[name]
+        return text.decode(errors="replace") if isinstance(text, bytes) else str(text)
+
+
 def read(found: Any, first: int, last: int, where: str) -> npt.NDArray[Any]:
     """Reads rows ``first`` to ``last`` (exclusive) of a data set.
 

@@ -146,11 +146,11 @@ class Minari:
         )
         return {
             schema.OBSERVATIONS: _observed(rows)[""],
-            schema.ACTIONS: _padded(rows[schema.ACTIONS], 0),
-            schema.REWARDS: _padded(
+            schema.ACTIONS: transitions.pad(rows[schema.ACTIONS], 0),
+            schema.REWARDS: transitions.pad(
                 self._flat(schema.REWARDS, rows[schema.REWARDS]), 0
             ),
-            schema.MASKS: _padded(~ended, 1),
+            schema.MASKS: transitions.pad(~ended, 1),
         }
 
     def _flat(self, name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -238,12 +238,6 @@ def _check_lengths(members: dict[str, Any], where: str) -> None:
             f"{where}: expected {steps + 1} observations and {steps} of all else, got "
             f"{counts}; record the data set again"
         )
-
-
-def _padded(values: npt.NDArray[Any], last: int) -> npt.NDArray[Any]:
-    return np.concatenate(
-        [values, np.full_like(values, last, shape=(1, *values.shape[1:]))]
-    )
 
 
 def _joined(

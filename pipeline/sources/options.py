@@ -5,7 +5,6 @@ Loads nothing, so that help is quick.
 
 from typing import Literal
 
-Kind = Literal["ogbench", "npz", "d4rl", "minari"]
 OnBadEpisode = Literal["refuse", "skip"]
 OnKnownEpisode = Literal["refuse", "keep"]
 OnBadFile = Literal["refuse", "skip"]

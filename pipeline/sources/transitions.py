@@ -227,6 +227,21 @@ def to_rows(
     return rows
 
 
+def pad(values: Array, last: int) -> Array:
+    """Adds the row of the state an episode ends in, which leads nowhere.
+
+    Args:
+        values: ``[T, ...]``, one row a transition.
+        last: What the added row holds.
+
+    Returns:
+        ``[T+1, ...]``.
+    """
+    return np.concatenate(
+        [values, np.full_like(values, last, shape=(1, *values.shape[1:]))]
+    )
+
+
 def flags(values: Array, *, where: str) -> npt.NDArray[np.bool_]:
     """What is said of each step, and nothing but yes or no.
 

@@ -14,6 +14,7 @@ from pipeline.assembly.plan import PlanOptions, look_at, plan_inputs
 from pipeline.inspection.export import export_npz
 from pipeline.inspection.verify import verify_store
 from pipeline.sources.d4rl_hdf5 import D4rlHdf5
+from pipeline.sources.kinds import KINDS
 from pipeline.sources.minari import Minari
 from pipeline.sources.ogbench_npz import OgbenchNpz
 from pipeline.sources.rewarded_npz import OwnNpz
@@ -81,7 +82,20 @@ def write_minari(path, rows):
     return Minari(str(path))
 
 
-REWARDED = (write_npz, write_masked_npz, write_d4rl, write_minari)
+def write_robomimic(path, rows):
+    with h5py.File(path, "w") as file:
+        for number in range(EPISODES):
+            demo = file.create_group(f"data/demo_{number}")
+            of = slice(number * T, number * T + T)
+            demo["obs/x"] = rows["observations"][of]
+            demo["next_obs/x"] = rows["next_observations"][of]
+            demo["actions"] = rows["actions"][of]
+            demo["rewards"] = rows["rewards"][of]
+            demo["dones"] = rows["terminals"][of]
+    return KINDS["robomimic"].open(str(path))
+
+
+REWARDED = (write_npz, write_masked_npz, write_d4rl, write_minari, write_robomimic)
 ALL = (*REWARDED, write_ogbench)
 
 
@@ -172,7 +186,8 @@ def test_actions_are_continuous_and_a_row_each(write, actions, got, tmp_path):
     assert got in str(said.value)
 
 
-@pytest.mark.parametrize("write", ALL)
+# Robomimic's are by name, and a number a row has a place beside the others.
+@pytest.mark.parametrize("write", [each for each in ALL if each != write_robomimic])
 def test_observations_are_a_row_each(write, tmp_path):
     flat = {
         name: np.zeros(T * EPISODES) for name in ("observations", "next_observations")

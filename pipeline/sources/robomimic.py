@@ -1,0 +1,322 @@
+"""robomimic's files: one HDF5, a group ``data/demo_N`` for each demonstration.
+
+A demonstration has T observations, T next observations, actions, rewards and dones.
+Of next observations only the last is read: the others are the observations of the next
+row. Which environment made the data is shown, and nothing of it is imported.
+"""
+
+import functools
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.sources import hdf5, hdf5_datasets, transitions
+from pipeline.sources.episode_reader import (
+    TERMINALS,
+    Episode,
+    EpisodeReader,
+    close_episode,
+)
+from pipeline.store import schema
+from pipeline.store.errors import DataFormatError
+from pipeline.store.manifest import Split
+
+DATA = "data"
+DEMO = re.compile(r"demo_(0|[1-9][0-9]*)")
+_OBS, _NEXT_OBS, _DONES = "obs", "next_obs", "dones"
+_MASK = "mask"
+# robomimic's names of splits, which it calls filter keys, and ours.
+_SPLITS: dict[Split, str] = {"train": "train", "val": "valid"}
+# An observation of so many dimensions is an image, or as large as one.
+_IMAGE_DIMENSIONS = 3
+# Of what an environment was made with, which may be pages of a controller's settings.
+_SHOWN_CHARACTERS = 200
+
+
+@dataclass(frozen=True)
+class _Demo:
+    """Data sets of a demonstration, not read.
+
+    Attributes:
+        actions: ``[T, A]``.
+        rewards: ``[T]``.
+        dones: ``[T]``.
+        observed: ``[T, ...]`` by name, without images.
+        following: Next observations likewise; empty if the file has none.
+        images: Names of images.
+    """
+
+    actions: Any
+    rewards: Any
+    dones: Any
+    observed: dict[str, Any]
+    following: dict[str, Any]
+    images: frozenset[str]
+
+    def members(self) -> list[Any]:
+        """All of its data sets."""
+        alone = [self.actions, self.rewards, self.dones]
+        return [*alone, *self.observed.values(), *self.following.values()]
+
+    def layout(self) -> dict[str, tuple[int, ...]]:
+        """What a row of each observation is."""
+        return {name: each.shape[1:] for name, each in sorted(self.observed.items())}
+
+
+@dataclass(frozen=True)
+class _Contents:
+    """What a file's headers say of the demonstrations that are read."""
+
+    lengths: tuple[int, ...]
+    images: tuple[str, ...]
+    digest: str
+    environment: str | None
+    keys: tuple[str, ...]
+
+
+class RobomimicReader(EpisodeReader):
+    """Reads the demonstrations of a file, or those of one filter key.
+
+    Args:
+        path: The file, local or ``gs://``.
+        key: Filter key, such as ``train``; empty for all demonstrations.
+    """
+
+    kind = "robomimic"
+
+    def __init__(self, path: str, key: str = "") -> None:
+        super().__init__(path)
+        self._key = key
+
+    def lengths(self) -> tuple[int, ...]:
+        """Transitions of each demonstration, in the order of their numbers."""
+        return self._contents.lengths
+
+    def read(self, episodes: range) -> Iterator[Episode]:
+        """Reads demonstrations, images left out."""
+        with hdf5.opened(self.path) as file:
+            names = self._names(file)
+            for index in episodes:
+                yield self._read_demo(file, names[index])
+
+    def digest(self) -> str:
+        """Digest of the file, and of which demonstrations of it are read."""
+        return self._contents.digest
+
+    def name(self) -> str:
+        """File name, with the filter key."""
+        return super().name() + (f"[{self._key}]" if self._key else "")
+
+    def ignored(self) -> tuple[str, ...]:
+        """Names of images."""
+        return tuple(f"{_OBS}/{name} (image)" for name in self._contents.images)
+
+    def notes(self) -> tuple[str, ...]:
+        """The environment that made the data, and filter keys that are not used."""
+        environment, keys = self._contents.environment, self._contents.keys
+        unused = [key for key in keys if key != self._key]
+        if self._key:
+            unused = [key for key in unused if key not in _SPLITS.values()]
+        return (
+            *([f"made in {environment}"] if environment else []),
+            *([f"filter keys not used: {', '.join(unused)}"] if unused else []),
+        )
+
+    @functools.cached_property
+    def _contents(self) -> _Contents:
+        with hdf5.opened(self.path) as file:
+            names = self._names(file)
+            lengths, virtual = [], []
+            images: set[str] = set()
+            layout = None
+            for name in names:
+                demo = self._demo(file, name)
+                where = f"{self.path}: {name}"
+                _check_lengths(demo, where)
+                layout = layout or demo.layout()
+                if demo.layout() != layout:
+                    raise DataFormatError(
+                        f"{where}: expected the observations of {names[0]}, {layout}, "
+                        f"got {demo.layout()}; one store holds data of one kind"
+                    )
+                virtual += hdf5_datasets.find_virtual(demo.members())
+                images |= demo.images
+                steps = len(demo.rewards)
+                if not demo.following:
+                    dones = hdf5.read(demo.dones, steps - 1, steps, where)
+                    steps -= not transitions.flags(dones, where=f"{where}: {_DONES}")[0]
+                lengths.append(steps)
+            digest = hdf5_datasets.digest(self.path, virtual)
+            data = hdf5.group(file, DATA, self.path)
+            environment = _environment(hdf5.attribute(data, "env_args", self.path))
+            keys = _filter_keys(file, self.path)
+        if self._key:
+            chosen = f"{digest} {' '.join(names)}".encode()
+            digest = f"sha256:{hashlib.sha256(chosen).hexdigest()}"
+        return _Contents(
+            tuple(lengths), tuple(sorted(images)), digest, environment, tuple(keys)
+        )
+
+    def _names(self, file: Any) -> list[str]:
+        """Demonstrations that are read, by number."""
+        there = _demo_names(file, self.path)
+        if not self._key:
+            return there
+        split, *others = (
+            set(_read_key(file, key, self.path))
+            for key in (self._key, *(k for k in _SPLITS.values() if k != self._key))
+        )
+        wrong = split - set(there) or split.intersection(*others)
+        if wrong or not split:
+            raise DataFormatError(
+                f"{self.path}: expected {_MASK}/{self._key} to name demonstrations of "
+                f"{DATA} that are in no other split, got {min(wrong, default='none')}; "
+                "write them again, such as with robomimic's split_train_val.py"
+            )
+        return [name for name in there if name in split]
+
+    def _demo(self, file: Any, name: str) -> _Demo:
+        where = f"{self.path}: {name}"
+        group = hdf5.group(hdf5.group(file, DATA, self.path), name, self.path)
+        names = hdf5.names(group, where)
+        if _OBS not in names:
+            raise DataFormatError(
+                f"{where}: expected observations in a group {_OBS}, got "
+                f"{', '.join(names) or 'nothing'}; extract them from the simulator's "
+                "states with robomimic's dataset_states_to_obs.py"
+            )
+        observed = hdf5_datasets.leaves(group, _OBS, where)
+        following = (
+            hdf5_datasets.leaves(group, _NEXT_OBS, where) if _NEXT_OBS in names else {}
+        )
+        images = frozenset(
+            key for key, each in observed.items() if len(each.shape) > _IMAGE_DIMENSIONS
+        )
+        kept = {key: each for key, each in observed.items() if key not in images}
+        if not kept or "" in kept:
+            raise DataFormatError(
+                f"{where}: expected observations by name in {_OBS}, at least one of "
+                f"them no image, got {', '.join(observed).strip() or 'one data set'}; "
+                "extract low-dimensional observations as well"
+            )
+        if following and not kept.keys() <= following.keys():
+            raise DataFormatError(
+                f"{where}: expected {_NEXT_OBS} of {', '.join(sorted(kept))}, got "
+                f"{', '.join(sorted(following))}; write the file again"
+            )
+        return _Demo(
+            actions=hdf5_datasets.dataset(group, schema.ACTIONS, where),
+            rewards=hdf5_datasets.dataset(group, schema.REWARDS, where),
+            dones=hdf5_datasets.dataset(group, _DONES, where),
+            observed=kept,
+            following={key: following[key] for key in kept} if following else {},
+            images=images,
+        )
+
+    def _read_demo(self, file: Any, name: str) -> Episode:
+        where = f"{self.path}: {name}"
+        demo = self._demo(file, name)
+        _check_lengths(demo, where)
+        steps = len(demo.rewards)
+
+        def read(member: Any) -> npt.NDArray[Any]:
+            return hdf5.read(member, 0, steps, where)
+
+        observed = {key: read(each) for key, each in demo.observed.items()}
+        episode = {
+            schema.OBSERVATIONS: observed,
+            schema.ACTIONS: read(demo.actions),
+            schema.REWARDS: transitions.flat(
+                schema.REWARDS, read(demo.rewards), where=where
+            ),
+            TERMINALS: transitions.flags(read(demo.dones), where=f"{where}: {_DONES}"),
+        }
+        if not demo.following:
+            return close_episode(episode)
+        return {
+            **episode,
+            schema.OBSERVATIONS: {
+                key: np.concatenate(
+                    [states, hdf5.read(demo.following[key], steps - 1, steps, where)]
+                )
+                for key, states in observed.items()
+            },
+        }
+
+
+def find_splits(path: str) -> list[tuple[Split, str]]:
+    """Splits of a file, by its filter keys ``train`` and ``valid``.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Our names and robomimic's; all of it is to train on if it has not both.
+
+    Raises:
+        DataFormatError: If the file is damaged.
+    """
+    with hdf5.opened(path) as file:
+        keys = _filter_keys(file, path)
+    both = set(_SPLITS.values()) <= set(keys)
+    return list(_SPLITS.items()) if both else [("train", "")]
+
+
+def _filter_keys(file: Any, where: str) -> list[str]:
+    if _MASK not in hdf5.names(file, where):
+        return []
+    return sorted(hdf5.names(hdf5.group(file, _MASK, where), where))
+
+
+def _read_key(file: Any, key: str, where: str) -> list[str]:
+    return hdf5.read_names(hdf5.group(file, _MASK, where), key, where)
+
+
+def _demo_names(file: Any, where: str) -> list[str]:
+    there = hdf5.names(hdf5.group(file, DATA, where), where)
+    found = [name for name in there if DEMO.fullmatch(name)]
+    if not found:
+        raise DataFormatError(
+            f"{where}: expected groups demo_0, demo_1 and so on in {DATA}, got "
+            f"{', '.join(there[:5]) or 'nothing'}; this is no file of robomimic"
+        )
+    return sorted(found, key=lambda name: (len(name), name))
+
+
+def _check_lengths(demo: _Demo, where: str) -> None:
+    steps = len(demo.rewards)
+    named: Mapping[str, Any] = {
+        schema.ACTIONS: demo.actions,
+        _DONES: demo.dones,
+        **{f"{_OBS}/{key}": each for key, each in demo.observed.items()},
+        **{f"{_NEXT_OBS}/{key}": each for key, each in demo.following.items()},
+    }
+    counts = {name: len(each) for name, each in named.items()}
+    if not steps or set(counts.values()) != {steps}:
+        raise DataFormatError(
+            f"{where}: expected at least one step, and of each data set as many rows "
+            f"as of rewards, {steps}, got {counts}; write the file again"
+        )
+
+
+def _environment(env_args: str | None) -> str | None:
+    """The environment that made a file, in words."""
+    if env_args is None:
+        return None
+    try:
+        known = json.loads(env_args)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(known, dict) or "env_name" not in known:
+        return None
+    more = {name: value for name, value in known.items() if name != "env_name"}
+    shown = json.dumps(more, sort_keys=True)
+    if len(shown) > _SHOWN_CHARACTERS:
+        shown = f"{shown[:_SHOWN_CHARACTERS]}..."
+    return f"{known['env_name']}, {shown}"
