@@ -15,6 +15,7 @@ from pipeline.cli import main
 from pipeline.sources import files, seek_points
 from pipeline.sources.detection import find_sources
 from pipeline.sources.episodes import cut
+from pipeline.sources.kinds import KINDS
 from pipeline.sources.ogbench_npz import OgbenchNpz
 from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.reader import Store
@@ -153,10 +154,10 @@ def test_hdf5_is_told_by_what_it_holds(tmp_path, name, members, kind):
 
 
 def test_what_is_of_no_kind_is_told_with_what_it_holds(tmp_path, make_npz):
-    path = write_hdf5(tmp_path / "robomimic.hdf5", "data/demo_0/obs", "mask/train")
-    with pytest.raises(DataFormatError, match=r"robomimic.*got data, mask; ") as said:
+    path = write_hdf5(tmp_path / "traces.hdf5", "runs/0/obs", "mask/train")
+    with pytest.raises(DataFormatError, match=r"traces.*got mask, runs; ") as said:
         find_sources(path, dataset="mine")
-    for kind in ("ogbench", "npz", "d4rl", "minari"):
+    for kind in KINDS:
         assert kind in str(said.value)
     np.savez(tmp_path / "pixels.npz", image=np.zeros(3), label=np.zeros(3))
     with pytest.raises(DataFormatError, match=r"pixels.*got image, label; "):
