@@ -14,7 +14,7 @@ $(STAMP): pyproject.toml infra/constraints.txt
 	$(BIN)/python -m pip install --quiet uv
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet \
 	  --constraint infra/constraints.txt \
-	  --editable '.[pipeline,trainer,eval,report,cloud,dask,launch,dev]'
+	  --editable '.[pipeline,trainer,eval,report,cloud,dask,rlds,launch,dev]'
 	touch $@
 
 # The compiler for TPUs, which needs none: 0.7 GB, for Linux on x86-64. It lies beside

@@ -39,6 +39,7 @@ _PACKAGE = "vast-rl"
 EXTRAS = {
     "PIL": "report",
     "apache_beam": "pipeline",
+    "array_record": "rlds",
     "dask": "dask",
     "distributed": "dask",
     "etils": "trainer",
@@ -46,6 +47,7 @@ EXTRAS = {
     "fsspec": "cloud",
     "gcsfs": "cloud",
     "google": "cloud",
+    "google_crc32c": "rlds",
     "grain": "trainer",
     "grpc": "pipeline",
     "gymnasium": "eval",
@@ -58,6 +60,7 @@ EXTRAS = {
     "optax": "trainer",
     "orbax": "trainer",
     "psutil": "trainer",
+    "pyarrow": "pipeline",
     "requests": "launch",
     "safetensors": "trainer",
     "scipy": "report",

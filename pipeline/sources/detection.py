@@ -1,20 +1,39 @@
 """Which source reads an input: inferred from what is there, or named."""
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
 from pipeline.domains.datasets import known_datasets
 from pipeline.sources import files, hdf5, npz, robomimic
-from pipeline.sources.base import Source
-from pipeline.sources.kinds import KINDS
-from pipeline.sources.minari import EPISODE, MAIN_FILE
+from pipeline.sources.base import Block, Facts, Source
+from pipeline.sources.episodes import EpisodeRange
+from pipeline.sources.kinds import KINDS, NPZ
+from pipeline.sources.minari import EPISODE
 from pipeline.sources.own import OwnSource, is_own
 from pipeline.store import schema
 from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.manifest import Split
 
-_NPZ = (".npz",)
 _OF_HDF5 = ("d4rl", "minari", "robomimic")
 # Of what a file holds, so many names tell what it is.
 _SHOWN = 8
 _SPLITS: tuple[Split, ...] = ("train", "val")
+
+
+@dataclass(frozen=True)
+class _Damaged:
+    """A file whose splits cannot be read: whether it is left out is asked later."""
+
+    path: str
+    message: str
+
+    def describe(self) -> Facts:
+        """Says what is wrong with it."""
+        raise DataFormatError(self.message)
+
+    def read(self, ranges: Sequence[EpisodeRange]) -> Iterator[Block]:
+        """Says what is wrong with it."""
+        raise DataFormatError(self.message)
 
 
 def find_sources(
@@ -71,20 +90,23 @@ def _open(
     if find_splits is not None and split == "train" and not whole:
         try:
             return find_splits(path)
-        except DataFormatError:
-            pass  # Its description says so again, where a bad file may be left out.
+        except DataFormatError as error:
+            return [(split, _Damaged(path, str(error)))]
     return [(split, KINDS[kind].open(path))]
 
 
 def _find(pattern: str, kind: str | None) -> list[str]:
+    kinds = list(KINDS.values()) if kind is None else [KINDS[kind]]
     folder = pattern.rstrip("/")
-    if kind in (None, "minari"):
-        for name in (MAIN_FILE, f"data/{MAIN_FILE}"):
-            if files.is_file(f"{folder}/{name}"):
-                return [f"{folder}/{name}"]
-    suffixes: tuple[str, ...] = (*_NPZ, *hdf5.SUFFIXES)
-    if kind is not None:
-        suffixes = _NPZ if kind in ("ogbench", "npz") else hdf5.SUFFIXES
+    for marker in (marker for each in kinds for marker in each.markers):
+        if files.is_file(f"{folder}/{marker}"):
+            return [f"{folder}/{marker}"]
+    suffixes = tuple(dict.fromkeys(end for each in kinds for end in each.suffixes))
+    if not suffixes and not files.is_file(pattern):
+        raise UsageError(
+            f"{pattern}: expected a folder with {' or '.join(kinds[0].markers)}, found "
+            "none; check the path"
+        )
     return files.find(pattern, suffixes)
 
 
@@ -110,6 +132,11 @@ def _infer_first(paths: list[str], dataset: str) -> str:
 
 def _infer(path: str, dataset: str) -> str:
     """Looks at a name, and into the file where that does not tell."""
+    for kind in KINDS.values():
+        if not kind.suffixes and f"/{path}".endswith(
+            tuple(f"/{marker}" for marker in kind.markers)
+        ):
+            return kind.name
     if _is_hdf5(path):
         with hdf5.opened(path) as file:
             there = hdf5.names(file, path)
@@ -129,7 +156,7 @@ def _infer(path: str, dataset: str) -> str:
 
 
 def _is_hdf5(path: str) -> bool:
-    if path.endswith((*hdf5.SUFFIXES, *_NPZ)):
+    if path.endswith((*hdf5.SUFFIXES, *NPZ)):
         return path.endswith(hdf5.SUFFIXES)
     with files.open_file(path) as stream:
         return stream.read(len(hdf5.SIGNATURE)) == hdf5.SIGNATURE

@@ -41,16 +41,18 @@ class EpisodeReader(ABC):
 
     Args:
         path: The input, as it was typed.
+        split: Which of its own splits to read; empty for all of it.
 
     Attributes:
         kind: What a store's manifest calls inputs of this kind.
         path: The input.
+        split: Its split.
     """
 
     kind: ClassVar[str] = ""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, path: str, split: str = "") -> None:
+        self.path, self.split = path, split
 
     @abstractmethod
     def lengths(self) -> Sequence[int]:
@@ -83,8 +85,10 @@ class EpisodeReader(ABC):
             which reads every episode. Override it where less will do.
         """
         found = hashlib.sha256()
-        for episode in self.read(range(len(self.lengths()))):
-            for name, values in sorted(_columns(episode).items()):
+        for index, episode in enumerate(self.read(range(len(self.lengths())))):
+            rows, layout = _to_rows(episode, f"{self.path}, episode {index}")
+            found.update(layout.encode())
+            for name, values in sorted(rows.items()):
                 found.update(f"{name} {values.dtype.str} {values.shape}".encode())
                 found.update(np.ascontiguousarray(values).data)
         return f"sha256:{found.hexdigest()}"
@@ -328,16 +332,17 @@ def _leaves(tree: Mapping[str, Any], path: str) -> Iterator[tuple[str, Array]]:
 
 def _to_rows(episode: Episode, where: str) -> tuple[Rows, str]:
     """Rows of an episode, the last of which leads nowhere, and their layout."""
-    columns = _columns(episode)
+    given = _columns(episode)
     prefix = f"{schema.OBSERVATIONS}/"
-    observed = {n: v for n, v in columns.items() if f"{n}/".startswith(prefix)}
+    observed = {n: v for n, v in given.items() if f"{n}/".startswith(prefix)}
+    columns = observed | {n: given[n] for n in _PER_STEP if n in given}
     missing = [name for name in _PER_STEP if name not in columns]
     if not observed:
         missing.append(schema.OBSERVATIONS)
     if missing:
         raise DataFormatError(
             f"{where}: expected observations, actions, rewards and terminals, got "
-            f"{', '.join(columns) or 'nothing'}; add {', '.join(missing)}"
+            f"{', '.join(given) or 'nothing'}; add {', '.join(missing)}"
         )
     for name, values in columns.items():
         if values.dtype.kind not in "biuf" or not values.ndim:

@@ -6,17 +6,16 @@ The one table that detection, ``python -m pipeline inputs`` and the README go by
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pipeline.sources import robomimic
+from pipeline.sources import hdf5, lerobot, rlds, robomimic
 from pipeline.sources.base import Source
 from pipeline.sources.d4rl_hdf5 import D4rlHdf5
 from pipeline.sources.episode_reader import ReaderSource
-from pipeline.sources.minari import Minari
+from pipeline.sources.minari import MAIN_FILE, Minari
 from pipeline.sources.ogbench_npz import OgbenchNpz
 from pipeline.sources.rewarded_npz import OwnNpz
 from pipeline.store.manifest import Split
 
-# A file's sources, if it says which of its episodes are of which split.
-FindSplits = Callable[[str], list[tuple[Split, Source]]]
+NPZ = (".npz",)
 
 
 @dataclass(frozen=True)
@@ -25,32 +24,53 @@ class InputKind:
 
     Attributes:
         name: As ``shard --source`` takes it.
-        files: What INPUT is: a file, or a folder and the file in it that tells.
         layout: What is read of it, and how it becomes episodes.
         open: Makes the source of a file that was found.
-        find_splits: Makes the sources of a file that has splits of its own; None if
-            files of this kind have none.
+        suffixes: What names of its files end in; empty if it is a folder.
+        markers: Files that tell that a folder is of this kind, the first of them found
+            being what is opened.
+        find_splits: Makes the sources of what was found by the splits it has itself;
+            None if there are none in this kind.
     """
 
     name: str
-    files: str
     layout: str
     open: Callable[[str], Source]
-    find_splits: FindSplits | None = None
+    suffixes: tuple[str, ...] = ()
+    markers: tuple[str, ...] = ()
+    find_splits: Callable[[str], list[tuple[Split, Source]]] | None = None
+
+    @property
+    def files(self) -> str:
+        """What INPUT is."""
+        if self.markers:
+            return f"a folder with `{self.markers[0]}`"
+        return ", ".join(f"`*{suffix}`" for suffix in self.suffixes)
 
 
-def _open_robomimic(path: str) -> Source:
-    return ReaderSource(_ROBOMIMIC, path)
+def _with_reader(
+    name: str,
+    layout: str,
+    reader: str,
+    find_splits: Callable[[str], list[tuple[Split, str]]],
+    *,
+    suffixes: tuple[str, ...] = (),
+    markers: tuple[str, ...] = (),
+) -> InputKind:
+    """A kind whose inputs an `EpisodeReader` reads, which may be split."""
+
+    def split(path: str) -> list[tuple[Split, Source]]:
+        return [
+            (ours, ReaderSource(reader, path, theirs))
+            for ours, theirs in find_splits(path)
+        ]
+
+    def open_whole(path: str) -> Source:
+        return ReaderSource(reader, path)
+
+    return InputKind(name, layout, open_whole, suffixes, markers, split)
 
 
-def _split_robomimic(path: str) -> list[tuple[Split, Source]]:
-    return [
-        (split, ReaderSource(_ROBOMIMIC, path, key))
-        for split, key in robomimic.find_splits(path)
-    ]
-
-
-_ROBOMIMIC = "pipeline.sources.robomimic:RobomimicReader"
 # A kind of the user's own, as a row of the table.
 _OWN = (
     "module:Class",
@@ -64,41 +84,62 @@ KINDS: dict[str, InputKind] = {
     for kind in (
         InputKind(
             "ogbench",
-            "`*.npz`",
             "`observations`, `actions`, `terminals` and the physics `qpos`, `qvel` "
             "(`button_states`), a row a state; rewards are those of the domain's tasks",
             OgbenchNpz,
+            NPZ,
         ),
         InputKind(
             "npz",
-            "`*.npz`",
             "`observations`, `actions`, `rewards`, `terminals`, and either `masks` (0 "
             "where the task is solved; rows are states) or `timeouts` (1 where an "
             "episode was cut off; rows are transitions), perhaps `next_observations`",
             OwnNpz,
+            NPZ,
         ),
         InputKind(
             "d4rl",
-            "`*.hdf5`",
             "the same as data sets: `observations`, `actions`, `rewards`, `terminals`, "
             "`timeouts`, perhaps `next_observations`",
             D4rlHdf5,
+            hdf5.SUFFIXES,
         ),
         InputKind(
             "minari",
-            "a folder with `data/main_data.hdf5`",
             "groups `episode_N`: `observations` (an array or a dictionary), `actions`, "
             "`rewards`, `terminations`",
             Minari,
+            hdf5.SUFFIXES,
+            (f"data/{MAIN_FILE}", MAIN_FILE),
         ),
-        InputKind(
+        _with_reader(
             "robomimic",
-            "`*.hdf5`",
             "groups `data/demo_N`: `obs/NAME`, `next_obs/NAME`, `actions`, `rewards`, "
             "`dones` (no value is bootstrapped after one); images are not read; filter "
             "keys `mask/train` and `mask/valid` are the splits",
-            _open_robomimic,
-            _split_robomimic,
+            "pipeline.sources.robomimic:RobomimicReader",
+            robomimic.find_splits,
+            suffixes=hdf5.SUFFIXES,
+        ),
+        _with_reader(
+            "lerobot",
+            "format v2 or v3, Parquet: `observation.*` of numbers, `action`, "
+            "`next.reward` (else 1 where `next.success`), `next.success` (else "
+            "`next.done`: no value is bootstrapped after one); images and videos are "
+            "not read; splits `train` and `val` of `info.json`",
+            "pipeline.sources.lerobot:LeRobotReader",
+            lerobot.find_splits,
+            markers=(lerobot.INFO,),
+        ),
+        _with_reader(
+            "rlds",
+            "TFDS, TFRecord or ArrayRecord: `steps` with `observation` (an array or a "
+            "dictionary of them), `action`, `reward`, `is_terminal`; the last step is "
+            "the state an episode ends in; images and texts are not read; splits "
+            "`train` and `val` of the files' names",
+            "pipeline.sources.rlds:RldsReader",
+            rlds.find_splits,
+            markers=(rlds.FEATURES,),
         ),
     )
 }

@@ -5,7 +5,6 @@ Read through h5py alone: nothing of Minari is imported, and nothing decoded.
 """
 
 import dataclasses
-import json
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -16,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.domains import observations
-from pipeline.sources import files, hdf5, hdf5_datasets, transitions
+from pipeline.sources import files, hdf5, hdf5_datasets, json_files, transitions
 from pipeline.sources.base import Block, Facts
 from pipeline.sources.episodes import EpisodeRange
 from pipeline.store import schema
@@ -161,12 +160,12 @@ class Minari:
         metadata = os.path.join(os.path.dirname(self.path), _METADATA)
         if not files.is_file(metadata):
             return
-        with files.open_file(metadata) as stream:
-            text = stream.read()
-        space = _load(text, metadata).get("observation_space", "{}")
+        space = json_files.read_object(metadata).get("observation_space", "{}")
         if not isinstance(space, str):
             return
-        for path, shape in _shapes(_load(space, metadata), schema.OBSERVATIONS):
+        for path, shape in _shapes(
+            json_files.parse_object(space, metadata), schema.OBSERVATIONS
+        ):
             member = members.get(path)
             if member is not None and list(member.shape[1:]) != shape:
                 raise DataFormatError(
@@ -214,19 +213,6 @@ def _episode_names(file: Any, where: str) -> list[str]:
             f"{', '.join(there[:5]) or 'nothing'}; this is no data set of Minari"
         )
     return sorted(found, key=lambda name: (len(name), name))
-
-
-def _load(text: str | bytes, where: str) -> dict[str, Any]:
-    """An object of JSON."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise DataFormatError(f"{where}: not JSON ({error}); fetch it again") from error
-    if not isinstance(value, dict):
-        raise DataFormatError(
-            f"{where}: expected a JSON object, got {type(value).__name__}"
-        )
-    return value
 
 
 def _check_lengths(members: dict[str, Any], where: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.sources import hdf5, hdf5_datasets, transitions
+from pipeline.sources import hdf5, hdf5_datasets, json_files, transitions
 from pipeline.sources.episode_reader import (
     TERMINALS,
     Episode,
@@ -85,14 +85,10 @@ class RobomimicReader(EpisodeReader):
 
     Args:
         path: The file, local or ``gs://``.
-        key: Filter key, such as ``train``; empty for all demonstrations.
+        split: Filter key, such as ``train``; empty for all demonstrations.
     """
 
     kind = "robomimic"
-
-    def __init__(self, path: str, key: str = "") -> None:
-        super().__init__(path)
-        self._key = key
 
     def lengths(self) -> tuple[int, ...]:
         """Transitions of each demonstration, in the order of their numbers."""
@@ -111,7 +107,7 @@ class RobomimicReader(EpisodeReader):
 
     def name(self) -> str:
         """File name, with the filter key."""
-        return super().name() + (f"[{self._key}]" if self._key else "")
+        return super().name() + (f"[{self.split}]" if self.split else "")
 
     def ignored(self) -> tuple[str, ...]:
         """Names of images."""
@@ -120,8 +116,8 @@ class RobomimicReader(EpisodeReader):
     def notes(self) -> tuple[str, ...]:
         """The environment that made the data, and filter keys that are not used."""
         environment, keys = self._contents.environment, self._contents.keys
-        unused = [key for key in keys if key != self._key]
-        if self._key:
+        unused = [key for key in keys if key != self.split]
+        if self.split:
             unused = [key for key in unused if key not in _SPLITS.values()]
         return (
             *([f"made in {environment}"] if environment else []),
@@ -154,9 +150,11 @@ class RobomimicReader(EpisodeReader):
                 lengths.append(steps)
             digest = hdf5_datasets.digest(self.path, virtual)
             data = hdf5.group(file, DATA, self.path)
-            environment = _environment(hdf5.attribute(data, "env_args", self.path))
+            environment = _environment(
+                hdf5.attribute(data, "env_args", self.path), self.path
+            )
             keys = _filter_keys(file, self.path)
-        if self._key:
+        if self.split:
             chosen = f"{digest} {' '.join(names)}".encode()
             digest = f"sha256:{hashlib.sha256(chosen).hexdigest()}"
         return _Contents(
@@ -166,16 +164,16 @@ class RobomimicReader(EpisodeReader):
     def _names(self, file: Any) -> list[str]:
         """Demonstrations that are read, by number."""
         there = _demo_names(file, self.path)
-        if not self._key:
+        if not self.split:
             return there
         split, *others = (
             set(_read_key(file, key, self.path))
-            for key in (self._key, *(k for k in _SPLITS.values() if k != self._key))
+            for key in (self.split, *(k for k in _SPLITS.values() if k != self.split))
         )
         wrong = split - set(there) or split.intersection(*others)
         if wrong or not split:
             raise DataFormatError(
-                f"{self.path}: expected {_MASK}/{self._key} to name demonstrations of "
+                f"{self.path}: expected {_MASK}/{self.split} to name demonstrations of "
                 f"{DATA} that are in no other split, got {min(wrong, default='none')}; "
                 "write them again, such as with robomimic's split_train_val.py"
             )
@@ -305,15 +303,15 @@ def _check_lengths(demo: _Demo, where: str) -> None:
         )
 
 
-def _environment(env_args: str | None) -> str | None:
+def _environment(env_args: str | None, where: str) -> str | None:
     """The environment that made a file, in words."""
     if env_args is None:
         return None
     try:
-        known = json.loads(env_args)
-    except (ValueError, RecursionError):
+        known = json_files.parse_object(env_args, where)
+    except DataFormatError:  # Nothing of it is needed.
         return None
-    if not isinstance(known, dict) or "env_name" not in known:
+    if "env_name" not in known:
         return None
     more = {name: value for name, value in known.items() if name != "env_name"}
     shown = json.dumps(more, sort_keys=True)

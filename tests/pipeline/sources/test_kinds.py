@@ -30,5 +30,5 @@ def test_every_kind_is_listed(capsys):
 
 
 def test_a_kind_that_is_none_is_told_which_there_are():
-    with pytest.raises(UsageError, match="robomimic, or module:Class, got 'rlbench'"):
+    with pytest.raises(UsageError, match="rlds, or module:Class, got 'rlbench'"):
         find_sources("a", dataset="x", kind="rlbench")

@@ -89,6 +89,29 @@ def test_a_class_of_the_user_s_makes_a_store(walks, tmp_path):
     assert len(Store(out).manifest.parts) == 2
 
 
+def test_the_readme_s_class_reads(tmp_path, monkeypatch):
+    code = (ROOT / "README.md").read_text().split("```python\n")[1].split("```")[0]
+    (tmp_path / "readme_walks.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    for number, n in enumerate(COUNTS):
+        np.savez(
+            tmp_path / f"{number}.npz",
+            observations=np.full((n + 1, 3), number),
+            actions=np.zeros((n, 2)),
+            rewards=np.ones(n),
+            terminals=np.arange(n) == n - 1,
+            remarks=np.array(["not read"]),
+        )
+    source = OwnSource("readme_walks:Walks", str(tmp_path))
+    facts = source.describe()
+    assert facts.lengths == (5, 7, 4)
+    assert facts.source == "readme_walks:Walks"
+    (block,) = source.read([facts.episodes])
+    numbers = np.repeat(range(3), facts.lengths)
+    np.testing.assert_array_equal(block.rows["observations"][:, 0], numbers)
+    assert (~block.rows["masks"]).sum() == len(COUNTS)
+
+
 @pytest.mark.parametrize("rows", [1, 8, 1000])
 def test_blocks_hold_the_same_wherever_they_are_cut(walks, rows):
     folder, given = walks
