@@ -90,7 +90,9 @@ def test_a_class_of_the_user_s_makes_a_store(walks, tmp_path):
 
 
 def test_the_readme_s_class_reads(tmp_path, monkeypatch):
-    code = (ROOT / "README.md").read_text().split("```python\n")[1].split("```")[0]
+    pieces = (ROOT / "README.md").read_text().split("```")
+    (code,) = [each for each in pieces if "(EpisodeReader)" in each]
+    code = code.removeprefix("python")
     (tmp_path / "readme_walks.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     for number, n in enumerate(COUNTS):
