@@ -52,6 +52,7 @@ EXTRAS = {
     "grpc": "pipeline",
     "gymnasium": "eval",
     "h5py": "pipeline",
+    "indexed_gzip": "pipeline",
     "isal": "pipeline",
     "jax": "trainer",
     "matplotlib": "report",
