@@ -46,6 +46,7 @@ class LoadedPolicy:
         self.training_seed = training_seed
         self.seed = seed
         self._agent = run.agent()
+        self._params = params
         self._plan = AgentActor(self._agent).policy(params, seed)
         self._rows: ActingRows | None = None
         self._episodes = np.zeros(0, np.int64)
@@ -146,6 +147,24 @@ class LoadedPolicy:
             for n in (episodes, steps)
         )
         return self._scaled(np.asarray(self._plan(batch, *counts)))
+
+    def export(self) -> bytes:
+        """Makes acting a program that needs nothing of this package.
+
+        Returns:
+            StableHLO with the parameters inside, for CPUs, NVIDIA's GPUs and TPUs, as
+            ``jax.export.deserialize`` reads it. It is called with observations
+            ``f32[B, S]``, a seed ``u32[]``, episodes ``u32[B]`` and steps ``u32[B]``,
+            and returns what ``plan`` does with that seed.
+        """
+        from trainer.evaluation.program import export_acting
+
+        return export_acting(
+            self._agent,
+            self._params,
+            observation_dim=self.observation_dim,
+            action_scale=self.run.action_scale,
+        )
 
     def _check(self, observations: Any) -> Float32:
         batch = np.atleast_2d(np.asarray(observations, np.float32))

@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -44,30 +44,48 @@ class Inspect:
 
 @dataclass(frozen=True)
 class Export:
-    """Export the parameters of a checkpoint to a safetensors file.
+    """Export the policy of a checkpoint, for programs without this package.
+
+    A card goes beside it, in README.md or, if there is one, in a file named after OUT.
 
     Attributes:
         run: Folder of the run, a local path or gs://bucket/path.
-        out: File to export to, such as policy.safetensors.
+        out: File to export to, such as policy.safetensors or policy.stablehlo.
+        format: Parameters as safetensors; or acting as a program in StableHLO, with the
+            parameters inside, which jax.export runs on CPUs, NVIDIA's GPUs and TPUs.
         step: Updates done; the last checkpoint by default.
-        seed: Export this one of the run's seeds only; all of them by default, on a
-            leading axis.
+        seed: Export this one of the run's seeds only; by default, safetensors hold all
+            of them, on a leading axis, and a program the first.
     """
 
     run: Annotated[str, tyro.conf.Positional]
     out: Path
+    format: Literal["safetensors", "stablehlo"] = "safetensors"
     step: int | None = None
     seed: int | None = None
 
     def execute(self, output: Output) -> int:
-        """Writes the file."""
+        """Writes the file and its card."""
+        from trainer import api
+        from trainer.report import card
         from trainer.runs import export
         from trainer.runs.folder import RunFolder
 
-        step, arrays = export.export(
-            RunFolder.open(self.run), self.out, step=self.step, seed=self.seed
-        )
-        say(output.results, f"{arrays} arrays of step {step} are in {self.out}")
+        folder = RunFolder.open(self.run)
+        place = card.choose_place(self.out)
+        if self.format == "stablehlo":
+            export.check_new(self.out)
+            policy = api.load_policy(self.run, self.step, training_seed=self.seed)
+            self.out.write_bytes(policy.export())
+            exported = export.Exported(policy.run, policy.step, (policy.training_seed,))
+            what = f"acting by step {policy.step}, seed {policy.training_seed}, is"
+        else:
+            exported, arrays = export.export(
+                folder, self.out, step=self.step, seed=self.seed
+            )
+            what = f"{arrays} arrays of step {exported.step} are"
+        place.write_text(card.make_card(folder, exported, self.out.name, self.format))
+        say(output.results, f"{what} in {self.out}, described in {place}")
         return 0
 
 

@@ -80,6 +80,21 @@ class Inspection:
         }
 
 
+@dataclass(frozen=True)
+class Exported:
+    """What of a run is in an exported file.
+
+    Attributes:
+        run: What was trained.
+        step: Updates of the checkpoint.
+        seeds: Training seeds whose parameters are in the file.
+    """
+
+    run: Run
+    step: int
+    seeds: tuple[int, ...]
+
+
 def inspect(folder: RunFolder, *, step: int | None = None) -> Inspection:
     """Reads what a step holds, but none of its arrays.
 
@@ -113,7 +128,7 @@ def inspect(folder: RunFolder, *, step: int | None = None) -> Inspection:
 
 def export(
     folder: RunFolder, file: Path, *, step: int | None = None, seed: int | None = None
-) -> tuple[int, int]:
+) -> tuple[Exported, int]:
     """Writes a step's parameters to a safetensors file.
 
     Names are joined by points, such as ``value.hidden_0.kernel``; kernels are
@@ -128,15 +143,12 @@ def export(
         seed: Number of the one to export. All by default, on a leading axis ``Q``.
 
     Returns:
-        The step, and the number of arrays written.
+        What is in the file, and the number of arrays written.
 
     Raises:
         DataFormatError: If there is no such step or seed, or the file exists.
     """
-    if file.exists():
-        raise DataFormatError(f"{file}: exists; give another --out")
-    if not file.parent.is_dir():
-        raise DataFormatError(f"{file.parent}: no such folder; make it first")
+    check_new(file)
     with CheckpointReader(folder) as checkpoints:
         chosen = choose_step(checkpoints, step)
         run = checkpoints.read_run(chosen)
@@ -144,6 +156,7 @@ def export(
         if seed is not None:
             choose_seed(checkpoints, seeds, seed)
         params = checkpoints.restore_params(chosen, run.agent(), seeds=len(seeds))
+    held = tuple(seeds) if seed is None else (seed,)
     place = None if seed is None else seeds.index(seed)
     arrays = _flatten(params, place)
     save_file(
@@ -151,11 +164,23 @@ def export(
         file,
         metadata={
             "step": str(chosen),
-            "seeds": json.dumps(list(seeds) if seed is None else [seed]),
+            "seeds": json.dumps(held),
             "run": json.dumps(run.to_json()),
         },
     )
-    return chosen, len(arrays)
+    return Exported(run, chosen, held), len(arrays)
+
+
+def check_new(file: Path) -> None:
+    """Refuses a file that is there, or whose folder is not.
+
+    Raises:
+        DataFormatError: If it cannot be written as a new one.
+    """
+    if file.exists():
+        raise DataFormatError(f"{file}: exists; give another --out")
+    if not file.parent.is_dir():
+        raise DataFormatError(f"{file.parent}: no such folder; make it first")
 
 
 def _flatten(params: Params, place: int | None) -> dict[str, np.ndarray[Any, Any]]:

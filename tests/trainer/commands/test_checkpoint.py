@@ -115,9 +115,9 @@ def test_exported_parameters_are_those_saved(
 
 def test_one_seed_is_exported(folder: Path, saved: Params, tmp_path: Path) -> None:
     file = tmp_path / "one.safetensors"
-    step, count = export.export(RunFolder.open(folder), file, seed=4)
+    exported, count = export.export(RunFolder.open(folder), file, seed=4)
     expected = by_name(jax.tree.map(lambda leaf: leaf[1], saved))
-    assert (step, count) == (20, len(expected))
+    assert (exported.step, exported.seeds, count) == (20, (4,), len(expected))
     other = by_name(jax.tree.map(lambda leaf: leaf[0], saved))
     for name, value in load_file(file).items():
         np.testing.assert_array_equal(value, expected[name])
