@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from infra.errors import LaunchError
 from pipeline.output import Output, say
 
@@ -134,26 +132,24 @@ def format_command(command: Sequence[str]) -> str:
 
 def to_yaml(documents: Sequence[Any]) -> str:
     """Writes documents in the order of their keys, the same every time."""
+    import yaml  # Help, and whatever launches nothing, do without the package.
+
+    class Dumper(yaml.SafeDumper):
+        """Texts of several lines stay readable, and nothing is said by reference."""
+
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    def represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+        style = "|" if "\n" in text else None
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+    Dumper.add_representer(str, represent_text)
     return yaml.dump_all(
         documents,
-        Dumper=_Dumper,
+        Dumper=Dumper,
         sort_keys=False,
         allow_unicode=True,
         width=88,
         explicit_start=True,
     )
-
-
-class _Dumper(yaml.SafeDumper):
-    """Texts of several lines stay readable, and nothing is said by reference."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-
-def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    style = "|" if "\n" in text else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-
-_Dumper.add_representer(str, _represent_text)

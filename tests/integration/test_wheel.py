@@ -14,7 +14,10 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 WHERE = "from trainer.config import CONFIGS; print(CONFIGS)"
-COLLECT = ("vast-pipeline", "collect", "cube-single-v0", "--episodes", "1")
+COLLECT = (
+    *("vast-pipeline", "collect", "cube-single-v0", "--dataset-type", "play"),
+    *("--episodes", "1", "--out", "store"),
+)
 SHARD = ("vast-pipeline", "shard", "own.npz", "--dataset", "own", "--out", "store")
 TRAIN = (
     *("--agent", "iql", "--agent.width", "8", "--agent.depth", "1"),
@@ -106,12 +109,18 @@ def test_a_package_that_is_missing_is_named_with_its_pip_line(
     run = make_environment(tmp_path)
     succeed(run, "uv", "pip", "install", wheel)
     make_data(tmp_path / "empty/own.npz")
-    for extra, words in {
-        "pipeline": (*SHARD, "--discounts", "0.99"),
-        "trainer": ("vast-train", "toy", "--out", "toy"),
-        "eval": (*COLLECT, "--out", "store"),
-        "launch": ("vast-infra", "doctor", "gs://bucket"),
-    }.items():
+    config = succeed(run, "python", "-c", WHERE).strip() + "/cube-single-play.toml"
+    launch = (
+        *("vast-infra", "launch", "train", config, "--target", "sky", "--dry-run"),
+        *("--accelerator", "h100", "--chips", "8", "--region", "gcp/europe-west4"),
+        *("--store", "gs://bucket/store", "--task", "1", "--out", "gs://bucket/run"),
+    )
+    for extra, words in (
+        ("pipeline", SHARD),
+        ("pipeline", COLLECT),
+        ("trainer", ("vast-train", "toy", "--out", "toy")),
+        ("launch", launch),
+    ):
         done = run(*words)
         assert done.returncode == 2, done.stderr
         assert done.stdout == ""

@@ -419,7 +419,7 @@ def test_launching_loads_neither_beam_nor_jax_until_it_must():
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     loaded = set(done.stdout.split())
-    assert {"infra.targets.jobset", "tyro", "yaml"} <= loaded
+    assert {"infra.targets.jobset", "tyro"} <= loaded
     assert not {"apache_beam", "jax", "mujoco", "google.cloud.storage"} & loaded
 
 
