@@ -83,36 +83,27 @@ def plain(line: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in line.items() if name != "validation_s"}
 
 
-def test_training_does_not_notice(
+def test_training_does_not_notice_nor_does_a_restart_change_what_is_measured(
     data: Store,
     rows: tuple[RowTable, RowTable],
     unbroken: tuple[Path, list[dict[str, Any]]],
     tmp_path: Path,
 ) -> None:
-    assert train(data, rows, tmp_path) == []  # Measured only if asked for.
     folder, lines = unbroken
     assert [(line["step"], line["seed"]) for line in lines] == [
         (step, seed) for step in (10, 20, 30, 40) for seed in (0, 1)
     ]
+    # Each step and each seed has windows of its own.
+    assert len({line["validation_return"] for line in lines}) == len(lines)
+    # In two goes, of which the first one measures nothing.
+    assert train(data, rows, tmp_path, steps=20) == []
+    second = train(data, rows, tmp_path, **MEASURED)
+    assert [plain(line) for line in second] == [plain(line) for line in lines[4:]]
     run = make_run(data, rows[0])
     one, other = (everything(each, run, rows[0], 40) for each in (tmp_path, folder))
     assert len(one) > 50
     for a, b in zip(one, other, strict=True):
         np.testing.assert_array_equal(a, b)
-
-
-def test_a_resumed_run_measures_the_same(
-    data: Store,
-    rows: tuple[RowTable, RowTable],
-    unbroken: tuple[Path, list[dict[str, Any]]],
-    tmp_path: Path,
-) -> None:
-    train(data, rows, tmp_path, steps=20, **MEASURED)
-    halves = train(data, rows, tmp_path, **MEASURED)
-    assert [plain(line) for line in halves] == [plain(line) for line in unbroken[1]]
-    # Each step and each seed has windows of its own.
-    returns = {line["validation_return"] for line in halves}
-    assert len(returns) == len(halves) == 8
 
 
 def test_what_is_measured_is_the_saved_state_on_held_out_windows(
@@ -130,6 +121,7 @@ def test_what_is_measured_is_the_saved_state_on_held_out_windows(
     ).at(20)
     inside = {row.tobytes() for row in held_out.observations}
     trained_on = {row.tobytes() for row in table.observations}
+    loss_of, values_of = jax.jit(agent.total_loss), jax.jit(agent.action_values)
     seen = {row.tobytes() for row in drawn.batches.observations.reshape(-1, 6)}
     assert seen <= inside
     assert not seen & trained_on
@@ -144,10 +136,8 @@ def test_what_is_measured_is_the_saved_state_on_held_out_windows(
             windows = jax.tree.map(
                 lambda x, batch=batch, seed=seed: x[batch, seed], drawn.batches
             )
-            losses.append(
-                agent.total_loss(params, targets, windows, jax.random.key(0))[0]
-            )
-            values = agent.action_values(params, windows, jax.random.key(0))
+            losses.append(loss_of(params, targets, windows, jax.random.key(0))[0])
+            values = values_of(params, windows, jax.random.key(0))
             errors.append(np.abs(values - drawn.returns[batch, seed]).mean())
         assert line["validation_loss"] == pytest.approx(np.mean(losses), rel=1e-5)
         assert line["validation_return_error"] == pytest.approx(
