@@ -28,8 +28,8 @@ runtime_version { major: 12 minor: 9 }
 device_description_str: "NVIDIA H100 80GB HBM3"
 """
 
-# NVIDIA, *A100 Tensor Core GPU Architecture*, and CUDA's programming guide, limits of
-# compute capability 8.0. Placeholders: memory, its bandwidth, and the name.
+# As XLA's own descriptions have it: openxla/xla, xla/backends/gpu/target_config/specs,
+# a100_sxm_40.txtpb and a100_sxm_80.txtpb. Placeholders: memory, its bandwidth, name.
 _A100 = """
 gpu_device_info {{
   threads_per_block_limit: 1024
@@ -60,10 +60,10 @@ device_description_str: "{name}"
 # By their keys in ``trainer.costs.accelerators.ACCELERATORS``.
 TARGETS = {
     "a100-40gb": _A100.format(
-        bandwidth=1_555_000_000_000, memory=40 * 10**9, name="NVIDIA A100-SXM4-40GB"
+        bandwidth=1_555_200_000_000, memory=42_331_013_120, name="NVIDIA A100-SXM4-40GB"
     ),
     "a100-80gb": _A100.format(
-        bandwidth=2_039_000_000_000, memory=80 * 10**9, name="NVIDIA A100-SXM4-80GB"
+        bandwidth=2_039_040_000_000, memory=85_100_068_864, name="NVIDIA A100-SXM4-80GB"
     ),
     "h100": _H100,
 }
