@@ -105,6 +105,7 @@ class Scale:
     def _print_training(self, output: Output, accelerator: CloudAccelerator) -> None:
         from infra.estimates import scale
         from trainer.agents.vast_config import VASTConfig
+        from trainer.costs import call_memory
 
         header = (
             "width",
@@ -123,7 +124,7 @@ class Scale:
         )
         rows = []
         for width in self.widths:
-            shape = scale.Shape(
+            shape = call_memory.Shape(
                 VASTConfig(width=width),
                 batch_size=self.batch_size,
                 observation_dim=self.observation_dim,
@@ -135,7 +136,7 @@ class Scale:
                 rows.append(
                     (
                         f"{width:,}",
-                        f"{scale.parameters(shape) / 1e6:,.1f}M",
+                        f"{call_memory.parameters(shape) / 1e6:,.1f}M",
                         f"{scale.update_flops(shape) / 1e9:,.0f}",
                         f"{chips:,}",
                         format_size(row.whole_bytes)

@@ -260,11 +260,12 @@ class Train:
         )
         from infra.estimates import scale
         from trainer.agents.vast_config import VASTConfig
+        from trainer.costs.call_memory import Shape
 
         facts = published.DATASETS.get(config.dataset)
         if chips is None or facts is None or not isinstance(config.agent, VASTConfig):
             return unknown
-        shape = scale.Shape(
+        shape = Shape(
             config.agent,
             batch_size=trainer.batch_size,
             observation_dim=facts.observation_dim,

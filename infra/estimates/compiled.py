@@ -9,7 +9,7 @@ from typing import Any
 from infra.errors import LaunchError
 from infra.estimates import scale
 from trainer.agents.vast_config import VASTConfig
-from trainer.costs import published
+from trainer.costs import call_memory, published
 
 # Of a configuration: what another program would be compiled for.
 _TRAINER = ("batch_size", "microbatches", "seeds", "updates_per_call")
@@ -122,7 +122,7 @@ class Expected:
     """What the formulas give for the same; None where they know nothing of it.
 
     Attributes:
-        memory_bytes: As ``scale.call_bytes``.
+        memory_bytes: As ``trainer.costs.call_memory.call_bytes``.
         sent_bytes: As ``scale.sent_bytes``.
     """
 
@@ -135,15 +135,15 @@ def expect(call: Compiled) -> Expected:
     agent, facts = call.config["agent"], published.DATASETS.get(call.config["dataset"])
     if agent["name"] != "vast" or facts is None:
         return Expected(None, None)
-    shape = scale.Shape(
+    shape = call_memory.Shape(
         VASTConfig(**agent),
         batch_size=call.batch_size,
         observation_dim=facts.observation_dim,
         action_dim=facts.action_dim,
     )
-    spread = scale.Spread(**call.mesh)
+    spread = call_memory.Spread(**call.mesh)
     return Expected(
-        scale.call_bytes(shape, spread, seeds=call.seeds, rows=call.rows),
+        call_memory.call_bytes(shape, spread, seeds=call.seeds, rows=call.rows),
         scale.sent_bytes(shape, spread, seeds=call.seeds),
     )
 

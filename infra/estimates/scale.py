@@ -9,10 +9,10 @@ stragglers, quota, overlap.
 from dataclasses import dataclass
 
 from infra.estimates.measured import Measured
-from trainer.agents.vast_config import VASTConfig
 from trainer.costs import flops
 from trainer.costs.accelerators import Accelerator
-from trainer.costs.network_shapes import Network, optimised_layers, vast_networks
+from trainer.costs.call_memory import Shape, Spread, call_bytes, parameters
+from trainer.costs.network_shapes import optimised_layers
 
 _FLOAT_BYTES = 4
 _HOUR_S = 3600.0
@@ -90,70 +90,12 @@ def data_scale(
 # -- Training --------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Shape:
-    """What decides the cost of an update of VAST.
-
-    Attributes:
-        config: Of the agent: width, depth and flow steps.
-        batch_size: B, of all chips together.
-        observation_dim: S.
-        action_dim: A.
-    """
-
-    config: VASTConfig
-    batch_size: int
-    observation_dim: int
-    action_dim: int
-
-    @property
-    def networks(self) -> tuple[Network, ...]:
-        """VAST's networks, the targets last."""
-        return vast_networks(
-            self.config,
-            observation_dim=self.observation_dim,
-            action_dim=self.action_dim,
-        )
-
-
-def parameters(shape: Shape) -> int:
-    """Trained parameters P, of one seed."""
-    return sum(
-        network.parameters for network in shape.networks if network.role == "optimised"
-    )
-
-
-def state_bytes(shape: Shape) -> int:
-    """Bytes of one seed's state: ``4 * (3 P + T)``.
-
-    Parameters and Adam's two moments, and the T parameters of the target critics.
-    """
-    kept = sum(network.parameters for network in shape.networks)
-    return _FLOAT_BYTES * (kept + 2 * parameters(shape))
-
-
 def update_flops(shape: Shape) -> int:
     """Operations of an update of one seed, see ``trainer.costs.flops``."""
     return flops.update_flops(
         flops.vast_calls(shape.config, shape.batch_size),
         optimised_layers(shape.networks),
     )
-
-
-def activation_bytes(shape: Shape, *, chips: int) -> int:
-    """Bytes kept for the backward pass on a chip: ``12 w depth (B / n) rows``.
-
-    Three float32 arrays a hidden layer (before and after the activation, after
-    LayerNorm), on the rows trained on. An upper estimate: XLA recomputes some.
-    """
-    local = -(-shape.batch_size // chips)
-    layers = optimised_layers(shape.networks)
-    rows = sum(
-        call.rows * call.times * layers[call.network][1]
-        for call in flops.vast_calls(shape.config, local)
-        if call.trained
-    )
-    return 3 * _FLOAT_BYTES * shape.config.width * shape.config.depth * rows
 
 
 def window_bytes(shape: Shape) -> int:
@@ -164,54 +106,6 @@ def window_bytes(shape: Shape) -> int:
 def arithmetic_s(shape: Shape, accelerator: Accelerator, *, chips: int) -> float:
     """Seconds of an update by arithmetic at its peak: ``flops / (n peak)``."""
     return update_flops(shape) / (chips * accelerator.default_peak)
-
-
-@dataclass(frozen=True)
-class Spread:
-    """How a run lies on chips: sizes of the mesh's axes.
-
-    Attributes:
-        seed: Chips that seeds are spread over.
-        data: Chips that rows of a batch are spread over, the state whole on each.
-        fsdp: Chips that rows and state are spread over.
-        tensor: Chips that every layer is spread over.
-    """
-
-    seed: int = 1
-    data: int = 1
-    fsdp: int = 1
-    tensor: int = 1
-
-
-def call_bytes(shape: Shape, spread: Spread, *, seeds: int = 1, rows: int = 0) -> float:
-    """Memory of a chip: ``s/S ((4 (3 P + T) / (f t)) + between + activations) + rows``.
-
-    What is between is ``4 P / t``, the gradients, where the state is whole, and
-    ``4 (2 P + T) / t`` where it is split: an update brings all parameters and targets
-    together before it evaluates any network. Of layers in t parts every second one's
-    outputs are whole. The program itself, some ten MB, is left out.
-
-    Args:
-        shape: Of networks and batch.
-        spread: Over S, d, f and t chips.
-        seeds: s.
-        rows: Of the store, on each chip: ``4 (S' + A')`` bytes each, components
-            rounded up to eight as TPUs lay them out.
-
-    Returns:
-        Bytes.
-    """
-    P = parameters(shape)
-    targets = sum(each.parameters for each in shape.networks) - P
-    gathered = 2 * P + targets if spread.fsdp > 1 else P
-    between = _FLOAT_BYTES * gathered / spread.tensor
-    kept = activation_bytes(shape, chips=spread.data * spread.fsdp)
-    held = state_bytes(shape) / (spread.fsdp * spread.tensor)
-    one = held + between + kept * (1 + 1 / spread.tensor) / 2
-    components = sum(
-        -(-size // 8) * 8 for size in (shape.observation_dim, shape.action_dim)
-    )
-    return one * seeds / spread.seed + _FLOAT_BYTES * components * rows
 
 
 def sent_bytes(shape: Shape, spread: Spread, *, seeds: int = 1) -> float:

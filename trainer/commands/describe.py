@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from pipeline.output import Output, say, show
+from pipeline.store.units import format_size
 from trainer.commands.arguments import check_counts, find_dims
 from trainer.costs import published
 
@@ -116,14 +117,19 @@ def _show_mesh(found: "MeshDescription", out: "Console") -> None:
         f"mesh {devices}; on each device {params:,.1f} MiB of parameters and "
         f"{rest:,.1f} MiB of optimiser, targets and counters",
     )
+    if found.expected_bytes is not None:
+        say(
+            out,
+            f"about {format_size(found.expected_bytes)} of each accelerator, besides "
+            "rows of the store that lie there; `compile` asks its compiler",
+        )
     if found.memory is not None:
         say(
             out,
             "the call as compiled for CPUs, on each device: "
             f"{found.memory.arguments / 2**20:,.1f} MiB of state and batches and "
             f"{found.memory.temporaries / 2**20:,.1f} MiB in between, "
-            f"{found.memory.peak / 2**20:,.1f} MiB at its peak; other compilers plan "
-            "otherwise",
+            f"{found.memory.peak / 2**20:,.1f} MiB at its peak",
         )
 
 

@@ -14,6 +14,8 @@ import jax
 from pipeline.store.errors import UsageError
 from trainer.agents import make_agent
 from trainer.agents.base import DataFacts
+from trainer.agents.vast_config import VASTConfig
+from trainer.costs.call_memory import Shape, Spread, call_bytes
 from trainer.costs.compiled import Memory, compile_call
 from trainer.parallel.mesh import make_mesh
 from trainer.parallel.mesh_shape import AXES, MeshConfig
@@ -49,13 +51,17 @@ class MeshDescription:
         arrays: Of the training state.
         params_bytes: Of parameters, on each device.
         rest_bytes: Of targets, optimiser, counters and keys, on each device.
-        memory: None if nothing was compiled.
+        expected_bytes: Memory that the training call takes of each accelerator, without
+            rows of the store, by a formula (``call_memory.call_bytes``); None where the
+            agent is not VAST.
+        memory: As a compiler plans it for CPUs; None if nothing was compiled.
     """
 
     mesh: dict[str, int]
     arrays: tuple[Placed, ...]
     params_bytes: int
     rest_bytes: int
+    expected_bytes: float | None
     memory: Memory | None
 
     def to_json(self) -> dict[str, Any]:
@@ -135,8 +141,23 @@ def describe_mesh(
         arrays=arrays,
         params_bytes=params,
         rest_bytes=sum(one.device_bytes for one in arrays) - params,
+        expected_bytes=_expected_bytes(config, facts, dict(made.shape)),
         memory=None if compiled is None else compiled.memory,
     )
+
+
+def _expected_bytes(
+    config: "Config", facts: DataFacts, mesh: dict[str, int]
+) -> float | None:
+    if not isinstance(config.agent, VASTConfig):
+        return None
+    shape = Shape(
+        config.agent,
+        config.trainer.batch_size // config.trainer.microbatches,
+        observation_dim=facts.observation_dim,
+        action_dim=facts.action_dim,
+    )
+    return call_bytes(shape, Spread(**mesh), seeds=config.trainer.seeds)
 
 
 def place(shapes: TrainState, placed: TrainState) -> tuple[Placed, ...]:

@@ -7,6 +7,7 @@ from infra.errors import LaunchError
 from infra.estimates import compiled, scale
 from tests.infra.compiled_call import FIGURES
 from trainer.agents.vast_config import VASTConfig
+from trainer.costs import call_memory
 
 
 def test_figures_are_read(tmp_path):
@@ -33,10 +34,12 @@ def test_other_files_are_refused(text, tmp_path):
 
 def test_formulas_stand_beside_where_they_hold():
     call = compiled.parse(FIGURES)
-    shape = scale.Shape(VASTConfig(), batch_size=512, observation_dim=28, action_dim=5)
+    shape = call_memory.Shape(
+        VASTConfig(), batch_size=512, observation_dim=28, action_dim=5
+    )
     expected = compiled.expect(call)
-    spread = scale.Spread(fsdp=16)
-    assert expected.memory_bytes == scale.call_bytes(shape, spread, rows=1000)
+    spread = call_memory.Spread(fsdp=16)
+    assert expected.memory_bytes == call_memory.call_bytes(shape, spread, rows=1000)
     assert expected.sent_bytes == scale.sent_bytes(shape, spread)
     config = FIGURES["config"]
     other = {**config, "agent": {**config["agent"], "name": "iql"}}

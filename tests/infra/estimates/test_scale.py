@@ -7,11 +7,12 @@ import pytest
 from infra.cli import main
 from infra.estimates import scale
 from infra.estimates.measured import MEASURED, Measured, UpdateRate, find_update_rate
-from infra.estimates.scale import Shape
 from trainer.agents import make_agent
 from trainer.agents.vast_config import VASTConfig
 from trainer.config import load
+from trainer.costs import call_memory
 from trainer.costs.accelerators import ACCELERATORS
+from trainer.costs.call_memory import Shape, Spread
 from trainer.costs.describe import describe
 from trainer.costs.random_data import shape_facts
 from trainer.nn.networks import count_parameters
@@ -38,8 +39,8 @@ def test_the_state_is_that_of_the_description():
     counters = sum(leaf.size for leaf in leaves if leaf.ndim == 0)
     assert 1 <= counters <= 4
     total = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
-    assert scale.state_bytes(SHAPE) == total - 4 * counters
-    assert scale.parameters(SHAPE) == count_parameters(state.params)
+    assert call_memory.state_bytes(SHAPE) == total - 4 * counters
+    assert call_memory.parameters(SHAPE) == count_parameters(state.params)
 
 
 def test_operations_are_those_that_describe_and_bench_give():
@@ -47,18 +48,18 @@ def test_operations_are_those_that_describe_and_bench_give():
     described = describe(config, observation_dim=46, action_dim=5)
     shape = Shape(config.agent, config.trainer.batch_size, 46, 5)
     assert scale.update_flops(shape) == described.cost.flops_per_update
-    assert scale.parameters(shape) == described.parameters("optimised")
+    assert call_memory.parameters(shape) == described.parameters("optimised")
 
 
 def test_memory_and_traffic_by_hand():
     one = scale.train_scale(SHAPE, CHIP, chips=1)
-    gradient = 4 * scale.parameters(SHAPE)
-    state = scale.state_bytes(SHAPE)
-    # 8 B rows (value 1, two critics 1 each, segment 3, both flows 1 each), 3 arrays
-    # of 4 bytes for each of 3 layers of 64.
-    kept = 12 * 64 * 3 * 8 * B
+    gradient = 4 * call_memory.parameters(SHAPE)
+    state = call_memory.state_bytes(SHAPE)
+    # 3 B rows of the segments' network, 3 arrays of 4 bytes for each of 3 layers of 64.
+    kept = 12 * 64 * 3 * 3 * B
+    program = 27_000_000
     assert one.whole_bytes == one.split_bytes == one.tensor_bytes
-    assert one.whole_bytes == state + gradient + kept
+    assert one.whole_bytes == state + gradient + kept + program
     assert one.whole_sent == one.split_sent == one.tensor_sent == 0
     assert not one.link_bound
     assert one.least_s == pytest.approx(scale.update_flops(SHAPE) / 1e12)
@@ -66,11 +67,12 @@ def test_memory_and_traffic_by_hand():
     four = scale.train_scale(SHAPE, CHIP, chips=4)
     targets = state - 3 * gradient
     assert targets > 0
-    assert four.whole_bytes == state + gradient + kept // 4
+    assert four.whole_bytes == state + gradient + kept // 4 + program
     # All parameters and targets whole, and a gradient of all of them.
-    assert four.split_bytes == state / 4 + 2 * gradient + targets + kept // 4
+    gathered = 2 * gradient + targets
+    assert four.split_bytes == state / 4 + gathered + kept // 4 + program
     # Of two layers in turn one has whole outputs, the other a quarter.
-    assert four.tensor_bytes == state / 4 + gradient / 4 + kept * 5 / 8
+    assert four.tensor_bytes == state / 4 + gradient / 4 + kept * 5 / 8 + program
     # A ring sends each of 4 quarters on 3 times; twice if all are to have the sum.
     assert four.whole_sent == gradient * 6 // 4
     assert four.split_sent == (2 * gradient + targets) * 3 / 4
@@ -85,21 +87,24 @@ def test_memory_and_traffic_by_hand():
 
 
 def test_a_run_lies_on_chips_as_its_mesh_says():
-    spread = scale.Spread(seed=2, data=2, fsdp=2, tensor=2)
-    gradient = 4 * scale.parameters(SHAPE)
-    state = scale.state_bytes(SHAPE)
+    spread = Spread(seed=2, data=2, fsdp=2, tensor=2)
+    gradient = 4 * call_memory.parameters(SHAPE)
+    state = call_memory.state_bytes(SHAPE)
     gathered = state - gradient  # Two moments fewer, a gradient more.
-    kept = 12 * 64 * 3 * 8 * B // 4
+    kept = 12 * 64 * 3 * 3 * B // 4
+    program = 27_000_000
     one = state / 4 + gathered / 2 + kept * 3 / 4
     # Rows of 7 and 3 components take 8 and 8.
-    assert scale.call_bytes(SHAPE, spread, seeds=4, rows=10) == 2 * one + 10 * 64
-    assert scale.call_bytes(SHAPE, spread, seeds=2) == one
+    assert call_memory.call_bytes(SHAPE, spread, seeds=4, rows=10) == (
+        2 * one + 10 * 64 + program
+    )
+    assert call_memory.call_bytes(SHAPE, spread, seeds=2) == one + program
     assert scale.sent_bytes(SHAPE, spread, seeds=4) == 2 * scale.sent_bytes(
         SHAPE, dataclasses.replace(spread, seed=1)
     )
     # Gradients, in four parts, twice half way round two chips.
-    both = scale.Spread(data=2, fsdp=4)
-    apart = scale.Spread(fsdp=4)
+    both = Spread(data=2, fsdp=4)
+    apart = Spread(fsdp=4)
     assert scale.sent_bytes(SHAPE, both) == (
         scale.sent_bytes(SHAPE, apart) + gradient / 4
     )
