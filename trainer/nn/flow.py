@@ -80,11 +80,13 @@ def integrate(
     if steps < 1:
         raise ValueError(f"expected at least one flow step, got {steps}")
 
-    def step(x: jax.Array, time: jax.Array) -> tuple[jax.Array, None]:
+    def step(index: jax.Array, x: jax.Array) -> jax.Array:
+        # Computed, not looked up: a TPU fetches an entry of an array from its memory,
+        # which takes longer than some of a step's kernels.
+        time = index.astype(x.dtype) / steps
         at = jnp.full((*x.shape[:-1], 1), time, x.dtype) * end
         x = x + field(x, at) * end / steps
-        return (x if bounds is None else jnp.clip(x, *bounds)), None
+        return x if bounds is None else jnp.clip(x, *bounds)
 
-    times = jnp.arange(steps, dtype=noise.dtype) / steps
-    samples, _ = jax.lax.scan(step, noise, times)
+    samples: jax.Array = jax.lax.fori_loop(0, steps, step, noise)
     return samples
