@@ -146,10 +146,30 @@ def init_ensemble(net: MLP, key: jax.Array, size: int, *widths: int) -> Params:
 
 
 def apply(net: MLP, params: Params, *inputs: jax.Array) -> jax.Array:
-    """Evaluates one network: ``f32[..., outputs]``."""
+    """Evaluates one network.
+
+    Args:
+        net: The network.
+        params: Of it; or of G copies, stacked on a leading axis, for as many groups of
+            rows: what one device holds of a batch, evaluated with what it holds of
+            them.
+        *inputs: ``f32[..., B, D_j]``; with one set of parameters B is not needed.
+
+    Returns:
+        ``f32[..., B, outputs]``.
+    """
     evaluate = jax.checkpoint(net.apply) if net.rematerialise else net.apply
-    out: jax.Array = evaluate({"params": params}, *inputs)
-    return out
+    kernel = params["output"]["kernel"]
+    if kernel.ndim == 2:
+        one: jax.Array = evaluate({"params": params}, *inputs)
+        return one
+    grouped = [x.reshape(*x.shape[:-2], len(kernel), -1, x.shape[-1]) for x in inputs]
+    out: jax.Array = jax.vmap(
+        lambda own, *rows: evaluate({"params": own}, *rows),
+        in_axes=(0, *[-3] * len(grouped)),
+        out_axes=-3,
+    )(params, *grouped)
+    return out.reshape(*out.shape[:-3], -1, out.shape[-1])
 
 
 def apply_scalar(net: MLP, params: Params, *inputs: jax.Array) -> jax.Array:

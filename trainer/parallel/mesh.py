@@ -9,11 +9,13 @@ Dimensions: M updates per call, Q seeds, B batch.
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
@@ -191,8 +193,49 @@ def _split(
 
 
 def gather_params(params: Any, *, mesh: Mesh) -> Any:
-    """Brings the ``fsdp`` parts of one seed's parameters together."""
-    return _constrain(params, mesh, without=(FSDP,))
+    """Brings the ``fsdp`` parts of one seed's parameters together.
+
+    Each device gets a copy of its own, for its rows of the batch alone, so that a
+    gradient is its rows' until all of them are known. Then it goes the way back: it is
+    scattered over ``fsdp``, and what is left is summed over ``data``. Were parameters
+    the same everywhere, compilers would sum each whole gradient over all devices.
+
+    Args:
+        params: Of one seed, as they lie between updates.
+        mesh: With the four axes.
+
+    Returns:
+        Parameters, ``tensor`` apart whole. On a mesh with ``fsdp`` those of a network
+        have an axis of ``data * fsdp`` copies before their own, as
+        ``trainer.nn.networks.apply`` takes them.
+    """
+    if mesh.shape[FSDP] == 1:
+        return _constrain(params, mesh)
+    return _map_rules(partial(_copy, mesh), params)
+
+
+def _copy(mesh: Mesh, rule: Rule, leaf: jax.Array) -> jax.Array:
+    """An array of one seed, whole, for each group of rows."""
+    parts = _split(rule, leaf.ndim, mesh)
+    whole = _split(rule, leaf.ndim, mesh, without=(FSDP,))
+    first = leaf.ndim - len(rule.axes)
+    whole.insert(first, (DATA, FSDP))
+    scattered = [axis for axis, axes in enumerate(parts) if FSDP in (axes or ())]
+
+    @jax.shard_map(
+        mesh=mesh,
+        in_specs=PartitionSpec(*parts),
+        out_specs=PartitionSpec(*whole),
+    )
+    def copy(part: jax.Array) -> jax.Array:
+        same = (DATA,) if scattered else (DATA, FSDP)
+        # First, for its gradient to be the last to be summed: when it is in parts.
+        part = jax.lax.pcast(part, same, to="varying")
+        for axis in scattered:
+            part = jax.lax.all_gather(part, FSDP, axis=axis, tiled=True)
+        return jnp.expand_dims(part, first)
+
+    return copy(leaf)
 
 
 def scatter_params(params: Any, *, mesh: Mesh) -> Any:
@@ -207,17 +250,23 @@ def global_norm(gradient: Any, *, mesh: Mesh) -> jax.Array:
     return norm(gradient)
 
 
-def _constrain(params: Any, mesh: Mesh, *, without: Sequence[str] = ()) -> Any:
+def _constrain(params: Any, mesh: Mesh) -> Any:
     if _size(mesh, (FSDP, TENSOR)) == 1:
         return params
 
-    def constrain(path: Any, leaf: jax.Array) -> jax.Array:
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
-        rule = _find_rule(RULES, name, leaf.shape)
-        spec = PartitionSpec(*_split(rule, leaf.ndim, mesh, without=without))
+    def constrain(rule: Rule, leaf: jax.Array) -> jax.Array:
+        spec = PartitionSpec(*_split(rule, leaf.ndim, mesh))
         return jax.lax.with_sharding_constraint(leaf, NamedSharding(mesh, spec))
 
-    return jax.tree_util.tree_map_with_path(constrain, params)
+    return _map_rules(constrain, params)
+
+
+def _map_rules(function: Callable[[Rule, jax.Array], jax.Array], params: Any) -> Any:
+    def apply(path: Any, leaf: jax.Array) -> jax.Array:
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        return function(_find_rule(RULES, name, leaf.shape), leaf)
+
+    return jax.tree_util.tree_map_with_path(apply, params)
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:

@@ -82,6 +82,19 @@ def test_the_command_compiles_for_cpus(
         for inputs, outputs, copies in layers.values()
     )
     assert sum(gathered) == kernels
+    # Gradients go the same way back, those of the targets apart: in parts of half, each
+    # of which is then summed over data, with the rest.
+    scattered = [
+        each["bytes"] for each in figures["traffic"] if each["kind"] == "reduce-scatter"
+    ]
+    targets = 2 * 4 * 16 * (9 + 16 + 1)
+    assert sum(scattered) == kernels - targets
+    largest = max(
+        each["largest_bytes"]
+        for each in figures["traffic"]
+        if each["kind"] == "all-reduce"
+    )
+    assert largest <= 2 * 4 * 16 * 16 / 2
     assert not any(each["in_loops"] for each in figures["traffic"])
     assert "ENTRY" in (out / "program.txt").read_text()
 
@@ -177,7 +190,7 @@ def compile_for_tpus(config: str, *more: str) -> dict[str, Any]:
 @needs_libtpu
 def test_a_small_call_for_sixteen_chips(tmp_path: Path) -> None:
     path = tmp_path / "small.toml"
-    path.write_text(TOML.format(agent="vast", width=128, more="flow_steps = 4"))
+    path.write_text(TOML.format(agent="vast", width=512, more="flow_steps = 4"))
     more = ("--topology", "v5e-16", "--mesh", "data=4,fsdp=4")
     figures = compile_for_tpus(str(path), *DIMS, *more)
     assert figures["donated"]
@@ -186,11 +199,18 @@ def test_a_small_call_for_sixteen_chips(tmp_path: Path) -> None:
     traffic = figures["traffic"]
     assert {tuple(each["axes"]) for each in traffic} >= {("fsdp",)}
     assert not any(each["in_loops"] for each in traffic)
-    # Nothing whole is summed over the chips that hold a part of it each.
-    critics = 2 * 128 * 128 * 4
-    for each in traffic:
-        if each["kind"] == "all-reduce" and each["axes"] == ["fsdp"]:
-            assert each["largest_bytes"] <= critics / 4
+    # Gradients are scattered over fsdp first, and their parts are summed over data.
+    by_kind = {
+        kind: [each for each in traffic if each["kind"] == kind]
+        for kind in ("all-reduce", "reduce-scatter")
+    }
+    assert {tuple(each["axes"]) for each in by_kind["reduce-scatter"]} == {("fsdp",)}
+    scattered = sum(each["bytes"] for each in by_kind["reduce-scatter"])
+    critics = 2 * 512 * 512 * 4
+    assert scattered >= 3 * critics  # And four networks of one each.
+    assert max(each["largest_bytes"] for each in by_kind["all-reduce"]) <= critics / 4
+    # A quarter, and what is small: whole, and over all chips.
+    assert sum(each["bytes"] for each in by_kind["all-reduce"]) < scattered / 2
 
 
 @needs_libtpu

@@ -26,6 +26,35 @@ def test_the_network_is_dense_gelu_norm() -> None:
     np.testing.assert_allclose(got, cases.mlp(params, inputs), rtol=1e-4, atol=1e-4)
 
 
+def test_copies_see_the_rows_of_their_group_alone() -> None:
+    net = MLP(3, width=8, depth=2)
+    params = networks.init(net, jax.random.key(0), 4, 1)
+    x, time = (
+        jax.random.normal(jax.random.key(n), (2, 6, size))
+        for n, size in enumerate((4, 1))
+    )
+
+    def rows(params: Params) -> jax.Array:
+        return networks.apply(net, params, x, time)
+
+    def summed(params: Params) -> jax.Array:
+        # Each row weighs something else.
+        return jnp.square(rows(params) * jnp.arange(1.0, 7)[None, :, None]).sum()
+
+    copies = jax.tree.map(lambda leaf: jnp.stack([leaf] * 3), params)
+    np.testing.assert_allclose(rows(copies), rows(params), rtol=1e-5, atol=1e-6)
+    whole, apart = jax.jit(jax.grad(summed))(params), jax.jit(jax.grad(summed))(copies)
+    bias = apart["output"]["bias"]
+    assert len({float(each) for each in bias[:, 0]}) == 3
+    jax.tree.map(
+        lambda one, three: np.testing.assert_allclose(
+            three.sum(axis=0), one, rtol=1e-4, atol=1e-4
+        ),
+        whole,
+        apart,
+    )
+
+
 def test_kernels_are_drawn_xavier_uniform() -> None:
     net = MLP(2, width=64, depth=1, activation="gelu")
     params = cases.run(lambda key: networks.init(net, key, 32), jax.random.key(0))
