@@ -113,9 +113,10 @@ def sent_bytes(shape: Shape, spread: Spread, *, seeds: int = 1) -> float:
 
     Gradients are all-reduced over data, ``2 g(d) 4 P / (f t)``. With the state split,
     parameters and targets are gathered and gradients scattered, ``g(f) 4 (2 P + T) /
-    t``. With layers split, every second one's outputs are summed, the last of them
-    scattered: ``g(t) 4 w ((L - 1) R + (L - 2) R')`` for L layers of width w, R rows
-    that are evaluated and R' that are trained on.
+    t``. With layers split, the outputs of every second one but the first are summed,
+    and what goes back to the inputs of the others:
+    ``g(t) 4 w ((L - 2) R + L R')`` for L layers of width w, R rows that are evaluated
+    and R' that are trained on.
 
     Args:
         shape: Of networks and batch.
@@ -135,7 +136,7 @@ def sent_bytes(shape: Shape, spread: Spread, *, seeds: int = 1) -> float:
     calls = flops.vast_calls(shape.config, -(-shape.batch_size // (d * f)))
     for call in calls:
         rows = call.rows * call.times * layers[call.network][1]
-        sums = depth - 1 + (depth - 2 if call.trained else 0)
+        sums = max(depth - 2, 0) + (depth if call.trained else 0)
         sent += _ring(t) * _FLOAT_BYTES * width * sums * rows
     return sent * seeds / spread.seed
 

@@ -2,7 +2,8 @@
 
 Axes: ``seed``, runs trained side by side; ``data``, rows of a batch with a copy of
 the state each; ``fsdp``, rows of a batch with a part of the state each, whose
-parameters are brought together once an update; ``tensor``, parts of every layer.
+parameters are brought together once an update; ``tensor``, parts of every
+layer but the first.
 
 Dimensions: M updates per call, Q seeds, B batch.
 """
@@ -42,10 +43,12 @@ class Rule:
             ``critic/hidden_0/kernel``, whole names only.
         axes: Mesh axes of each of the last dimensions; dimensions before them (of
             seeds apart) are whole.
+        deep: Whether it is for a second hidden layer, which networks need not have.
     """
 
     pattern: str
     axes: tuple[tuple[str, ...], ...]
+    deep: bool = False
 
     def matches(self, path: str) -> bool:
         """Whether a path ends with the pattern."""
@@ -53,14 +56,19 @@ class Rule:
 
 
 _EVEN, _ODD = r"\d*[02468]", r"\d*[13579]"
-# Layers take turns: one is split by its outputs, the next by its inputs, so that only
-# every second layer has activations to sum up. Shoeybi et al. (2019), Megatron-LM,
-# section 3.
+# The first layer is whole, as its inputs are few. Then layers take turns: one is split
+# by its outputs, the next by its inputs, so that only every second layer has
+# activations to sum up, after which the norm sees whole rows. Shoeybi et al. (2019),
+# Megatron-LM, section 3.
 RULES = (
-    Rule(rf"hidden_{_EVEN}/kernel", ((), (TENSOR, FSDP))),
-    Rule(rf"hidden_{_EVEN}/bias|norm_{_EVEN}/(scale|bias)", ((TENSOR,),)),
-    # In one rule: a network of one hidden layer has no odd one.
-    Rule(rf"(hidden_{_ODD}|output)/kernel", ((TENSOR, FSDP), ())),
+    Rule(r"hidden_0/kernel", ((), (FSDP,))),
+    Rule(rf"hidden_{_ODD}/kernel", ((), (TENSOR, FSDP)), deep=True),
+    Rule(
+        rf"hidden_{_ODD}/bias|norm_{_ODD}/(scale|bias)",
+        ((TENSOR,),),
+        deep=True,
+    ),
+    Rule(rf"(hidden_{_EVEN}|output)/kernel", ((TENSOR, FSDP), ())),
     Rule(r"bias|scale|keys", ((),)),
 )
 
@@ -117,8 +125,7 @@ def state_shardings(shapes: Any, mesh: Mesh, rules: Sequence[Rule] = RULES) -> A
     Args:
         shapes: Tree of arrays or their shapes, ``[Q, ...]`` each.
         mesh: With the four axes.
-        rules: The first that matches a path holds. A rule of none but axes of one
-            device is passed over.
+        rules: The first that matches a path holds.
 
     Returns:
         The tree of shardings.
@@ -129,23 +136,18 @@ def state_shardings(shapes: Any, mesh: Mesh, rules: Sequence[Rule] = RULES) -> A
     """
     if _size(mesh, (FSDP, TENSOR)) == 1:
         return jax.tree.map(lambda _: NamedSharding(mesh, PartitionSpec(SEED)), shapes)
-    active = [
-        rule
-        for rule in rules
-        if not any(rule.axes) or _size(mesh, sum(rule.axes, ())) > 1
-    ]
     used = set()
 
     def place(path: Any, leaf: Any) -> NamedSharding:
         if leaf.ndim == 1:  # A counter of each seed.
             return NamedSharding(mesh, PartitionSpec(SEED))
         name = jax.tree_util.keystr(path, simple=True, separator="/")
-        rule = _find_rule(active, name, leaf.shape[1:])
+        rule = _find_rule(rules, name, leaf.shape[1:])
         used.add(rule)
         return NamedSharding(mesh, _spec(rule, name, leaf.shape, mesh))
 
     placed = jax.tree_util.tree_map_with_path(place, shapes)
-    idle = [rule for rule in active if rule not in used]
+    idle = [rule for rule in rules if rule not in used and not rule.deep]
     if idle:
         raise ValueError(
             f"sharding: rule {idle[0].pattern!r} matches no array; it is spelled "

@@ -20,7 +20,8 @@ class MeshConfig:
         seed: Devices the seeds are spread over.
         data: Devices each batch is split over, the state copied to each.
         fsdp: Devices each batch and the state are split over.
-        tensor: Devices every layer is split over; keep it within one host.
+        tensor: Devices every layer but the first is split over; keep it within one
+            host.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012

@@ -228,3 +228,5 @@ def test_the_papers_size_fits(topology: str, mesh: str | None) -> None:
     inside = [each for each in figures["traffic"] if each["in_loops"]]
     # Layers in parts have sums to take in each flow step, parts of the state none.
     assert bool(inside) == (mesh == "tensor=8")
+    # Three flows of ten steps.
+    assert sum(each["times"] for each in inside) <= 5 * 3 * 10

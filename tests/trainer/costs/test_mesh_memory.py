@@ -86,11 +86,11 @@ def test_the_command_says_where_arrays_lie_and_what_the_compiler_plans(
     printed = json.loads(capsys.readouterr().out)
     assert printed["mesh"] == {"seed": 2, "data": 1, "fsdp": 2, "tensor": 2}
     arrays = {array["path"]: array for array in printed["arrays"]}
-    kernel = arrays["params/critic/hidden_0/kernel"]
-    # Seeds, twins, s and a, units; one seed and a quarter of the units on a device.
-    assert kernel["shape"] == [2, 2, 9, 16]
+    kernel = arrays["params/critic/hidden_1/kernel"]
+    # Seeds, twins, units twice; one seed and a quarter of the units on a device.
+    assert kernel["shape"] == [2, 2, 16, 16]
     assert kernel["spec"] == "seed, -, -, tensor+fsdp"
-    assert kernel["device_bytes"] == 1 * 2 * 9 * 4 * 4
+    assert kernel["device_bytes"] == 1 * 2 * 16 * 4 * 4
     assert arrays["params/value/output/bias"]["device_bytes"] == 4
     params = [path for path in arrays if path.startswith("params/")]
     assert printed["params_bytes"] == sum(

@@ -186,9 +186,15 @@ def test_optimiser_and_targets_lie_beside_their_parameters() -> None:
     kernels = [name for name in specs if name.endswith("critic/hidden_0/kernel")]
     assert len(kernels) == 4  # Parameter, target, and Adam's two moments.
     assert {specs[name] for name in kernels} == {
-        PartitionSpec("seed", None, None, ("tensor", "fsdp"))
+        PartitionSpec("seed", None, None, ("fsdp",))
     }
     assert specs["agent/params/value/hidden_1/kernel"] == PartitionSpec(
+        "seed", None, ("tensor", "fsdp")
+    )
+    assert specs["agent/params/value/norm_1/scale"] == PartitionSpec(
+        "seed", ("tensor",)
+    )
+    assert specs["agent/params/value/output/kernel"] == PartitionSpec(
         "seed", ("tensor", "fsdp"), None
     )
     assert specs["agent/step"] == PartitionSpec("seed")
