@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from trainer.agents.settings import AgentSettings
 from trainer.data.sampling import Sampler
 from trainer.nn.networks import Params
 
@@ -97,6 +98,10 @@ BatchT = TypeVar("BatchT")
 
 class Agent(Protocol[BatchT]):
     """One algorithm, and the batches it learns from. Immutable and hashable."""
+
+    @property
+    def config(self) -> AgentSettings:
+        """Its hyperparameters."""
 
     @property
     def sampler(self) -> Sampler[Any, BatchT]:

@@ -22,7 +22,8 @@ from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from pipeline.store.errors import UsageError
-from trainer.nn import optimizers
+from trainer.nn import networks, optimizers
+from trainer.nn.choices import Precision
 from trainer.parallel.mesh_shape import (
     AXES,
     DATA,
@@ -194,7 +195,7 @@ def _split(
     return [None] * (ndim - len(kept)) + [axes or None for axes in kept]
 
 
-def gather_params(params: Any, *, mesh: Mesh) -> Any:
+def gather_params(params: Any, *, mesh: Mesh, precision: Precision = "float32") -> Any:
     """Brings the ``fsdp`` parts of one seed's parameters together.
 
     Each device gets a copy of its own, for its rows of the batch alone, so that a
@@ -205,6 +206,8 @@ def gather_params(params: Any, *, mesh: Mesh) -> Any:
     Args:
         params: Of one seed, as they lie between updates.
         mesh: With the four axes.
+        precision: Of the networks. Hidden layers of bfloat16 are cast before they
+            travel, so that half the bytes do.
 
     Returns:
         Parameters, ``tensor`` apart whole. On a mesh with ``fsdp`` those of a network
@@ -213,7 +216,7 @@ def gather_params(params: Any, *, mesh: Mesh) -> Any:
     """
     if mesh.shape[FSDP] == 1:
         return _constrain(params, mesh)
-    return _map_rules(partial(_copy, mesh), params)
+    return _map_rules(partial(_copy, mesh), networks.cast_hidden(params, precision))
 
 
 def _copy(mesh: Mesh, rule: Rule, leaf: jax.Array) -> jax.Array:

@@ -53,7 +53,7 @@ def make_train_call(
     one_update = make_update(
         agent,
         microbatches=microbatches,
-        gather=partial(gather_params, mesh=mesh),
+        gather=partial(gather_params, mesh=mesh, precision=agent.config.precision),
         scatter=partial(scatter_params, mesh=mesh),
         norm=partial(global_norm, mesh=mesh),
     )

@@ -46,6 +46,7 @@ class LinearConfig:
 class Linear:
     """The least agent: a linear layer that predicts actions. It compiles at once."""
 
+    config = LinearConfig()
     chunk = 1
 
     @cached_property

@@ -1,8 +1,10 @@
 """Meshes and rules: what lies where, what travels, and equal numbers everywhere."""
 
+import dataclasses
 import math
 import re
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import jax
@@ -16,7 +18,15 @@ from tests.stores import make_facts, make_table
 from trainer.agents.vast import VAST
 from trainer.agents.vast_config import VASTConfig
 from trainer.costs.random_data import draw_batches
-from trainer.parallel.mesh import RULES, Rule, local_part, make_mesh, state_shardings
+from trainer.nn.choices import Precision
+from trainer.parallel.mesh import (
+    RULES,
+    Rule,
+    gather_params,
+    local_part,
+    make_mesh,
+    state_shardings,
+)
 from trainer.parallel.mesh_shape import MeshConfig
 from trainer.step.call import make_train_call
 from trainer.step.state import TrainState, abstract_state, init_state
@@ -159,6 +169,38 @@ def test_fsdp_brings_every_kernel_together_once_and_no_rows() -> None:
     assert sum(map(math.prod, gathered)) == sum(map(math.prod, kernels()))
     assert not any(BATCH in shape for shape in gathered)
     assert {kind for kind, _ in found} <= {"all-gather", "all-reduce", "reduce-scatter"}
+
+
+HALF = VAST(dataclasses.replace(AGENT.config, precision="bfloat16"), AGENT.facts)
+
+
+def test_layers_of_bfloat16_are_cast_before_they_are_brought_together() -> None:
+    mesh = mesh_of(MeshConfig(data=2, fsdp=4))
+    params = jax.eval_shape(AGENT.init, jax.random.key(0)).params
+
+    def gathered(precision: Precision) -> Counter[str]:
+        gather = partial(gather_params, mesh=mesh, precision=precision)
+        text = jax.jit(gather).lower(params).as_text()
+        return Counter(re.findall(r"all_gather.*-> tensor<\S*x(bf16|f32)>", text))
+
+    # The second hidden layers of five networks; first layers and outputs stay.
+    assert gathered("bfloat16") == {"bf16": 5, "f32": 10}
+    assert gathered("float32") == {"f32": 15}
+
+
+@pytest.mark.slow
+def test_bfloat16_on_a_mesh_computes_what_one_device_does() -> None:
+    seen = []
+    for config, devices in (
+        (MeshConfig(data=2, fsdp=4), jax.devices()),
+        (MeshConfig(data=1), jax.devices()[:1]),
+    ):
+        mesh = make_mesh(config, seeds=1, batch_size=BATCH, devices=devices)
+        call = make_train_call(HALF, mesh, seeds=1)
+        _, metrics = call(init_state(HALF, mesh, (0,)), None, batches())
+        seen.append(jax.device_get(metrics.mean))
+    # bfloat16 keeps 8 bits, and sums over a batch are taken in another order.
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0.02), *seen)
 
 
 @pytest.mark.slow
