@@ -15,7 +15,7 @@ class Report:
     Attributes:
         runs: Folders of runs, local paths or gs://bucket/path; of many on gs://, a
             pattern in quotes, such as 'gs://bucket/runs/*'.
-        out: Folder for report.html, PNG and CSV files, likewise.
+        out: Folder for report.html, SVG and CSV files, likewise.
     """
 
     runs: Annotated[tuple[str, ...], tyro.conf.Positional]

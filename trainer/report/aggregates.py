@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import trim_mean
 
+from trainer.report.comparisons import MIN_SCORES, MIN_SEEDS, enough
+from trainer.report.methods import Results
 from trainer.runs.evaluations import Evaluation
 from trainer.runs.returns import normalised_score
 from trainer.runs.success_rates import select_largest
@@ -28,7 +30,8 @@ HEADINGS = ("method", "of", "tasks", "training seeds", "IQM", "95 % interval", "
 NOTES = (
     "IQM: mean of the middle half of the last success rates, or normalised scores, of "
     "all single training seeds and tasks. The interval is of a bootstrap that draws "
-    "training seeds anew within each task; with few seeds it is too narrow.",
+    f"training seeds anew within each task; there is none of fewer than {MIN_SEEDS} "
+    f"seeds in a task or {MIN_SCORES} in all.",
     "A method is called as its sweep calls it, or by its agent. Runs of one name whose "
     "settings differ within a task are methods of their own, named by what differs; "
     "runs that differ in their seeds alone are one.",
@@ -45,7 +48,7 @@ class Aggregate:
         tasks: How many it was evaluated in.
         runs: Scores in all: a task's training seeds, summed over tasks.
         iqm: Interquartile mean of success rates, in [0, 1], or of scores.
-        interval: Its stratified bootstrap interval, at 95 %.
+        interval: Its stratified bootstrap interval, at 95 %; None of too few seeds.
         mean: Of the same rates.
     """
 
@@ -54,63 +57,60 @@ class Aggregate:
     tasks: int
     runs: int
     iqm: float
-    interval: tuple[float, float]
+    interval: tuple[float, float] | None
     mean: float
 
     @property
     def cells(self) -> tuple[str, ...]:
         """As text, one cell for each of ``HEADINGS``."""
-        low, high = self.interval
         scale, unit = (100, " %") if self.measure == "success" else (1, "")
+        interval = "too few seeds"
+        if self.interval is not None:
+            low, high = self.interval
+            interval = f"{scale * low:.1f} to {scale * high:.1f}{unit}"
         return (
             self.agent,
             self.measure,
             str(self.tasks),
             str(self.runs),
             f"{scale * self.iqm:.1f}{unit}",
-            f"{scale * low:.1f} to {scale * high:.1f}{unit}",
+            interval,
             f"{scale * self.mean:.1f}{unit}",
         )
 
 
-def aggregate(
-    runs: Sequence[tuple[str, str, Sequence[Evaluation]]],
-) -> list[Aggregate]:
-    """Aggregates runs by agent.
+def aggregate(results: Sequence[Results]) -> list[Aggregate]:
+    """Aggregates results of methods over tasks.
 
     Args:
-        runs: Agent, task, and what evaluations of the run in that task there are.
+        results: One of each method and task.
 
     Returns:
-        Those of agents evaluated at least once, and never twice in a task, by name:
-        of success, and of normalised scores where there are reference scores.
+        By method: of success, and of normalised scores where there are reference
+        scores.
     """
-    by_agent: dict[tuple[str, Measure], dict[str, list[npt.NDArray[np.float64]]]] = (
-        defaultdict(lambda: defaultdict(list))
-    )
-    for agent, task, evaluations in runs:
+    scores: dict[tuple[str, Measure], list[npt.NDArray[np.float64]]] = {}
+    for each in results:
         for measure, figures in (
-            (_SUCCESS, last_rates(evaluations)),
-            (_SCORE, last_scores(evaluations)),
+            (_SUCCESS, last_rates(each.evaluations)),
+            (_SCORE, last_scores(each.evaluations)),
         ):
             if len(figures):
-                by_agent[agent, measure][task].append(figures)
+                scores.setdefault((each.method, measure), []).append(figures)
     found = []
-    for (agent, measure), tasks in sorted(by_agent.items()):
-        if all(len(rates) == 1 for rates in tasks.values()):
-            scores = [rates[0] for rates in tasks.values()]
-            pooled = np.concatenate(scores)
-            found.append(
-                Aggregate(
-                    agent=agent,
-                    measure=measure,
-                    tasks=len(scores),
-                    runs=len(pooled),
-                    iqm=interquartile_mean(pooled),
-                    interval=stratified_interval(scores),
-                    mean=float(pooled.mean()),
-                )
+    for (method, measure), of in sorted(scores.items(), key=lambda item: item[0]):
+        pooled = np.concatenate(of)
+        found.append(
+            Aggregate(
+                agent=method,
+                measure=measure,
+                tasks=len(of),
+                runs=len(pooled),
+                iqm=interquartile_mean(pooled),
+                interval=stratified_interval(of) if enough(of) else None,
+                mean=float(pooled.mean()),
             )
+        )
     return found
 
 

@@ -1,52 +1,52 @@
 """Pictures of one run: learning curves and what they rest on.
 
 Every function takes data and returns a figure, or None where the data for it were
-never logged. Colours are Okabe and Ito's, told apart by people who see colours
-differently; lines also differ in style or are labelled where they end.
+never logged. Words are those of a reader who has not seen the code.
 """
 
-import io
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from pipeline.store.errors import MissingPackageError
-
-try:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import (
-        EngFormatter,
-        MaxNLocator,
-        PercentFormatter,
-    )
-except ImportError as error:
-    raise MissingPackageError(
-        f"drawing a report needs matplotlib ({error}); pip install 'vast-rl[report]'"
-    ) from error
-
-from trainer.report.axes import log_scale, place_legend
+from trainer.report.drawing import (
+    BLACK,
+    BLUE,
+    CYCLE,
+    GREY,
+    ORANGE,
+    SKY,
+    STYLES,
+    VERMILION,
+    band,
+    figure_of,
+    finish,
+    label_x,
+    legend_below,
+    log_scale,
+    new_axes,
+    plain,
+)
 from trainer.report.paper import PaperResult
 from trainer.runs.evaluations import Evaluation
 from trainer.runs.history import VALIDATION, Float64, History
 from trainer.runs.success_rates import pool_by_step, pool_returns, select_largest
 
-BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
-PURPLE, SKY, BLACK, GREY = "#CC79A7", "#56B4E9", "#222222", "#8A8A8A"
-_CYCLE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, BLACK)
-_STYLES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), "-")
-
-_SIZE = (6.4, 3.9)
-_DPI = 150
-_BAND = 0.18
-
-
-def to_png(figure: Figure) -> bytes:
-    """A figure as a file; without a date or version, equal data give equal files."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", metadata={"Software": None})
-    return buffer.getvalue()
+_BAND = 0.2
+# What the losses are of, in words; others are called what the agent calls them.
+_LOSSES = {
+    "segment": "return of a window, G",
+    "value": "value of a state, V",
+    "critic": "value of an action, Q",
+    "stitch": "policy over sub-goals",
+    "exec": "policy over actions",
+    "actor": "policy over actions",
+    "flow": "cloning by a flow",
+    "distill": "one-step policy: cloning",
+    "improve": "one-step policy: improving",
+}
 
 
 def success_chart(
@@ -64,7 +64,7 @@ def success_chart(
     chosen = [each for each in select_largest(evaluations) if each.successes]
     if not chosen:
         return None
-    figure, axes = _figure()
+    figure, axes = new_axes()
     seeds = sorted({evaluation.seed for evaluation in chosen})
     if len(seeds) > 1:
         for seed in seeds:
@@ -96,7 +96,7 @@ def success_chart(
         capsize=3,
         elinewidth=1.2,
         zorder=3,
-        label=f"all seeds, {episodes} episodes, 95 % interval",
+        label=f"{_seeds(seeds)}, 95 % interval, {episodes} episodes",
     )
     if len(steps) > 1:
         axes.fill_between(steps, ends[:, 0], ends[:, 1], color=BLUE, alpha=_BAND, lw=0)
@@ -107,7 +107,7 @@ def success_chart(
             linestyle="--",
             linewidth=1.4,
             zorder=1,
-            label=f"paper, {paper.method} at 1M updates: {paper}",
+            label=f"paper: {paper.method} after 1M, {paper}",
         )
         if paper.std:
             axes.axhspan(
@@ -120,8 +120,8 @@ def success_chart(
             )
     axes.set_ylim(-3, 103)
     axes.yaxis.set_major_formatter(PercentFormatter(decimals=0))
-    _finish(axes, "Success rate", steps=steps, unit="share of episodes")
-    place_legend(figure, axes)
+    finish(axes, "Success rate", steps=steps, unit="share of episodes")
+    legend_below(figure, axes)
     return figure
 
 
@@ -138,7 +138,7 @@ def return_chart(evaluations: Sequence[Evaluation]) -> Figure | None:
     if not chosen:
         return None
     steps = sorted({evaluation.step for evaluation in chosen})
-    figure, axes = _figure()
+    figure, axes = new_axes()
     seeds = sorted({evaluation.seed for evaluation in chosen})
     for seed in seeds if len(seeds) > 1 else ():
         own = sorted(
@@ -168,12 +168,12 @@ def return_chart(evaluations: Sequence[Evaluation]) -> Figure | None:
         capsize=3,
         elinewidth=1.2,
         zorder=3,
-        label=f"all seeds, {pooled[-1].episodes} episodes, 95 % interval",
+        label=f"{_seeds(seeds)}, 95 % interval, {pooled[-1].episodes} episodes",
     )
     if len(steps) > 1:
         axes.fill_between(steps, ends[:, 0], ends[:, 1], color=BLUE, alpha=_BAND, lw=0)
-    _finish(axes, "Mean return", steps=steps, unit="undiscounted return")
-    place_legend(figure, axes)
+    finish(axes, "Mean return", steps=steps, unit="undiscounted return")
+    legend_below(figure, axes)
     return figure
 
 
@@ -186,19 +186,19 @@ def loss_chart(history: History) -> Figure | None:
     ]
     if not names:
         return None
-    figure, axes = _figure()
+    figure, axes = new_axes()
     for index, name in enumerate(names):
         _line(
             axes,
             history,
             name,
-            name.removesuffix("_loss").replace("_", " "),
-            color=_CYCLE[index % len(_CYCLE)],
-            style=_STYLES[index % len(_STYLES)],
+            _loss_in_words(name),
+            color=CYCLE[index % len(CYCLE)],
+            style=STYLES[index % len(STYLES)],
         )
     unit = log_scale(axes, "loss")
-    _finish(axes, "Losses", steps=history.steps, unit=unit)
-    place_legend(figure, axes)
+    finish(axes, "Losses", steps=history.steps, unit=unit)
+    legend_below(figure, axes)
     return figure
 
 
@@ -208,22 +208,19 @@ def validation_chart(history: History) -> Figure | None:
     if f"{VALIDATION}loss" not in names:
         return None
     segments = "segment_error" in names
-    size = (4 * (2 + segments), _SIZE[1])
-    figure = Figure(figsize=size, dpi=_DPI, layout="constrained")
-    first, *between, last = figure.subplots(1, 2 + segments)
+    figure = figure_of(height=0.8 * (2 + segments))
+    first, *between, last = figure.subplots(2 + segments, 1)
     _trained_and_held_out(first, history, "loss")
-    _finish(first, "Loss", steps=history.steps, unit=log_scale(first, "loss"))
+    finish(first, "Loss", steps=(), unit=log_scale(first, "loss"))
     for axes in between:
         _trained_and_held_out(axes, history, "segment_error")
         axes.set_ylim(bottom=0)
-        unit = "mean |G − window's return|"
-        _finish(axes, "Error of G", steps=history.steps, unit=unit)
+        finish(axes, "Error of G", steps=(), unit="mean error")
     name = f"{VALIDATION}return_error"
     _line(last, history, name, "held-out windows", color=BLUE, style="--")
     last.set_ylim(bottom=0)
-    unit = "mean |value − stored return|"
-    _finish(last, "Values of actions", steps=history.steps, unit=unit)
-    place_legend(figure, first)
+    finish(last, "Values of actions", steps=history.steps, unit="mean error")
+    legend_below(figure, first, last)
     return figure
 
 
@@ -251,9 +248,9 @@ def value_chart(history: History, return_max: float) -> Figure | None:
     """
     if "value" not in history.names():
         return None
-    figure = Figure(figsize=(_SIZE[0], _SIZE[1] + 0.7), dpi=_DPI, layout="constrained")
+    figure = figure_of(height=1.4)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(2.4, 1))
-    _line(above, history, "value", "mean of V in the batches", color=BLUE)
+    _line(above, history, "value", "mean of V", color=BLUE)
     if "value_max" in history.names():
         _line(above, history, "value_max", "largest V", color=ORANGE, style="-.")
     above.axhline(
@@ -261,16 +258,16 @@ def value_chart(history: History, return_max: float) -> Figure | None:
         color=VERMILION,
         linestyle="--",
         linewidth=1.4,
-        label=f"best return in the data: {return_max:.3g}",
+        label=f"best return in the data, {return_max:.3g}",
     )
-    _finish(above, "State values", steps=(), unit="discounted return")
+    finish(above, "State values", steps=(), unit="discounted return")
     if "over_estimation" in history.names():
         steps, values = history.steps, 100 * history.scalar("over_estimation")
-        _band(below, steps, values, color=BLUE, label=None)
+        band(below, steps, values, color=BLUE, label=None)
         below.set_ylim(-3, 103)
         below.yaxis.set_major_formatter(PercentFormatter(decimals=0))
-    _finish(below, "", steps=history.steps, unit="V above\nthat return")
-    place_legend(figure, above)
+    finish(below, "", steps=history.steps, unit="V above it")
+    legend_below(figure, above)
     return figure
 
 
@@ -279,13 +276,13 @@ def segment_error_chart(history: History) -> Figure | None:
     first, last = (_segment_error(history, point) for point in (0, -1))
     if first is None or last is None:
         return None
-    figure = Figure(figsize=_SIZE, dpi=_DPI, layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(1, 1.15))
+    figure = figure_of(height=1.6)
+    left, right = figure.subplots(2, 1)
     if "segment_error" in history.names():
         values = history.scalar("segment_error")
-        _band(left, history.steps, values, color=BLUE, label=None)
+        band(left, history.steps, values, color=BLUE, label=None)
     left.set_ylim(bottom=0)
-    _finish(left, "Error of G", steps=history.steps, unit="mean |G − window's return|")
+    finish(left, "Error of G", steps=history.steps, unit="mean error")
     for error, point, color, style in (
         (first, 0, GREY, "--"),
         (last, -1, BLUE, "-"),
@@ -300,9 +297,9 @@ def segment_error_chart(history: History) -> Figure | None:
         )
     right.set_ylim(bottom=0)
     right.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    _finish(right, "by length of the window", steps=None, unit="")
-    right.set_xlabel("horizon k (environment steps)")
-    place_legend(figure, right)
+    finish(right, "The same by length of the window", steps=None, unit="mean error")
+    label_x(right, "window of k environment steps")
+    legend_below(figure, right)
     return figure
 
 
@@ -318,7 +315,7 @@ def weight_chart(history: History, max_weight: float | None) -> Figure | None:
     """
     if "weight" not in history.names():
         return None
-    figure, axes = _figure()
+    figure, axes = new_axes()
     _line(axes, history, "weight", "mean", color=BLUE)
     if "weight_max" in history.names():
         _line(axes, history, "weight_max", "largest", color=ORANGE, style="-.")
@@ -332,8 +329,8 @@ def weight_chart(history: History, max_weight: float | None) -> Figure | None:
                 label=f"clipped at {max_weight:g}",
             )
     unit = log_scale(axes, "weight")
-    _finish(axes, "Weights in the stitching loss", steps=history.steps, unit=unit)
-    place_legend(figure, axes)
+    finish(axes, "Weights of recorded windows", steps=history.steps, unit=unit)
+    legend_below(figure, axes)
     return figure
 
 
@@ -343,7 +340,7 @@ def horizon_chart(history: History) -> Figure | None:
     windows = history.vector("windows_by_horizon", -1)
     if drawn is None or first is None or windows is None or not drawn.sum():
         return None
-    figure, axes = _figure()
+    figure, axes = new_axes()
     horizons = np.arange(len(drawn))
     axes.bar(
         horizons,
@@ -374,10 +371,20 @@ def horizon_chart(history: History) -> Figure | None:
     axes.yaxis.set_major_formatter(PercentFormatter(decimals=0))
     axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.xaxis.set_major_locator(MaxNLocator(10, integer=True))
-    _finish(axes, "Horizons", steps=None, unit="share of samples")
-    axes.set_xlabel("horizon k (environment steps)")
-    place_legend(figure, axes)
+    finish(axes, "Horizons", steps=None, unit="share of samples")
+    label_x(axes, "horizon k (environment steps)")
+    legend_below(figure, axes)
     return figure
+
+
+def _loss_in_words(name: str) -> str:
+    own = name.removesuffix("_loss")
+    return plain(_LOSSES.get(own, own.replace("_", " ")))
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    """Whose episodes are pooled."""
+    return "all seeds" if len(seeds) > 1 else "one seed"
 
 
 def _segment_error(history: History, point: int) -> Float64 | None:
@@ -387,11 +394,6 @@ def _segment_error(history: History, point: int) -> Float64 | None:
     if total is None or windows is None:
         return None
     return np.where(windows > 0, total / np.maximum(windows, 1), np.nan)
-
-
-def _figure() -> tuple[Figure, Axes]:
-    figure = Figure(figsize=_SIZE, dpi=_DPI, layout="constrained")
-    return figure, figure.subplots()
 
 
 def _line(
@@ -406,7 +408,7 @@ def _line(
     """Draws one figure over training, from where it was logged to the next place."""
     values = history.scalar(name)
     logged = np.isfinite(values).any(axis=0)
-    _band(
+    band(
         axes,
         history.steps[logged],
         values[:, logged],
@@ -414,54 +416,6 @@ def _line(
         label=label,
         style=style,
     )
-
-
-def _band(
-    axes: Axes,
-    steps: npt.NDArray[np.int64],
-    values: Float64,
-    *,
-    color: str,
-    label: str | None,
-    style: object = "-",
-) -> None:
-    """Draws the mean over seeds ``f64[Q, N]``, and a band over all of them."""
-    known = np.ma.masked_invalid(values)
-    axes.plot(
-        steps,
-        known.mean(axis=0),
-        color=color,
-        linestyle=style,
-        linewidth=1.8,
-        label=label,
-        marker="o" if len(steps) == 1 else None,
-    )
-    if len(values) > 1:
-        low, high = known.min(axis=0), known.max(axis=0)
-        axes.fill_between(steps, low, high, color=color, alpha=_BAND, linewidth=0)
-
-
-def _finish(
-    axes: Axes,
-    title: str,
-    *,
-    steps: Sequence[int] | npt.NDArray[np.int64] | None,
-    unit: str,
-) -> None:
-    """Title, units and frame, the same for all; steps None: another axis than time."""
-    if title:
-        axes.set_title(title, loc="left", fontsize=12, fontweight="bold", color=BLACK)
-    axes.set_ylabel(unit)
-    if steps is not None:
-        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, steps=[1, 2, 5, 10]))
-        axes.set_xlim(left=0)
-        if len(steps):
-            axes.set_xlabel("updates")
-    axes.grid(axis="y", color="#DDDDDD", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(labelsize=9)
 
 
 def _period(history: History, point: int) -> str:

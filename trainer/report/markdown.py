@@ -1,7 +1,10 @@
-"""Text in Markdown: names come from runs, which anybody may have made."""
+"""The report in Markdown: names come from runs, which anybody may have made."""
 
 import re
-from collections.abc import Sequence
+import urllib.parse
+from collections.abc import Iterator, Sequence
+
+from trainer.report.page import Page, Picture, Table
 
 # What starts a link, a picture, emphasis, code, HTML or another cell in a line. Names
 # with `-` and `.` stay as they are: within a line those are text.
@@ -26,3 +29,57 @@ def to_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         *([escape(cell) for cell in row] for row in rows),
     ]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def to_markdown(page: Page) -> str:
+    """Writes a report as Markdown, beside the files of its pictures.
+
+    Args:
+        page: What it says.
+
+    Returns:
+        Markdown. All names in it are escaped.
+    """
+    return "\n\n".join(_parts(page)) + "\n"
+
+
+def _parts(page: Page) -> Iterator[str]:
+    yield f"# {escape(page.title)}"
+    yield escape(page.lead)
+    if page.sentences:
+        yield "\n".join(f"- {escape(sentence)}" for sentence in page.sentences)
+    for table in page.tables:
+        yield from _table(table)
+    if page.comparison is not None:
+        yield "## Methods compared"
+        yield "\n".join(f"- {escape(note)}" for note in page.comparison.notes)
+        for picture in page.comparison.pictures:
+            yield _picture(picture, picture.file)
+        for table in page.comparison.tables:
+            yield from _table(table)
+    for section in page.sections:
+        yield f"## {escape(section.title)}"
+        yield escape(section.outcome)
+        yield "\n".join(
+            f"- {escape(label)}: {escape(value)}"
+            for label, value in section.facts.items()
+        )
+        yield from section.remarks
+        for picture in section.pictures:
+            yield _picture(picture, f"{section.title}/{picture.file}")
+    if page.paper is not None:
+        yield from _table(page.paper)
+
+
+def _table(table: Table) -> Iterator[str]:
+    yield f"## {escape(table.title)}"
+    yield to_table(table.headings, table.rows)
+    if table.notes:
+        yield "\n".join(f"- {escape(note)}" for note in table.notes)
+
+
+def _picture(picture: Picture, file: str) -> str:
+    address = urllib.parse.quote(file)
+    if picture.kind == "mp4":
+        return f"[{picture.name}]({address}): {escape(picture.caption)}"
+    return f"![{escape(picture.alt)}]({address})\n\n{escape(picture.caption)}"

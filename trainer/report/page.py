@@ -1,10 +1,16 @@
-"""The report as one HTML file that needs nothing else: pictures lie inside it."""
+"""What a report says: sentences, tables and pictures, whatever they are written as."""
 
 import base64
-import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+_TYPES = {
+    "svg": "image/svg+xml",
+    "png": "image/png",
+    "gif": "image/gif",
+    "mp4": "video/mp4",
+}
 
 
 @dataclass(frozen=True)
@@ -14,17 +20,55 @@ class Picture:
     Attributes:
         name: File name without ending, such as ``"success"``.
         caption: What it shows and how to read it.
+        alt: What is seen on it, in a sentence, for who does not see it.
         data: Its bytes.
-        kind: ``"png"``, or ``"gif"`` of one that moves.
+        kind: Ending of its file; ``"gif"`` and ``"mp4"`` move.
         wide: Whether it takes the page's whole width: one of several panels, whose
             text is too small beside another picture.
+        still: First frame of a GIF, as PNG, for who asks for less motion.
     """
 
     name: str
     caption: str
+    alt: str
     data: bytes
-    kind: Literal["png", "gif"] = "png"
+    kind: Literal["svg", "png", "gif", "mp4"] = "svg"
     wide: bool = False
+    still: bytes | None = None
+
+    @property
+    def file(self) -> str:
+        """Name of its file."""
+        return f"{self.name}.{self.kind}"
+
+    @property
+    def uri(self) -> str:
+        """Its bytes as the address of an image."""
+        return _uri(_TYPES[self.kind], self.data)
+
+    @property
+    def still_uri(self) -> str:
+        """Those of its first frame, where it has one."""
+        return "" if self.still is None else _uri(_TYPES["png"], self.still)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of text. The first cell of a row is its heading.
+
+    Attributes:
+        title: Heading.
+        headings: Of the columns.
+        rows: Cells.
+        notes: Below it.
+        folded: Whether it is opened by a click.
+    """
+
+    title: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str] = ()
+    folded: bool = False
 
 
 @dataclass(frozen=True)
@@ -33,6 +77,7 @@ class Section:
 
     Attributes:
         title: Heading.
+        outcome: What became of it, in a sentence.
         facts: Label and value of what to know of the run.
         remarks: Sentences above the pictures.
         pictures: In order.
@@ -40,6 +85,7 @@ class Section:
     """
 
     title: str
+    outcome: str
     facts: Mapping[str, str]
     remarks: Sequence[str]
     pictures: Sequence[Picture]
@@ -47,111 +93,42 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Table:
-    """A table of text.
+class Comparison:
+    """What the page says of methods beside each other.
+
+    Attributes:
+        pictures: In order.
+        tables: Below them.
+        notes: What was pooled, what was not, and what is missing.
+    """
+
+    pictures: Sequence[Picture]
+    tables: Sequence[Table]
+    notes: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Page:
+    """All of a report.
 
     Attributes:
         title: Heading.
-        headings: Of the columns.
-        rows: Cells.
-        notes: Below it.
+        lead: What happened, in a sentence.
+        sentences: What more there is to say of it, task by task.
+        tables: Of results.
+        comparison: Of methods; None if there is one only.
+        sections: One for each run.
+        paper: The paper's rows; None if it has none of the tasks.
     """
 
     title: str
-    headings: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    notes: Sequence[str] = ()
+    lead: str
+    sentences: Sequence[str]
+    tables: Sequence[Table]
+    comparison: Comparison | None
+    sections: Sequence[Section]
+    paper: Table | None
 
 
-def render(title: str, tables: Sequence[Table], sections: Sequence[Section]) -> str:
-    """Writes the page.
-
-    Args:
-        title: Of the page.
-        tables: At its top.
-        sections: One for each run.
-
-    Returns:
-        HTML. All text in it is escaped.
-    """
-    body = [_table(table) for table in tables]
-    body += [_section(section) for section in sections]
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{html.escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n"
-        f"<body>\n<h1>{html.escape(title)}</h1>\n" + "\n".join(body) + "\n</body>\n"
-        "</html>\n"
-    )
-
-
-def _table(table: Table) -> str:
-    head = "".join(f"<th>{html.escape(heading)}</th>" for heading in table.headings)
-    rows = "\n".join(
-        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
-        for row in table.rows
-    )
-    notes = "".join(f"<li>{html.escape(note)}</li>" for note in table.notes)
-    return (
-        f'<h2>{html.escape(table.title)}</h2>\n<div class="wide"><table>\n<thead><tr>'
-        f"{head}</tr></thead>\n<tbody>\n{rows}\n</tbody></table></div>\n"
-        + (f'<ul class="notes">{notes}</ul>' if notes else "")
-    )
-
-
-def _section(section: Section) -> str:
-    facts = "".join(
-        f"<div><dt>{html.escape(label)}</dt><dd>{html.escape(value)}</dd></div>"
-        for label, value in section.facts.items()
-    )
-    remarks = "".join(
-        f'<p class="remark">{html.escape(remark)}</p>' for remark in section.remarks
-    )
-    pictures = "\n".join(_picture(picture) for picture in section.pictures)
-    return (
-        f"<section>\n<h2>{html.escape(section.title)}</h2>\n<dl>{facts}</dl>\n{remarks}"
-        f'\n<div class="pictures">\n{pictures}\n</div>\n<details><summary>Configuration'
-        f"</summary><pre>{html.escape(section.configuration)}</pre></details>\n"
-        "</section>"
-    )
-
-
-def _picture(picture: Picture) -> str:
-    data = base64.b64encode(picture.data).decode()
-    caption = html.escape(picture.caption)
-    opening = '<figure class="whole">' if picture.wide else "<figure>"
-    return (
-        f'{opening}<img alt="{html.escape(picture.name)}" '
-        f'src="data:image/{picture.kind};base64,{data}"><figcaption>{caption}</figcaption></figure>'
-    )
-
-
-_STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fff;
-  max-width: 1200px; margin: 2rem auto; padding: 0 1.25rem; }
-h1 { font-size: 1.7rem; margin: 0 0 .5rem; }
-h2 { font-size: 1.25rem; margin: 2rem 0 .75rem; }
-section { border-top: 1px solid #ddd; margin-top: 2.5rem; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .9rem;
-  font-variant-numeric: tabular-nums; }
-th, td { padding: .4rem .7rem; text-align: left; white-space: nowrap; }
-th { border-bottom: 2px solid #222; font-weight: 600; }
-td { border-bottom: 1px solid #e4e4e4; }
-tbody tr:hover { background: #f3f7fb; }
-.notes { color: #555; font-size: .88rem; max-width: 75ch; padding-left: 1.2rem; }
-dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(180px, 1fr));
-  gap: .75rem 1.5rem; margin: 1rem 0; }
-dt { color: #666; font-size: .8rem; }
-dd { margin: 0; font-weight: 600; overflow-wrap: anywhere; }
-.remark { background: #fff6e5; border-left: 4px solid #e69f00; padding: .5rem .9rem; }
-.pictures { display: grid; gap: 1.5rem;
-  grid-template-columns: repeat(auto-fill, minmax(min(100%, 500px), 1fr)); }
-figure { margin: 0; }
-.whole { grid-column: 1 / -1; }
-img { width: 100%; height: auto; }
-figcaption { color: #555; font-size: .86rem; }
-details { margin-top: 1.25rem; }
-summary { cursor: pointer; font-weight: 600; }
-pre { background: #f6f6f6; padding: 1rem; overflow-x: auto; font-size: .8rem; }
-"""
+def _uri(kind: str, data: bytes) -> str:
+    return f"data:{kind};base64,{base64.b64encode(data).decode()}"

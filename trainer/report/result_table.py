@@ -8,12 +8,14 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trainer.report.page import Table
 from trainer.report.paper import METHODS, PaperResult, find_paper_result
 from trainer.runs.evaluations import Evaluation
 from trainer.runs.returns import show_interval, show_score
 from trainer.runs.run import Run
-from trainer.runs.success_rates import Summary, select_own, summarize
+from trainer.runs.success_rates import STATISTICS, Summary, select_own, summarize
 
+LAST = STATISTICS[0]
 NOT_EVALUATED = "not evaluated yet"
 NOT_REPORTED = "n/a: success not reported"
 
@@ -25,7 +27,7 @@ NOTES = (
     "reported, picked after looking, so it flatters.",
     "Intervals are of 95 % over pooled episodes: Wilson's of success, of the mean "
     "return the percentiles of a bootstrap. They hold the luck of the episodes, not "
-    "that of training; the deviation over seeds shows the latter.",
+    "that of training; the deviation over seeds (±) shows the latter.",
     "Returns are undiscounted. A normalised score is 0 for the lower reference return "
     "and 100 for the upper one, as in D4RL: those of a random policy and an expert.",
     "The paper's numbers are mean ± standard deviation over 8 training seeds after a "
@@ -135,33 +137,67 @@ def paper_method(agent: str) -> str:
 
 HEADINGS = (
     "run",
-    "data set",
-    "task",
-    "statistic",
     "success",
     "95 % interval",
+    "paper",
+    "against the paper",
+    "data set and task",
     "return",
     "normalised score",
     "episodes",
     "training seeds",
-    "deviation over seeds",
+    "± over seeds",
     "updates",
-    "paper",
-    "against the paper",
+    "checkpoints",
 )
+
+
+def tables(rows: Sequence[ResultRow]) -> list[Table]:
+    """The last checkpoints of all runs, and below, folded, other choices of them.
+
+    Args:
+        rows: Of all runs.
+
+    Returns:
+        Two tables, or one if nothing was evaluated. Scores are a column only where
+        there are any.
+    """
+    last = [row for row in rows if row.summary is None or row.summary.statistic == LAST]
+    others = [row for row in rows if row not in last]
+    found = [Table("Results of the last checkpoints", *_columns(last), notes=NOTES)]
+    if others:
+        title = "The last three checkpoints pooled, and the best one"
+        found.append(Table(title, *_columns(others), folded=True))
+    return found
+
+
+def _columns(
+    rows: Sequence[ResultRow],
+) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    """Headings and cells, without the columns in which all rows say nothing else."""
+    columns = list(zip(HEADINGS, *map(cells, rows), strict=True))
+    kept = [
+        column
+        for column in columns
+        if not (
+            (column[0] == "normalised score" and set(column[1:]) <= {"—"})
+            or (column[0] == "checkpoints" and set(column[1:]) <= {"—", LAST})
+        )
+    ]
+    headings, *shown = zip(*kept, strict=True)
+    return headings, shown
 
 
 def cells(row: ResultRow) -> tuple[str, ...]:
     """A row as text, one cell for each of ``HEADINGS``."""
-    task = str(row.task)
+    task = f"{row.dataset} {row.task}"
     if row.task != row.trained_task:
         task += f" (trained for {row.trained_task})"
     if row.environment:
         task += f", in {row.environment}"
-    start = (row.run, row.dataset, task)
     paper = "—" if row.paper is None else f"{row.paper.method} {row.paper}"
     if row.summary is None:
-        return (*start, NOT_EVALUATED, *("—",) * 8, paper, "—")
+        return (row.run, NOT_EVALUATED, "—", paper, "—", task, *("—",) * 7)
     summary, returns = row.summary, row.summary.returns
     success, interval = NOT_REPORTED, "—"
     if summary.score is not None:
@@ -170,18 +206,19 @@ def cells(row: ResultRow) -> tuple[str, ...]:
         interval = f"{100 * low:.1f} to {100 * high:.1f} %"
     spread = show_interval(returns.interval, "", digits=2)
     return (
-        *start,
-        _statistic(summary),
+        row.run,
         success,
         interval,
+        paper,
+        row.verdict or "—",
+        task,
         f"{returns.mean:.2f}" + (f" ({spread})" if spread else ""),
         show_score(returns, "—"),
         str(returns.episodes),
         str(len(summary.seeds)),
         "—" if summary.seed_std is None else f"{100 * summary.seed_std:.1f}",
         ", ".join(f"{step:,}" for step in summary.steps),
-        paper,
-        row.verdict or "—",
+        _statistic(summary),
     )
 
 

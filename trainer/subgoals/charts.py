@@ -16,7 +16,7 @@ except ImportError as error:
         f"drawing sub-goals needs matplotlib ({error}); pip install 'vast-rl[report]'"
     ) from error
 
-from trainer.report.charts import BLACK, BLUE, GREY, SKY, VERMILION
+from trainer.report.drawing import BLACK, BLUE, GREY, SKY, VERMILION
 from trainer.subgoals.painter import Image
 from trainer.subgoals.traces import Comparison, Int64, mean_by_horizon
 

@@ -25,7 +25,7 @@ from trainer.evaluation.evaluate import choose_steps
 from trainer.evaluation.evaluator import task_environment
 from trainer.evaluation.rollouts import RolloutPool, usable_cores
 from trainer.nn.networks import Params
-from trainer.report import charts
+from trainer.report.drawing import to_png
 from trainer.runs.checkpoints import CheckpointReader
 from trainer.runs.folder import RunFolder
 from trainer.runs.run import Run, read_run
@@ -156,7 +156,7 @@ def inspect_subgoals(
     np.savez_compressed(arrays, allow_pickle=False, **_arrays(traces))
     written = {
         ARRAYS_FILE: arrays.getvalue(),
-        ERRORS_FILE: charts.to_png(error_chart(comparison, drawn, K)),
+        ERRORS_FILE: to_png(error_chart(comparison, drawn, K)),
     }
     if played.maze is not None:
         written[MAZE_FILE] = _draw_maze(run, store, played, played.maze)
@@ -251,7 +251,7 @@ def _draw_maze(run: Run, store: Store, played: _Played, maze: MazeMap) -> bytes:
         f"{run.dataset}, task {run.task.task}: VAST after {played.step:,} updates, "
         f"{Score.of(bool(trace.episode.success) for trace in played.traces)}"
     )
-    return charts.to_png(maze_chart(scene, title))
+    return to_png(maze_chart(scene, title))
 
 
 def _summary(comparison: Comparison, drawn: Any, max_horizon: int) -> dict[str, Any]:
@@ -345,7 +345,7 @@ def _draw(
         f"(episode {outcome} in {trace.episode.length} steps)"
     )
     note = _note(run, [ghosts[moment] for moment in moments])
-    pictures = {SCENE_FILE: charts.to_png(scene_chart(frames, title, note))}
+    pictures = {SCENE_FILE: to_png(scene_chart(frames, title, note))}
     if inspection.video:
         pictures[VIDEO_FILE] = _gif([images[moment] for moment in shown])
     moments_shown = [

@@ -25,7 +25,7 @@ except ImportError as error:
     ) from error
 
 from trainer.evaluation.environments import MazeMap
-from trainer.report.charts import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION
+from trainer.report.drawing import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION
 from trainer.subgoals.maze import Float32, Float64, find_extent
 from trainer.subgoals.traces import Trace
 

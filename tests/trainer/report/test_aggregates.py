@@ -11,6 +11,7 @@ from trainer.report.aggregates import (
     last_rates,
     stratified_interval,
 )
+from trainer.report.methods import Results
 from trainer.runs.evaluations import Evaluation
 
 
@@ -54,21 +55,38 @@ def test_the_last_step_by_training_seed() -> None:
     assert last_rates(evaluations).tolist() == [0.8, 0.2]
 
 
-def test_agents_by_name_but_none_of_two_settings() -> None:
-    runs = [
-        ("vast", "a", [evaluation(1000, 0, 8), evaluation(1000, 1, 6)]),
-        ("vast", "b", [evaluation(1000, 0, 2), evaluation(1000, 1, 4)]),
-        ("iql", "a", [evaluation(1000, 0, 1)]),
-        ("iql", "a", [evaluation(1000, 0, 9)]),
-        ("fql", "a", []),
+def result(method: str, task: int, *evaluations: Evaluation) -> Results:
+    return Results(method, ("some data", task), evaluations, [f"{method} {task}"])
+
+
+def test_methods_over_their_tasks() -> None:
+    results = [
+        result("vast", 1, evaluation(1000, 0, 8), evaluation(1000, 1, 6)),
+        result("vast", 2, evaluation(1000, 0, 2), evaluation(1000, 1, 4)),
+        result("iql", 1, evaluation(1000, 0, 1)),
     ]
-    (found,) = aggregate(runs)
-    assert (found.agent, found.tasks, found.runs) == ("vast", 2, 4)
+    iql, vast = aggregate(results)
+    assert (iql.agent, iql.tasks, iql.runs, iql.iqm) == ("iql", 1, 1, 0.1)
+    assert (vast.agent, vast.tasks, vast.runs) == ("vast", 2, 4)
     # Of 0.2 0.4 0.6 0.8 the middle half is 0.4 and 0.6.
-    assert found.iqm == found.mean == pytest.approx(0.5)
+    assert vast.iqm == vast.mean == pytest.approx(0.5)
+    assert vast.cells == (
+        *("vast", "success", "2", "4", "50.0 %", "too few seeds", "50.0 %"),
+    )
+
+
+def test_an_interval_where_there_are_seeds_enough() -> None:
+    seeds = [
+        [evaluation(1000, seed, 2 * seed + task) for seed in range(3)]
+        for task in range(4)
+    ]
+    (found,) = aggregate([result("vast", n, *each) for n, each in enumerate(seeds)])
+    assert found.interval is not None
     low, high = found.interval
-    assert low < 0.5 < high
-    assert found.cells[:5] == ("vast", "success", "2", "4", "50.0 %")
+    assert low < found.iqm < high
+    # Ten scores in all, or three in a task, are the least.
+    (fewer,) = aggregate([result("vast", n, *each) for n, each in enumerate(seeds[:3])])
+    assert fewer.interval is None
 
 
 def test_normalised_scores_are_aggregated_where_there_are_references() -> None:
@@ -82,6 +100,6 @@ def test_normalised_scores_are_aggregated_where_there_are_references() -> None:
             reference_scores=(0.0, 200.0),
         )
 
-    (found,) = aggregate([("iql", "walk", [walk(0, 50.0), walk(1, 150.0)])])
+    (found,) = aggregate([result("iql", 1, walk(0, 50.0), walk(1, 150.0))])
     assert (found.measure, found.iqm) == ("normalised score", 50.0)
     assert found.cells[-1] == "50.0"

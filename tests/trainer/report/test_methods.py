@@ -3,6 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
+from tests.evaluated import RUN, evaluation
 from tests.runs import make_run
 from tests.trainer.sweep.made_up_cells import made_up_evaluation
 from trainer.report.methods import EvaluatedRun, pool_methods
@@ -29,8 +32,10 @@ def evaluated(
 
 def seeds_of(runs: list[EvaluatedRun]) -> dict[tuple[str, str], list[int]]:
     return {
-        (method, task): [each.seed for each in evaluations]
-        for method, task, evaluations in pool_methods(runs)
+        (found.method, " ".join(map(str, found.place))): [
+            each.seed for each in found.evaluations
+        ]
+        for found in pool_methods(runs)
     }
 
 
@@ -73,3 +78,20 @@ def test_the_same_seeds_twice_are_not_one_setting_with_more_seeds() -> None:
         ("vast", f"{MAZE} 1"),
         ("vast (b)", f"{MAZE} 1"),
     ]
+
+
+def test_runs_on_other_data_are_told_apart() -> None:
+    other = evaluated("b", seed=5)
+    other = replace(other, run=replace(other.run, fingerprint="another"))
+    names = [found.method for found in pool_methods([evaluated("a"), other])]
+    ours = make_run().fingerprint[:6]
+    assert names == [f"vast (data {ours})", "vast (data anothe)"]
+
+
+def test_a_seed_that_was_not_evaluated_at_a_step_is_unknown_there() -> None:
+    late = [evaluation(1000, 0, 1), evaluation(2000, 0, 2), evaluation(2000, 1, 4)]
+    (found,) = pool_methods([EvaluatedRun("a", RUN, late), EvaluatedRun("b", RUN, [])])
+    steps, rates = found.curve()
+    assert steps.tolist() == [1000, 2000]
+    np.testing.assert_array_equal(rates, [[0.1, 0.2], [np.nan, 0.4]])
+    assert (found.updates, found.episodes, found.runs) == (2000, 10, ["a"])

@@ -37,24 +37,33 @@ def test_a_report_has_everything(run: Path, tmp_path: Path) -> None:
     assert [path.name for path in written[:3]] == [
         *("report.html", "report.md", "results.csv")
     ]
-    assert written[3:] == [out / "some run" / f"{name}.png" for name in PICTURES]
+    assert written[3:] == [out / "some run" / f"{name}.svg" for name in PICTURES]
     assert all(path.exists() for path in written)
 
     page = written[0].read_text()
-    sources = re.findall(r'(?:src|href)="([^"]{0,30})', page)
+    sources = re.findall(r'(?:src|srcset)="([^"]{0,30})', page)
     assert len(sources) == len(PICTURES)
-    assert all(source.startswith("data:image/png;base64,") for source in sources)
-    assert "http" not in page
+    assert all(source.startswith("data:image/svg+xml;base64,") for source in sources)
+    assert not re.search(r'(?:href|src|action)="(?!data:|#)', page)
     assert "task1_&lt;left&gt;" in page
     assert "<left>" not in page
     for text in ("35.0 %", "VAST 99 ± 3", "below", "it flatters", "4,000 of 4,000"):
         assert text in page
+    assert (
+        "VAST solves cube-single-play task 1 in 7 of 20 episodes (35 %) after 4,000 "
+        "updates, over 2 training seeds; the paper reports 99 ± 3 % for VAST"
+    ) in page
 
     markdown = written[1].read_text()
-    assert "| " + " | ".join(HEADINGS) + " |" in markdown
-    shown = "| last | 35.0 % | 18.1 to 56.7 % | -200.00 (-200.00 to -200.00) | — | 20 |"
-    assert f"{shown} 2 | 7.1 | 4,000 | VAST" in markdown
-    assert "(some%20run/success.png)" in markdown
+    shown = [
+        name for name in HEADINGS if name not in ("normalised score", "checkpoints")
+    ]
+    assert "| " + " | ".join(shown) + " |" in markdown
+    cells = "| 35.0 % | 18.1 to 56.7 % | VAST 99 ± 3 | below | cube-single-play 1"
+    assert (
+        f"{cells} | -200.00 (-200.00 to -200.00) | 20 | 2 | 7.1 | 4,000 |" in markdown
+    )
+    assert "(some%20run/success.svg)" in markdown
     assert "task: 1 (task1\\_\\<left\\>)" in markdown
     assert "<left>" not in markdown
     assert "97 ± 2" in markdown  # Another method of the paper, FQL-n.
@@ -88,7 +97,7 @@ def test_a_run_that_was_not_evaluated(run: Path, tmp_path: Path) -> None:
     written = write_report([RunFolder.open(run)], open_folder(tmp_path / "report"))
     assert [path.stem for path in written[3:]] == PICTURES[2:]
     assert "was not evaluated yet" in written[0].read_text()
-    assert "not evaluated yet | — |" in written[1].read_text()
+    assert "| some run | not evaluated yet | — |" in written[1].read_text()
 
 
 def test_a_run_whose_environment_reports_no_success(run: Path, tmp_path: Path) -> None:
@@ -117,7 +126,7 @@ def test_a_run_whose_environment_reports_no_success(run: Path, tmp_path: Path) -
     assert "n/a: success not reported" in html
     assert "The environment reports no success" in html
     assert "not evaluated yet" not in html
-    assert not (tmp_path / "report" / "success.png").exists()
+    assert not (tmp_path / "report" / "success.svg").exists()
 
 
 def test_a_run_that_logged_nothing(run: Path, tmp_path: Path) -> None:
@@ -138,7 +147,10 @@ def test_several_runs_of_one_name(run: Path, tmp_path: Path) -> None:
     written = write_report(
         [RunFolder.open(run), RunFolder.open(run)], open_folder(tmp_path / "report")
     )
-    assert {path.parent.name for path in written[3:]} == {"some run", "some run-2"}
+    # The one beside the other is two methods: their seeds are the same.
+    folders = {path.parent.name for path in written[3:]}
+    assert folders == {"some run", "some run-2", "report"}
+    assert "vast (some run-2)" in written[0].read_text()
 
 
 def test_timing_that_differs_is_remarked(run: Path, tmp_path: Path) -> None:
@@ -161,7 +173,8 @@ def test_another_task_has_rows_of_its_own(run: Path, tmp_path: Path) -> None:
     assert {(row["task"], row["trained_task"]) for row in rows[3:]} == {("3", "1")}
     assert {float(row["success_percent"]) for row in rows[3:]} == {90}
     assert {row["paper_mean_percent"] for row in rows[3:]} == {""}
-    assert "| 3 (trained for 1) | last | 90.0 % |" in written[1].read_text()
+    row = "| 90.0 % | 59.6 to 98.2 % | — | — | cube-single-play 3 (trained for 1)"
+    assert row in written[1].read_text()
 
 
 def test_subgoals_that_were_inspected_are_shown(run: Path, tmp_path: Path) -> None:
@@ -204,7 +217,7 @@ def test_names_of_strangers_are_text_in_markdown(tmp_path: Path) -> None:
     assert "script" in plain
     assert "<script" not in plain
     # Of pictures there are those of the report alone, and each cell is one.
-    assert re.findall(r"!\[(\w+)\]\(%21", plain) == PICTURES
+    assert re.findall(r"!\[[^\]]*\]\(%21.*/(\w+)\.svg\)", plain) == PICTURES
     assert len(re.findall(r"\[", plain)) == len(PICTURES)
-    header, line, *rows = re.findall(r"^\|.*$", plain, re.M)[:4]
+    header, line, *rows = re.findall(r"^\|.*$", plain, re.M)[:3]
     assert {row.count("|") for row in (line, *rows)} == {header.count("|")}

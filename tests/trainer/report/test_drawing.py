@@ -1,0 +1,75 @@
+"""Pictures by day and by night: contrast, size of text, and names as text."""
+
+import itertools
+import re
+
+import pytest
+
+from tests.evaluated import RUN, evaluation
+from trainer.report import charts, drawing
+from trainer.report.drawing import BLACK, CYCLE, DARK, GREY, GRID, to_svg
+
+
+def luminance(colour: str) -> float:
+    """As WCAG 2.2 defines it."""
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [
+        x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts
+    ]
+    return sum(w * x for w, x in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def contrast(one: str, other: str) -> float:
+    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_contrast_of_the_extremes() -> None:
+    assert contrast("#000000", "#ffffff") == pytest.approx(21)
+
+
+@pytest.mark.parametrize("colour", sorted({*DARK} - {GRID}))
+def test_colours_are_seen_on_either_page(colour: str) -> None:
+    least = 4.5 if colour in (BLACK, GREY) else 3
+    assert contrast(colour, drawing.PAGE) >= least
+    assert contrast(DARK[colour], drawing.DARK_PAGE) >= least
+
+
+def test_every_colour_has_one_for_the_night() -> None:
+    assert set(CYCLE) <= set(DARK)
+    assert len({*DARK.values()}) == len(DARK)
+    assert all(
+        re.fullmatch("#[0-9a-f]{6}", each) for each in itertools.chain(*DARK.items())
+    )
+
+
+def picture() -> str:
+    figure = charts.success_chart([evaluation(step, 0, 3) for step in (1, 2)], None)
+    assert figure is not None
+    return to_svg(figure).decode()
+
+
+def test_a_picture_follows_light_and_dark_and_its_text_can_be_read() -> None:
+    text = picture()
+    body = text.partition("</style>")[2]
+    # All that is painted has a colour that the style sheet knows.
+    painted = set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})", body))
+    assert len(painted) > 2
+    assert painted <= set(DARK)
+    width = float(re.findall(r'viewBox="0 0 ([\d.]+)', text)[0])
+    sizes = [float(size) for size in re.findall(r"font-size: ([\d.]+)px", body)]
+    # A screen of 400 px leaves 368 px for a picture.
+    assert len(sizes) > 5
+    assert min(sizes) * 368 / width >= 12
+    assert text == picture()
+
+
+def test_names_are_labels_and_no_formulas() -> None:
+    figure, axes = drawing.new_axes()
+    name = r"$\frac{1}{</text><script>alert(1)</script> " + "long " * 20
+    axes.plot([0, 1], label=drawing.plain(name))
+    drawing.legend_below(figure, axes)
+    text = to_svg(figure).decode()
+    assert "<script" not in text
+    assert r"$\frac{1}{&lt;/text&gt;" in text
+    assert RUN.dataset not in text

@@ -1,0 +1,209 @@
+"""How pictures of a report look: sizes, colours by day and by night, axes, files.
+
+A picture is an SVG that is drawn for a light page and carries a style sheet for a dark
+one. It is 360 units wide with text of 12, which is 12 px high on a screen of 400.
+Colours have a contrast of 3 to 1 against either page at least, text of 4.5 to 1,
+and lines also differ in style.
+"""
+
+import io
+import re
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.store.errors import MissingPackageError
+
+try:
+    import matplotlib as mpl
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
+except ImportError as error:
+    raise MissingPackageError(
+        f"drawing a report needs matplotlib ({error}); pip install 'vast-rl[report]'"
+    ) from error
+
+from trainer.runs.history import Float64
+
+# After Okabe and Ito, told apart by people who see colours differently.
+BLUE, ORANGE, GREEN, VERMILION = "#0072b2", "#a66a00", "#00855f", "#d0500a"
+PURPLE, SKY, BLACK, GREY = "#ab4f86", "#3583b8", "#222222", "#6b6b6b"
+GRID = "#dddddd"
+CYCLE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, BLACK, SKY, GREY)
+STYLES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), "-", "--")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+DARK = {
+    BLUE: "#5ab4f0",
+    ORANGE: "#f0b429",
+    GREEN: "#2cc99c",
+    VERMILION: "#ff8a4d",
+    PURPLE: "#e79ac8",
+    SKY: "#9ad2f7",
+    BLACK: "#e8e8e8",
+    GREY: "#a8a8a8",
+    GRID: "#43474d",
+}
+PAGE, DARK_PAGE = "#ffffff", "#16181c"
+
+_WIDTH_IN, _HEIGHT_IN = 5.0, 3.4
+_TEXT, _TITLE = 12, 13.5
+_BAND = 0.2
+# Of text in a legend, in letters.
+_LEGEND_LETTERS = 44
+_SVG = {"svg.fonttype": "none", "svg.hashsalt": "vast-rl"}
+
+
+def to_png(figure: Figure) -> bytes:
+    """A figure as a file; without a date or version, equal data give equal files."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def to_svg(figure: Figure) -> bytes:
+    """A figure as a file that follows light and dark; equal data give equal files."""
+    buffer = io.StringIO()
+    with mpl.rc_context(_SVG):
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    rules = "".join(
+        f'[style*="{name}: {light}"]{{{name}:{dark} !important}}'
+        for light, dark in DARK.items()
+        for name in ("fill", "stroke")
+    )
+    sheet = f"<style>@media (prefers-color-scheme: dark){{{rules}}}</style>"
+    # Verdana is as wide as the font that the layout was made for.
+    text = re.sub(
+        r"font-family: 'DejaVu Sans'[^;\"<>]*",
+        "font-family: 'DejaVu Sans',Verdana,sans-serif",
+        buffer.getvalue(),
+    )
+    head, end, body = re.sub(r"\s*\n\s*", "\n", text).partition("<defs>")
+    return f"{head}{sheet}{end}{body}".encode()
+
+
+def figure_of(*, height: float = 1.0) -> Figure:
+    """An empty figure, so many times as high as others."""
+    size = (_WIDTH_IN, _HEIGHT_IN * height)
+    return Figure(figsize=size, dpi=150, layout="constrained")
+
+
+def new_axes() -> tuple[Figure, Axes]:
+    """A figure with one pair of axes."""
+    figure = figure_of()
+    return figure, figure.subplots()
+
+
+def plain(name: str, *, letters: int = 34) -> str:
+    """A name as a label: in one line, not too long, and no formula."""
+    text = " ".join(name.split())
+    text = text if len(text) <= letters else text[: letters - 1] + "…"
+    return text.replace("$", r"\$")
+
+
+def band(
+    axes: Axes,
+    steps: npt.NDArray[np.int64],
+    values: Float64,
+    *,
+    color: str,
+    label: str | None,
+    style: object = "-",
+    marker: str | None = None,
+) -> None:
+    """Draws the mean over seeds ``f64[Q, N]``, and a band over all of them."""
+    known = np.ma.masked_invalid(values)
+    axes.plot(
+        steps,
+        known.mean(axis=0),
+        color=color,
+        linestyle=style,
+        linewidth=1.8,
+        label=label,
+        marker=marker or ("o" if len(steps) == 1 else None),
+        markersize=5,
+    )
+    if len(values) > 1:
+        low, high = known.min(axis=0), known.max(axis=0)
+        axes.fill_between(steps, low, high, color=color, alpha=_BAND, linewidth=0)
+
+
+def finish(
+    axes: Axes,
+    title: str,
+    *,
+    steps: Sequence[int] | npt.NDArray[np.int64] | None,
+    unit: str,
+) -> None:
+    """Title, units and frame, the same for all; steps None: another axis than time."""
+    if title:
+        axes.set_title(
+            title, loc="left", fontsize=_TITLE, fontweight="bold", color=BLACK
+        )
+    axes.set_ylabel(unit, fontsize=_TEXT, color=BLACK)
+    if steps is not None:
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))
+        axes.set_xlim(left=0)
+        if len(steps):
+            label_x(axes, "updates")
+    axes.grid(axis="y", color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[:].set_color(GREY)
+    axes.tick_params(which="both", labelsize=_TEXT, labelcolor=BLACK, color=GREY)
+
+
+def label_x(axes: Axes, text: str) -> None:
+    """Says what the horizontal axis counts."""
+    axes.set_xlabel(text, fontsize=_TEXT, color=BLACK)
+
+
+def log_scale(axes: Axes, unit: str) -> str:
+    """Makes an axis logarithmic where that helps, with plain numbers; its unit."""
+    values = np.concatenate([np.ravel(line.get_ydata()) for line in axes.get_lines()])
+    values = values[np.isfinite(values)]
+    if not len(values) or values.min() <= 0 or values.max() < 10 * values.min():
+        return unit
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+    def between(value: float, _: int | None) -> str:
+        """Labels 2 and 5 as well where few powers of ten are in sight."""
+        low, high = axes.get_ylim()
+        digits = value / 10.0 ** np.floor(np.log10(value))
+        return f"{value:g}" if high < 100 * low and round(digits) in (2, 5) else ""
+
+    axes.yaxis.set_minor_formatter(FuncFormatter(between))
+    return f"{unit} (log scale)"
+
+
+def legend_below(figure: Figure, *axes: Axes) -> None:
+    """Puts the legend under the figure, which grows by that; equal labels once."""
+    by_label = {
+        label: handle
+        for each in axes
+        for handle, label in zip(*each.get_legend_handles_labels(), strict=True)
+    }
+    handles, labels = list(by_label.values()), list(by_label)
+    if not labels:
+        return
+    widest = max(len(label) for label in labels)
+    columns = max(1, min(len(labels), _LEGEND_LETTERS // (widest + 6)))
+    rows = -(-len(labels) // columns)
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(width, height + 0.24 * rows)
+    figure.legend(
+        handles,
+        labels,
+        loc="outside lower left",
+        frameon=False,
+        fontsize=_TEXT,
+        labelcolor=BLACK,
+        ncols=columns,
+        borderaxespad=0.2,
+        columnspacing=1.2,
+        handlelength=1.8,
+        labelspacing=0.3,
+    )
