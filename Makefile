@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup libtpu demo test test-all lint
+.PHONY: setup libtpu browser demo test test-all lint
 
 setup: $(STAMP)
 
@@ -26,6 +26,15 @@ libtpu: setup
 	@test -e $(LIBTPU) || VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet \
 	  --constraint infra/containers/accelerators.txt --no-deps \
 	  --target $(LIBTPU) libtpu || rm -rf $(LIBTPU)
+
+# Chromium of the system, and what drives it: the tests of pages. Where they cannot be
+# had, those tests are skipped and say so.
+browser: setup
+	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet \
+	  --constraint infra/constraints.txt --editable '.[browser]' || true
+	@command -v chromium chromium-browser google-chrome >/dev/null || \
+	  { apt-get update && apt-get install --yes --no-install-recommends chromium; } \
+	  >/dev/null 2>&1 || echo "no Chromium here, and apt-get cannot install it"
 
 demo: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash infra/demo.sh
@@ -52,5 +61,5 @@ endef
 test: setup libtpu
 	$(call beside_lint,)
 
-test-all: setup libtpu
+test-all: setup libtpu browser
 	$(call beside_lint,-m 'slow or not slow')

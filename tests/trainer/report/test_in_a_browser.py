@@ -1,0 +1,169 @@
+"""The report as Chromium shows it: wide and narrow, by day and by night.
+
+Nothing overflows, nothing is reported to the console or asked of the network, links
+lead somewhere, text can be read, and axe-core finds no fault. Needs Chromium and the
+extra `browser`; `make browser` installs them.
+"""
+
+import dataclasses
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.evaluated import RUN, evaluation, write_evaluated_run
+from tests.videos import make_gif
+from trainer.report.report import write_report
+from trainer.runs.evaluations import append_evaluation
+from trainer.runs.folder import RunFolder, open_folder
+from trainer.runs.run import write_run
+
+playwright = pytest.importorskip("playwright.sync_api", reason="make browser")
+axe_playwright = pytest.importorskip("axe_playwright_python.sync_playwright")
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))),
+    None,
+)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: make browser"),
+]
+
+SCREENS = [(width, scheme) for width in (1280, 400) for scheme in ("light", "dark")]
+# How far right anything reaches that is not inside what can be scrolled.
+OVERFLOWING = """() => [...document.querySelectorAll('body *')]
+  .filter(e => !e.parentElement.closest('.scroll, pre, details:not([open])'))
+  .filter(e => e.getBoundingClientRect().right > innerWidth + 0.5)
+  .map(e => e.outerHTML.slice(0, 80))"""
+# Pictures that were not decoded, and text of less than 12 px.
+BROKEN = """() => [...document.images].filter(i => !i.complete || !i.naturalWidth)
+  .map(i => i.alt)"""
+SMALL = """() => [...document.querySelectorAll('body *')]
+  .filter(e => [...e.childNodes].some(n => n.nodeType == 3 && n.data.trim()))
+  .filter(e => parseFloat(getComputedStyle(e).fontSize) < 12)
+  .map(e => e.outerHTML.slice(0, 80))"""
+LINKS = """() => [...document.links].map(a => a.getAttribute('href'))
+  .filter(h => h[0] != '#' || !document.getElementById(h.slice(1)))"""
+
+
+def write_runs(parent: Path) -> list[RunFolder]:
+    """Three methods in four tasks, three seeds each, and a run of a hostile name."""
+    folders = []
+    for task in range(1, 5):
+        for shift, temperature in enumerate((0.0, 0.1, 0.5)):
+            agent = dataclasses.replace(RUN.config.agent, temperature=temperature)
+            trainer = dataclasses.replace(RUN.config.trainer, seeds=3)
+            config = dataclasses.replace(RUN.config, agent=agent, trainer=trainer)
+            run = dataclasses.replace(
+                RUN, config=config, task=dataclasses.replace(RUN.task, task=task)
+            )
+            folder = RunFolder.open(parent / f"cube-single-play-{task}-{shift}")
+            write_run(folder, run)
+            for step in (1000, 2000):
+                for seed in range(3):
+                    solved = min(10, shift * 2 + seed + step // 1000)
+                    append_evaluation(folder, evaluation(step, seed, solved, task=task))
+            folders.append(folder)
+    hostile = parent / '"><img src=x onerror=alert(1)> & <b>'
+    write_evaluated_run(parent).rename(hostile)
+    subgoals = hostile / "subgoals"
+    subgoals.mkdir()
+    (subgoals / "subgoals.json").write_text('{"step": 3000, "seed": 1}')
+    (subgoals / "rollout.gif").write_bytes(make_gif())
+    return [*folders, RunFolder.open(hostile)]
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report")
+    written = write_report(write_runs(folder / "runs"), open_folder(folder / "out"))
+    return Path(written[0])
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as driver:
+        # Containers have no user namespaces for the sandbox, and the page is ours.
+        found = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.mark.parametrize(("width", "scheme"), SCREENS)
+def test_the_report_on_a_screen(
+    browser: Any, report: Path, width: int, scheme: str
+) -> None:
+    page = browser.new_page(
+        viewport={"width": width, "height": 900}, color_scheme=scheme
+    )
+    said: list[str] = []
+    asked: list[str] = []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(report.as_uri())
+    assert page.evaluate("document.images.length") > 15
+    # Folded away is part of the page too.
+    page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    for fault in (OVERFLOWING, BROKEN, SMALL, LINKS):
+        assert page.evaluate(fault) == [], fault
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (background == "rgb(255, 255, 255)") is (scheme == "light")
+    found = axe_playwright.Axe().run(page)
+    violations = found.response["violations"]
+    assert not violations, found.generate_report()
+    assert len(found.response["passes"]) > 20
+    assert said == []
+    assert [url for url in asked if not url.startswith("data:")] == [report.as_uri()]
+    page.close()
+
+
+def test_the_table_fits_and_its_first_column_stays(browser: Any, report: Path) -> None:
+    page = browser.new_page(viewport={"width": 1200, "height": 900})
+    page.goto(report.as_uri())
+    scroll = page.locator(".scroll").first
+    assert scroll.evaluate("e => e.scrollWidth <= e.clientWidth")
+    page.set_viewport_size({"width": 400, "height": 900})
+    assert scroll.evaluate("e => e.scrollWidth > e.clientWidth")
+    first = page.locator("tbody th").first
+    before = first.bounding_box()["x"]
+    scroll.evaluate("e => { e.scrollLeft = 300 }")
+    assert scroll.evaluate("e => e.scrollLeft") == 300
+    assert first.bounding_box()["x"] == before
+    page.close()
+
+
+def test_pictures_are_drawn_in_other_colours_by_night(
+    browser: Any, report: Path
+) -> None:
+    shots = []
+    for scheme in ("light", "dark"):
+        page = browser.new_page(color_scheme=scheme)
+        page.goto(report.as_uri())
+        shots.append(page.locator("img").first.screenshot())
+        page.close()
+    assert shots[0] != shots[1]
+
+
+def test_animations_stand_still_for_who_asks_for_it(browser: Any, report: Path) -> None:
+    kinds = {}
+    for motion in ("reduce", "no-preference"):
+        page = browser.new_page(reduced_motion=motion)
+        page.goto(report.as_uri())
+        kinds[motion] = page.locator("picture img").evaluate("e => e.currentSrc")[:15]
+        page.close()
+    assert kinds == {"reduce": "data:image/png;", "no-preference": "data:image/gif;"}
+
+
+def test_the_contents_lead_to_their_sections(browser: Any, report: Path) -> None:
+    page = browser.new_page(viewport={"width": 400, "height": 600})
+    page.goto(report.as_uri())
+    links = page.locator("nav a")
+    assert links.count() > 10
+    links.nth(links.count() - 2).click()
+    top = page.locator("section.run h2").last.bounding_box()["y"]
+    assert -1 < top < 600
+    page.close()
