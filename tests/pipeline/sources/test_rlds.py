@@ -1,5 +1,7 @@
+import base64
 import json
 import struct
+import zlib
 
 import google_crc32c
 import numpy as np
@@ -17,6 +19,38 @@ from tests.fuzz import MUTATIONS, drill, mutate_bytes, mutate_json
 STEPS = (5, 3, 7, 4)
 READER = "pipeline.sources.rlds:RldsReader"
 TFDS = "tensorflow_datasets.core.features"
+
+
+# One record of one file, and its features.json, as TFDS 4.9.10 wrote them with
+# TensorFlow 2.21: three steps of observations count, goal [2, 2], gripper, state [3],
+# an image, of action [2], reward and a text.
+TFDS_RECORD = (
+    "eNr7z8QABv6FjFFcf1i5FLh4iktSC4r1i1LLE4tShASE+Lh41ggk2p/7+W6f7IEN+7gkuHghKjKL"
+    "43MSi0uE2KVYuZgZGBi51LikUgsyi/NTUuNzU0sSUxJLEvXTMnNS4wsSSzKEOLjYuFjKEnMMuWS4"
+    "BOEmlKQW5WbmJebATGHg0uGSgsjmJOallyamp8Zn5hWXFJUml2Tm54Fcw8WUng/HulySENX5ScWp"
+    "RWWJIEX66UWZBQWpRRDHd5YH7l9XUL2fd7KDPZckFx/c6rTMIpjrGYH2fmHkEsc0KjMX6AKhG4xc"
+    "Vxm5XDsD/Nx5uaS4gM7k9fRwCQLSLCDMAQpEtcmcmkCKx9PFMYRjZnKCgiyQZ8LAqOzcXAoKYU9X"
+    "P5d1TglNg8wYJWy+Ts4vzYNFLCMTMEqgiSIREgkyQlJcElXnpexPccnt33Ve2z47+v6+r6XF+yvm"
+    "b7Tj8uMSwxIl+cA4NhEy4jIIncO4/8F/cfsW5RR7a7cldozX5+/P275gX9SsWFu/1d12mvZNdtYH"
+    "59gXhM7Y1z3Rfz+XMzYXFpcklqQKaQipcakccTy5d3bPYdsHhwRtQww697dJZdnLxizZk6RRaHc/"
+    "38m+nPvyfqA3oRGfklkM8R04cTAwNNjD8OQO2R4AxcDeAg=="
+)
+TFDS_FEATURES = (
+    "eNrNlk1PwzAMhv9LzqUSGwe0KxMSFy5wQ6jyWreLlCYhdhnTxH/HCWu1A4ypqNoqVY3z8fqJazfd"
+    "qRqBu4C01CWrxW6wYxu9Jldh0SJDBQyH4z/Nr7XBwgOvo+G3vHb2zgDRI7SoForRkgu1cZsiqhEy"
+    "5aULmPcaOeMHF3srfxZDZSr2id6nXNko0b5RVIKc3x/yiyIxehrLu+8ekJfftlATvnVoSzwI0V/R"
+    "g5K1s+NDF2ccBC+aKXypIaoVb33UEhXg+UzGBNBV2jbSaZ3FiL0Gn0Ar3cpC4RG0FzVTryn8labS"
+    "dZbHQlIJBkL+lB6j4RKKpqLWgSZEWTlnTuIQv5eAwRhabcGcG8WAbTposNCWOHT/zOojH4RMuRVh"
+    "eIfew7HqmjhvtT0paxs3/v1MXOHZUOVN0N5juIQibyWP4sqh0Ut0EvDb37dzI0PxnsctjTs2kssh"
+    "2g8JIJ0XwHiRrzDtdaJTMuAGQnX2jJhmcwZtE/9Z1NW1msbHF+5aauM="
+)
+TFDS_OBSERVATIONS = [
+    [0.0, -0.5063, 0.5937, 0.8912, 0.3208, -0.8182, -0.0983, 0.0955, 0.0356],
+    [1.0, -1.2487, -0.3139, 0.0541, 0.2728, -0.9822, -1.0718, 0.9145, -0.0201],
+    [2.0, 0.2544, 1.2246, -0.2975, -0.8108, 0.7522, 0.2355, 0.7595, -1.6488],
+]
+TFDS_ACTIONS = [[0.6047, -0.6174], [0.6711, -0.4362]]
+TFDS_REWARDS = [0.8792, -0.4667]
 
 
 def make_episodes(counts=STEPS):
@@ -169,6 +203,26 @@ def test_both_kinds_of_files_are_read_as_the_same(tmp_path, form, rows):
     for name in found:
         values = np.concatenate([expected_rows(each)[name] for each in in_order])
         np.testing.assert_array_equal(found[name], values)
+
+
+def test_what_tfds_wrote_is_read(tmp_path):
+    for name, text in (
+        ("toy-train.tfrecord-00000-of-00001", TFDS_RECORD),
+        ("features.json", TFDS_FEATURES),
+    ):
+        (tmp_path / name).write_bytes(zlib.decompress(base64.b64decode(text)))
+    source = ReaderSource(READER, f"{tmp_path}/features.json")
+    facts = source.describe()
+    assert facts.lengths == (3,)
+    assert facts.fields["observations"].unit == (
+        "side by side: count[1], goal[4], gripper[1], state[3]"
+    )
+    assert "observation/image" in facts.ignored
+    found = read_all(source)
+    np.testing.assert_allclose(found["observations"], TFDS_OBSERVATIONS, atol=5e-5)
+    np.testing.assert_allclose(found["actions"][:-1], TFDS_ACTIONS, atol=5e-5)
+    np.testing.assert_allclose(found["rewards"][:-1], TFDS_REWARDS, atol=5e-5)
+    assert found["masks"].tolist() == [True, True, True]
 
 
 def test_splits_are_those_of_the_files(tmp_path):
