@@ -7,7 +7,7 @@ from PIL import Image
 
 
 def make_gif(frames: int = 3) -> bytes:
-    """An animation as inspections of sub-goals left it before there were videos."""
+    """An animation, as inspections of sub-goals leave one."""
     images = [
         Image.fromarray(np.full((24, 32, 3), 80 * index, np.uint8))
         for index in range(frames)

@@ -80,6 +80,4 @@ def _table(table: Table) -> Iterator[str]:
 
 def _picture(picture: Picture, file: str) -> str:
     address = urllib.parse.quote(file)
-    if picture.kind == "mp4":
-        return f"[{picture.name}]({address}): {escape(picture.caption)}"
     return f"![{escape(picture.alt)}]({address})\n\n{escape(picture.caption)}"

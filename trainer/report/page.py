@@ -9,7 +9,6 @@ _TYPES = {
     "svg": "image/svg+xml",
     "png": "image/png",
     "gif": "image/gif",
-    "mp4": "video/mp4",
 }
 
 
@@ -22,7 +21,7 @@ class Picture:
         caption: What it shows and how to read it.
         alt: What is seen on it, in a sentence, for who does not see it.
         data: Its bytes.
-        kind: Ending of its file; ``"gif"`` and ``"mp4"`` move.
+        kind: Ending of its file; ``"gif"`` is one that moves.
         wide: Whether it takes the page's whole width: one of several panels, whose
             text is too small beside another picture.
         still: First frame of a GIF, as PNG, for who asks for less motion.
@@ -32,7 +31,7 @@ class Picture:
     caption: str
     alt: str
     data: bytes
-    kind: Literal["svg", "png", "gif", "mp4"] = "svg"
+    kind: Literal["svg", "png", "gif"] = "svg"
     wide: bool = False
     still: bytes | None = None
 

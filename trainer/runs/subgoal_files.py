@@ -6,6 +6,4 @@ ARRAYS_FILE = "subgoals.npz"
 ERRORS_FILE = "subgoal_errors.png"
 MAZE_FILE = "maze.png"
 SCENE_FILE = "subgoals.png"
-VIDEO_FILE = "rollout.mp4"
-# What it was before there were videos.
-ANIMATION_FILE = "rollout.gif"
+VIDEO_FILE = "rollout.gif"
