@@ -201,7 +201,9 @@ def collect(out: Path, episodes: int, workers: int) -> float:
     return seconds
 
 
-def grow(collection: Path, path: Path, rows: int, *, quick: bool = False) -> None:
+def grow(
+    collection: Path, path: Path, rows: int, *, number: int = 0, quick: bool = False
+) -> None:
     """Makes a large npz that compresses as a small real one does.
 
     Every repetition of an episode is scaled and shifted a little, each component by
@@ -211,6 +213,8 @@ def grow(collection: Path, path: Path, rows: int, *, quick: bool = False) -> Non
         collection: A real collection, episodes of 1001 rows.
         path: File to write, compressed as NumPy does.
         rows: Rows of it, about.
+        number: Of the file among others of as many rows, which no episode is shared
+            with; only the first has those of the collection as they are.
         quick: Whether to deflate with ISA-L, several times as fast as NumPy's zlib,
             to nearly the same size.
     """
@@ -220,12 +224,13 @@ def grow(collection: Path, path: Path, rows: int, *, quick: bool = False) -> Non
         members = {name: archive[name] for name in archive.files}
     there = len(members["terminals"]) // EPISODE_ROWS
     episodes = round(rows / (EPISODE_ROWS - 1))
+    begin = number * episodes
     partial = path.with_suffix(".partial")
     with (
         mock.patch.object(zipfile, "zlib", isal_zlib if quick else zlib),
         zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive,
     ):
-        for number, (name, values) in enumerate(members.items()):
+        for place, (name, values) in enumerate(members.items()):
             header = {
                 "descr": np.lib.format.dtype_to_descr(values.dtype),
                 "fortran_order": False,
@@ -233,11 +238,11 @@ def grow(collection: Path, path: Path, rows: int, *, quick: bool = False) -> Non
             }
             with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
                 np.lib.format.write_array_header_1_0(stream, header)
-                for episode in range(episodes):
+                for episode in range(begin, begin + episodes):
                     first = episode % there * EPISODE_ROWS
                     piece = values[first : first + EPISODE_ROWS]
                     if episode >= there and piece.dtype.kind == "f":
-                        random = np.random.default_rng([number, episode])
+                        random = np.random.default_rng([place, episode])
                         scale, shift = random.normal(0, 1e-3, (2, *piece.shape[1:]))
                         piece = (piece * (1 + scale) + shift).astype(piece.dtype)
                         if name == "actions":  # Others are refused.
