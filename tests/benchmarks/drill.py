@@ -46,7 +46,7 @@ def make_files(console: Console, work: Path, *, files: int, rows: int) -> Path:
     for number in range(files):
         name = f"{DATASET}-v0-{number:03}.npz"
         console.print(f"{name}, {number + 1} of {files}")
-        grow(collection, folder / name, rows, number=number)
+        grow(collection, folder / name, rows, number=number, quick=True)
     return folder
 
 
