@@ -22,6 +22,7 @@ from trainer.report.drawing import (
     legend_below,
     new_axes,
     plain,
+    wrapped,
 )
 from trainer.report.methods import Results
 
@@ -57,7 +58,7 @@ def curves(title: str, results: Sequence[Results], methods: Sequence[str]) -> Fi
     for each in results:
         at, rates = each.curve()
         color, style, marker = _look(methods, each.method)
-        label = f"{plain(each.method)} ({len(rates)})"
+        label = wrapped(f"{each.method} ({len(rates)})")
         band(
             *(axes, at, 100 * rates),
             color=color,
@@ -83,7 +84,9 @@ def bars(groups: Mapping[str, Sequence[Bar]], methods: Sequence[str]) -> Figure:
         axes.text(0, at - 0.55, plain(name), fontsize=12, color=BLACK, va="bottom")
         for each in group:
             color, _, _ = _look(methods, each.method)
-            axes.barh(at, 100 * each.value, 0.8, color=color, label=plain(each.method))
+            axes.barh(
+                at, 100 * each.value, 0.8, color=color, label=wrapped(each.method)
+            )
             end = each.value
             if each.interval is not None:
                 low, high = each.interval
@@ -129,7 +132,7 @@ def profiles(
             color=color,
             linestyle=style,
             linewidth=1.8,
-            label=plain(method),
+            label=wrapped(method),
         )
         if ends is not None:
             low, high = ends

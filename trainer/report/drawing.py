@@ -8,6 +8,7 @@ and lines also differ in style.
 
 import io
 import re
+import textwrap
 from collections.abc import Sequence
 
 import numpy as np
@@ -102,6 +103,12 @@ def plain(name: str, *, letters: int = 34) -> str:
     return text.replace("$", r"\$")
 
 
+def wrapped(name: str) -> str:
+    """A name as a label in a legend, whole, in as many lines as it takes."""
+    lines = textwrap.wrap(" ".join(name.split()), 40)
+    return "\n".join(plain(line, letters=40) for line in lines)
+
+
 def band(
     axes: Axes,
     steps: npt.NDArray[np.int64],
@@ -189,9 +196,9 @@ def legend_below(figure: Figure, *axes: Axes) -> None:
     handles, labels = list(by_label.values()), list(by_label)
     if not labels:
         return
-    widest = max(len(label) for label in labels)
+    widest = max(len(line) for label in labels for line in label.splitlines())
     columns = max(1, min(len(labels), _LEGEND_LETTERS // (widest + 6)))
-    rows = -(-len(labels) // columns)
+    rows = -(-sum(label.count("\n") + 1 for label in labels) // columns)
     width, height = figure.get_size_inches()
     figure.set_size_inches(width, height + 0.24 * rows)
     figure.legend(

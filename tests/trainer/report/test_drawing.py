@@ -73,3 +73,14 @@ def test_names_are_labels_and_no_formulas() -> None:
     assert "<script" not in text
     assert r"$\frac{1}{&lt;/text&gt;" in text
     assert RUN.dataset not in text
+
+
+def test_names_alike_in_their_beginning_have_each_a_line_of_the_legend() -> None:
+    figure, axes = drawing.new_axes()
+    names = ["a method whose settings are many and long, " + end for end in "ab"]
+    for name in names:
+        axes.plot([0, 1], label=drawing.wrapped(name))
+    drawing.legend_below(figure, axes)
+    shown = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert [" ".join(text.split()) for text in shown] == names
+    assert all(len(line) <= 40 for text in shown for line in text.splitlines())
