@@ -55,6 +55,7 @@ EXTRAS = {
     "indexed_gzip": "pipeline",
     "isal": "pipeline",
     "jax": "trainer",
+    "jinja2": "report",
     "matplotlib": "report",
     "mujoco": "eval",
     "ogbench": "eval",
