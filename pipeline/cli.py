@@ -11,6 +11,7 @@ from pipeline.commands.inputs import Inputs
 from pipeline.commands.inspect import Inspect
 from pipeline.commands.merge import Merge
 from pipeline.commands.relabel import Relabel
+from pipeline.commands.set_environment import SetEnvironment
 from pipeline.commands.shard import Shard
 from pipeline.commands.upgrade import Upgrade
 from pipeline.commands.verify import Verify
@@ -26,6 +27,7 @@ PROGRAM = front_door.Program(
         "shard": Shard,
         "append": Append,
         "relabel": Relabel,
+        "set-environment": SetEnvironment,
         "merge": Merge,
         "upgrade": Upgrade,
         "inspect": Inspect,

@@ -128,9 +128,9 @@ class Program:
 
     def usage(self) -> str:
         """Says which commands there are."""
-        called = self.called()
+        called, width = self.called(), max(map(len, self.commands))
         return "\n".join(
-            f"  {called} {name:10} {(kind.__doc__ or '').splitlines()[0]}"
+            f"  {called} {name:{width}} {(kind.__doc__ or '').splitlines()[0]}"
             for name, kind in self.commands.items()
         )
 

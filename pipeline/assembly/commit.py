@@ -169,6 +169,7 @@ def commit_store(
         skipped=plan.skipped,
         action_scale=plan.parts[0].action_scale,
         history=(Step(plan.command, plan.versions),) if plan.command else (),
+        reference_scores=plan.reference_scores,
     )
     # Read before it is looked at: whoever commits in between must not be replaced.
     there = files.read(plan.root, manifest.DATASET_MANIFEST)

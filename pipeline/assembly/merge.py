@@ -110,6 +110,7 @@ def plan_merge(
         versions=_join_versions([store.manifest.versions for store in stores]),
         skipped={k: v for s in stores for k, v in s.manifest.skipped.items()},
         history=tuple(step for s in stores for step in s.manifest.history),
+        reference_scores=_join_scores([s.manifest.reference_scores for s in stores]),
     )
     history = value.after(f"merge of {joined_from}", installed_versions())
     value = dataclasses.replace(value, history=history)
@@ -247,6 +248,13 @@ def _check_distinct(copies: Sequence[PartCopy]) -> None:
                 f"{other.root}/{other.part.folder} and {copy.root}/{copy.part.folder} "
                 "hold the same rows; leave one of the stores out"
             )
+
+
+def _join_scores(
+    scores: Sequence[tuple[float, float] | None],
+) -> tuple[float, float] | None:
+    """Reference scores that all stores have; a store has one pair of them."""
+    return scores[0] if len(set(scores)) == 1 else None
 
 
 def _join_versions(versions: Sequence[dict[str, str]]) -> dict[str, str]:

@@ -155,6 +155,7 @@ class StorePlan:
         notes: What else a person may want to know of them.
         skipped: Files that are left out, by name, and why.
         command: What decides what it will hold, for its history.
+        reference_scores: Returns that count as a normalised score of 0 and of 100.
     """
 
     root: str
@@ -168,6 +169,7 @@ class StorePlan:
     notes: tuple[str, ...] = ()
     skipped: dict[str, str] = dataclasses.field(default_factory=dict)
     command: str = ""
+    reference_scores: tuple[float, float] | None = None
 
     def runs(self, count: int) -> list[tuple[PartPlan, ...]]:
         """Groups parts for workers: neighbours of one source are read in one pass.

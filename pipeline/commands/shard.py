@@ -1,5 +1,6 @@
 """``shard``: data of others, written as a store."""
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -34,7 +35,8 @@ class Shard:
             not given.
         val: Input of the validation split, if it is not called -val.
         environment: Environment to evaluate data with rewards of their own in, if
-            it is not called as the data set is.
+            it is not the one that Minari's data name, nor called as the data set is;
+            `set-environment` compares one with the data.
         success_timing: Of such data: pre if a row is rewarded for its state, post
             if for the state it leads to.
         discounts: Discounts to store return sums for.
@@ -81,7 +83,7 @@ class Shard:
         from pipeline.store.folder import check_folder
 
         check_folder(self.out)  # Before the input is looked through.
-        plan = self._plan()
+        plan = self._plan(output)
         if self.dry_run:
             tables.print_plan(output.results, plan)
             _print_beam(output, beam_arguments, self.engine.workers)
@@ -95,7 +97,7 @@ class Shard:
             )
         return 0
 
-    def _plan(self) -> "StorePlan":
+    def _plan(self, output: Output) -> "StorePlan":
         from pipeline.assembly.actions import choose_scale
         from pipeline.assembly.plan import PlanOptions, look_at, plan_inputs
         from pipeline.commands import execution
@@ -134,16 +136,23 @@ class Shard:
                 action_scale=scale,
                 command=command,
             )
-        environment_id = self.environment or self.dataset
+        environment_id, arguments, scores = self.environment or self.dataset, {}, None
+        told = (facts.environment for _, _, facts in inputs.found)
+        recorded = next((each for each in told if each is not None), None)
+        if recorded is not None and self.environment is None:
+            say(output.progress, str(recorded))
+            environment_id, arguments = recorded.environment_id, recorded.arguments
+            scores = recorded.reference_scores
         check_environment_id(environment_id)
         task = Task(
             task=1,
             name="stored",
             environment_id=environment_id,
+            environment_kwargs=arguments,
             recipe="stored",
             success_timing=self.success_timing,
         )
-        return plan_inputs(
+        plan = plan_inputs(
             self.out,
             inputs,
             dataset=self.dataset,
@@ -154,6 +163,7 @@ class Shard:
             action_scale=scale,
             command=command,
         )
+        return dataclasses.replace(plan, reference_scores=scores)
 
 
 def _print_beam(output: Output, beam_arguments: Sequence[str], workers: int) -> None:

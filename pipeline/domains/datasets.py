@@ -72,10 +72,13 @@ class TaskEnvironment:
     Attributes:
         environment_id: Gymnasium id.
         kwargs: What ``gymnasium.make`` needs besides the id.
+        module: Module to import first, which registers the id. Only ever what a person
+            typed: what stands in a run or a store has nothing imported.
     """
 
     environment_id: str
     kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    module: str = ""
 
 
 @dataclass(frozen=True)

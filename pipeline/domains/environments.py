@@ -1,18 +1,24 @@
-"""OGBench's environments: made and seeded alike to collect, relabel and evaluate."""
+"""Environments: made and seeded alike to collect, relabel and evaluate."""
 
 import contextlib
+import importlib
+import json
+import os
 import re
+import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pydantic
 
+from pipeline.domains.datasets import TaskEnvironment
 from pipeline.store.errors import MissingPackageError, UsageError
-from pipeline.store.manifest import ENVIRONMENT_ID
+from pipeline.store.manifest import ENVIRONMENT_ID, EnvironmentArgument
 
 # Reentrant, for a block within a block of the same thread.
 _NUMPYS_GENERATOR = threading.RLock()
@@ -36,8 +42,115 @@ def episode_seed(base_seed: int, episode: int) -> int:
     return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
+def parse_environment(text: str, arguments: Sequence[str] = ()) -> TaskEnvironment:
+    """Reads what a person typed for an environment.
+
+    Args:
+        text: ``ID``, or ``MODULE:ID`` to have the module imported that registers it.
+        arguments: For the environment's constructor, such as ``size=3``: numbers, true,
+            false, null and words.
+
+    Returns:
+        The environment, not made.
+
+    Raises:
+        UsageError: If it is no id, or an argument is none.
+
+    Example:
+        >>> parse_environment("own.walks:Line-v0", ["size=3"]).kwargs
+        {'size': 3}
+    """
+    module, colon, environment_id = text.rpartition(":")
+    dotted = all(part.isidentifier() for part in module.split("."))
+    if re.match(ENVIRONMENT_ID, environment_id) is None or (colon and not dotted):
+        raise UsageError(
+            f"--environment: expected ID or MODULE:ID, such as Walker2d-v5 or "
+            f"my_package.walks:Line-v0, got {text!r:.200}"
+        )
+    return TaskEnvironment(environment_id, parse_arguments(arguments), module)
+
+
+def parse_arguments(arguments: Sequence[str]) -> dict[str, EnvironmentArgument]:
+    """Reads arguments of an environment, ``NAME=VALUE`` each.
+
+    Args:
+        arguments: As typed.
+
+    Returns:
+        Values by name: what JSON calls a number, true, false or null, else a word.
+
+    Raises:
+        UsageError: If one has no name, or its value is of another kind.
+    """
+    parsed: dict[str, EnvironmentArgument] = {}
+    for argument in arguments:
+        name, equals, text = argument.partition("=")
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = text
+        kept = keep_arguments({name: value})
+        if not equals or not name.isidentifier() or not kept or name in parsed:
+            raise UsageError(
+                "--environment-arguments: expected NAME=VALUE once for each name, the "
+                "value a number, true, false, null or a word of letters, digits, - and "
+                f"_, got {argument!r:.200}"
+            )
+        parsed |= kept
+    return parsed
+
+
+def keep_arguments(arguments: dict[str, Any]) -> dict[str, EnvironmentArgument]:
+    """The arguments that may stand in a store: numbers and words.
+
+    Constructors may read files that other arguments name.
+    """
+    adapter = pydantic.TypeAdapter(dict[str, EnvironmentArgument])
+    kept: dict[str, EnvironmentArgument] = {}
+    for name, value in arguments.items():
+        with contextlib.suppress(pydantic.ValidationError):
+            kept |= adapter.validate_python({name: value})
+    return kept
+
+
+def make_named_environment(spec: TaskEnvironment) -> Any:
+    """Makes an environment, importing its module first if a person named one.
+
+    Args:
+        spec: Which one.
+
+    Returns:
+        A ``gymnasium.Env``, as ``make_wrapped_environment`` makes it.
+
+    Raises:
+        MissingPackageError: If the simulator is not installed.
+        UsageError: If the module cannot be imported, or the environment not be made.
+    """
+    if not spec.module:
+        return make_wrapped_environment(spec.environment_id, **spec.kwargs)
+    # Programs that were installed do not look where they are started.
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        importlib.import_module(spec.module)
+    except Exception as error:  # Whatever a module of others raises.
+        raise UsageError(
+            f"{spec.module}: cannot be imported ({type(error).__name__}: {error}); "
+            "expected a module that is installed, or lies where the command is given"
+        ) from error
+    try:
+        return make_wrapped_environment(spec.environment_id, **spec.kwargs)
+    except (UsageError, MissingPackageError):
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"{spec.environment_id}: cannot be made ({type(error).__name__}: {error}); "
+            f"gymnasium.make has to work after `import {spec.module}`"
+        ) from error
+
+
 def make_wrapped_environment(environment_id: str, **kwargs: Any) -> Any:
-    """Makes an OGBench environment without a renderer, in Gymnasium's wrappers.
+    """Makes an environment without a renderer, in Gymnasium's wrappers.
 
     Ids and arguments come from runs and stores, which anybody may have written: nothing
     is imported for them, so that only an environment that is registered can be made.
@@ -57,7 +170,9 @@ def make_wrapped_environment(environment_id: str, **kwargs: Any) -> Any:
     check_environment_id(environment_id)
     try:
         import gymnasium
-        import ogbench  # noqa: F401  (registers the environments)
+
+        if environment_id not in gymnasium.registry:
+            import ogbench  # noqa: F401  (registers its environments)
     except ImportError as error:
         raise MissingPackageError(
             f"making {environment_id} needs the simulator ({error}); install it "
@@ -71,7 +186,8 @@ def make_wrapped_environment(environment_id: str, **kwargs: Any) -> Any:
     except gymnasium.error.UnregisteredEnv as error:
         raise UsageError(
             f"{environment_id}: expected an environment that is registered, as those "
-            f"of OGBench are ({error}); install the package that registers it"
+            f"of OGBench are ({error}); install the package that registers it, or name "
+            f"the module that does: --environment MODULE:{environment_id}"
         ) from error
     except TypeError as error:
         raise UsageError(

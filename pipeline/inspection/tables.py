@@ -84,6 +84,7 @@ def store_facts(store: Store) -> dict[str, Any]:
         "action_scale": None
         if value.action_scale is None
         else dataclasses.asdict(value.action_scale),
+        "reference_scores": value.reference_scores,
         "versions": value.versions,
         "skipped": value.skipped,
         "history": [dataclasses.asdict(step) for step in value.history],
@@ -102,6 +103,7 @@ def _task_facts(store: Store, column: int) -> dict[str, Any]:
         "task": task.task,
         "name": task.name,
         "environment_id": task.environment_id,
+        "environment_kwargs": task.environment_kwargs,
         "recipe": task.recipe,
         "success_timing": task.success_timing,
         "goal": task.goal,
@@ -126,6 +128,7 @@ def print_store(console: Console, store: Store) -> None:
                 f"{facts['root']}, format {facts['format_version']}, fingerprint "
                 f"{facts['fingerprint'][:16]}"
             ),
+            Text(_evaluation(facts)),
             _splits(facts),
             _fields(facts, store.manifest.statistics),
             _tasks(facts),
@@ -134,6 +137,20 @@ def print_store(console: Console, store: Store) -> None:
             *_history(facts),
         ),
     )
+
+
+def _evaluation(facts: dict[str, Any]) -> str:
+    """Where policies are evaluated, and what their returns are measured by."""
+    places = dict.fromkeys(
+        each["environment_id"]
+        + "".join(f" {k}={v}" for k, v in each["environment_kwargs"].items())
+        for each in facts["tasks"]
+    )
+    text = f"evaluated in {', '.join(places)}"
+    if facts["reference_scores"] is not None:
+        low, high = facts["reference_scores"]
+        text += f"; reference scores {low:g} and {high:g}"
+    return text
 
 
 def print_plan(console: Console, plan: StorePlan) -> None:

@@ -4,6 +4,7 @@ A source is a small frozen value that travels to workers; it opens its files onl
 when it is read.
 """
 
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -12,9 +13,44 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.sources.episodes import EpisodeRange
-from pipeline.store.manifest import FieldSpec
+from pipeline.store.manifest import EnvironmentArgument, FieldSpec
 
 Rows = Mapping[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class RecordedEnvironment:
+    """What data say of the environment they were recorded in; nothing is imported.
+
+    Attributes:
+        environment_id: Gymnasium id.
+        arguments: What it was made with, as far as a store may keep it.
+        left_out: Names of arguments that a store may not keep.
+        entry_point: Where its code is, for people; empty if the data do not say.
+        reference_scores: Returns of a random policy and of an expert; None if the data
+            do not say.
+    """
+
+    environment_id: str
+    arguments: dict[str, EnvironmentArgument]
+    left_out: tuple[str, ...] = ()
+    entry_point: str = ""
+    reference_scores: tuple[float, float] | None = None
+
+    def __str__(self) -> str:
+        """One line, for people."""
+        text = self.environment_id
+        if self.arguments:
+            text += f" {json.dumps(self.arguments)}"
+        if self.entry_point:
+            text += f" ({self.entry_point})"
+        text = f"the data are of {text}, as they say; nothing of it is imported"
+        if self.left_out:
+            text += (
+                f"; its arguments {', '.join(self.left_out)} are no numbers or words "
+                "and are left out, so it may be another environment: name the right one"
+            )
+        return text
 
 
 @dataclass(frozen=True)
@@ -30,6 +66,7 @@ class Facts:
         ignored: Names of what the input holds besides and nothing will read.
         warnings: What looks wrong and a person should judge, a sentence each.
         notes: What else a person may want to know, a sentence each.
+        environment: Environment that the input says it was recorded in, if it does.
     """
 
     source: str
@@ -40,6 +77,7 @@ class Facts:
     ignored: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    environment: RecordedEnvironment | None = None
 
     @property
     def episodes(self) -> EpisodeRange:

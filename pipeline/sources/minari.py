@@ -15,11 +15,15 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.domains import observations
+from pipeline.domains.environments import keep_arguments
+from pipeline.domains.reference_scores import check_reference_scores
+from pipeline.domains.spaces import LAID_OUT
 from pipeline.sources import files, hdf5, hdf5_datasets, json_files, transitions
-from pipeline.sources.base import Block, Facts
+from pipeline.sources.base import Block, Facts, RecordedEnvironment
 from pipeline.sources.episodes import EpisodeRange
 from pipeline.store import schema
 from pipeline.store.errors import DataFormatError
+from pipeline.store.manifest import ENVIRONMENT_ID
 
 MAIN_FILE = "main_data.hdf5"
 _METADATA = "metadata.json"
@@ -58,7 +62,8 @@ class Minari:
                 _check_lengths(episode, f"{self.path}: {name}")
                 lengths.append(len(episode[_TERMINATIONS]) + 1)
             first = self._members(file, names[0])
-            self._check_encoding(first)
+            metadata = self._metadata()
+            self._check_encoding(first, metadata)
             samples = {name: _no_rows(member) for name, member in first.items()}
         digest = hdf5_datasets.digest(self.path, virtual)
         observed = _observed(samples)
@@ -74,7 +79,7 @@ class Minari:
         if observed:
             order = observations.describe(observed)
             fields[schema.OBSERVATIONS] = dataclasses.replace(
-                fields[schema.OBSERVATIONS], unit=f"side by side: {order}"
+                fields[schema.OBSERVATIONS], unit=f"{LAID_OUT}{order}"
             )
         return Facts(
             source="minari",
@@ -82,6 +87,7 @@ class Minari:
             digest=digest,
             fields=fields,
             lengths=tuple(lengths),
+            environment=_read_environment(metadata, where=self._metadata_path),
         )
 
     def read(self, ranges: Sequence[EpisodeRange]) -> Iterator[Block]:
@@ -155,17 +161,25 @@ class Minari:
     def _flat(self, name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return transitions.flat(name, values, where=self.path)
 
-    def _check_encoding(self, members: dict[str, Any]) -> None:
+    @property
+    def _metadata_path(self) -> str:
+        return os.path.join(os.path.dirname(self.path), _METADATA)
+
+    def _metadata(self) -> dict[str, Any]:
+        """What the data set says of itself; nothing if it has no such file."""
+        if not files.is_file(self._metadata_path):
+            return {}
+        return json_files.read_object(self._metadata_path)
+
+    def _check_encoding(
+        self, members: dict[str, Any], metadata: dict[str, Any]
+    ) -> None:
         """Refuses images that Minari has encoded: they would be read as numbers."""
-        metadata = os.path.join(os.path.dirname(self.path), _METADATA)
-        if not files.is_file(metadata):
-            return
-        space = json_files.read_object(metadata).get("observation_space", "{}")
+        space = metadata.get("observation_space", "{}")
         if not isinstance(space, str):
             return
-        for path, shape in _shapes(
-            json_files.parse_object(space, metadata), schema.OBSERVATIONS
-        ):
+        described = json_files.parse_object(space, self._metadata_path)
+        for path, shape in _shapes(described, schema.OBSERVATIONS):
             member = members.get(path)
             if member is not None and list(member.shape[1:]) != shape:
                 raise DataFormatError(
@@ -173,6 +187,38 @@ class Minari:
                     f"{_METADATA} says, got {list(member.shape[1:])}: encoded images "
                     "cannot be read; record the data set without JPEG encoding"
                 )
+
+
+def _read_environment(
+    metadata: dict[str, Any], *, where: str
+) -> RecordedEnvironment | None:
+    """Reads the environment to evaluate in, or that was recorded in; as data alone."""
+    text = metadata.get("eval_env_spec") or metadata.get("env_spec")
+    if not isinstance(text, str):
+        return None
+    spec = json_files.parse_object(text, where)
+    environment_id, arguments = spec.get("id"), spec.get("kwargs")
+    if not isinstance(environment_id, str) or not isinstance(arguments, dict):
+        return None
+    if re.match(ENVIRONMENT_ID, environment_id) is None:
+        return None  # Nobody can have registered it.
+    limit = spec.get("max_episode_steps")
+    if limit is not None:
+        arguments = {"max_episode_steps": limit, **arguments}
+    kept = keep_arguments(arguments)
+    entry_point = spec.get("entry_point")
+    ends = [metadata.get(name) for name in ("ref_min_score", "ref_max_score")]
+    try:
+        scores = check_reference_scores(*map(float, ends))  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        scores = None
+    return RecordedEnvironment(
+        environment_id,
+        kept,
+        left_out=tuple(sorted(arguments.keys() - kept.keys())),
+        entry_point=entry_point if isinstance(entry_point, str) else "",
+        reference_scores=scores,
+    )
 
 
 def _shapes(space: Any, path: str) -> Iterator[tuple[str, list[Any]]]:

@@ -260,6 +260,8 @@ class DatasetManifest:
             they are stored as they were.
         format_version: Of the layout.
         history: What it was made and changed by, in order; not of version 1.
+        reference_scores: Undiscounted returns that count as a normalised score of 0
+            and of 100; None if they are not known. Not of version 1.
     """
 
     __pydantic_config__ = _STRICT
@@ -276,6 +278,7 @@ class DatasetManifest:
     action_scale: ActionScale | None = None
     format_version: int = FORMAT_VERSION
     history: tuple[Step, ...] = ()
+    reference_scores: ReferenceScores | None = None
 
     @property
     def checked(self) -> bool:

@@ -51,8 +51,9 @@ def to_json(manifest: DatasetManifest | PartManifest) -> str:
     for part in value.get("parts", [value]):
         if not part["key"]:
             del part["key"]
-    if value.get("action_scale", value) is None:
-        del value["action_scale"]
+    for name in ("action_scale", "reference_scores"):
+        if value.get(name, value) is None:
+            del value[name]
     if not value.get("history", True):
         del value["history"]
     if isinstance(manifest, PartManifest) or manifest.checked:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal
 from pipeline.output import Output
 
 if TYPE_CHECKING:
+    from pipeline.domains.datasets import TaskEnvironment
     from trainer.runs.evaluations import Evaluation
 
 
@@ -16,6 +17,7 @@ def evaluate(
     seed: int = 0,
     steps: Sequence[int] | Literal["latest", "all"] = "latest",
     tasks: Sequence[int] = (),
+    environment: "TaskEnvironment | str | None" = None,
     environments: int = 8,
     workers: int | None = None,
     reference_scores: tuple[float, float] | None = None,
@@ -35,6 +37,8 @@ def evaluate(
             same for the same seed.
         steps: Checkpoints, by their updates.
         tasks: Numbers of the tasks to act in; the one trained for by default.
+        environment: To act in, where that is not the run's: ``"ID"``, or
+            ``"MODULE:ID"`` to have the module imported that registers it.
         environments: Acted in at once; the size of the policy's batch.
         workers: Processes; one for each core by default. Results do not depend on it.
         reference_scores: Returns that count as a normalised score of 0 and of 100; the
@@ -52,11 +56,14 @@ def evaluate(
         EvaluationError: If the environment or one of the processes fails.
         UsageError: If a number is out of range.
     """
+    from pipeline.domains.environments import parse_environment
     from pipeline.domains.reference_scores import check_reference_scores
     from trainer.evaluation.evaluate import evaluate_run
     from trainer.runs.evaluations import EvaluationSettings
     from trainer.runs.folder import RunFolder
 
+    if isinstance(environment, str):
+        environment = parse_environment(environment)
     return evaluate_run(
         RunFolder.open(run),
         EvaluationSettings(
@@ -68,6 +75,7 @@ def evaluate(
         ),
         steps=steps,
         tasks=tasks,
+        environment=environment,
         again=again,
         console=(Output.silent() if output is None else output).progress,
     )

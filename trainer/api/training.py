@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.output import Output, say
 
 if TYPE_CHECKING:
+    from pipeline.domains.datasets import TaskEnvironment
     from pipeline.store.reader import Store
     from trainer.api.store import Trajectories
     from trainer.config import Config
@@ -23,6 +24,7 @@ def train(
     task: int,
     agent: str | None = None,
     overrides: Mapping[str, Any] | None = None,
+    environment: "TaskEnvironment | str | None" = None,
     output: Output | None = None,
     profile: str | None = None,
     take_over: bool = False,
@@ -42,6 +44,9 @@ def train(
         agent: Name of the method, if it is not the file's.
         overrides: Tables of the configuration to override, such as
             ``{"trainer": {"steps": 1000}, "agent": {"width": 64}}``.
+        environment: To evaluate in, where that is not the store's: ``"ID"``, or
+            ``"MODULE:ID"`` to have the module imported that registers it. It is made in
+            a process of its own and compared with the data before anything is trained.
         output: Where progress is shown; nowhere if None.
         profile: Folder for a trace of a few calls; none if None.
         take_over: Whether to go on in the place of another process that has begun to
@@ -52,15 +57,19 @@ def train(
 
     Raises:
         ConfigError: If the configuration is wrong; names the key.
-        DataFormatError: If the store or the folder does not fit the configuration.
+        DataFormatError: If the store or the folder does not fit the configuration, or
+            the environment the store.
         RunLockedError: If another process trains there.
         StorageError: If something cannot be written.
         TrainingDivergedError: If a loss is not finite, or values are beyond all
             returns; names the last good checkpoint.
         PreemptedError: If a signal stopped it; the step reached is saved.
     """
+    from pipeline.domains.environments import parse_environment
     from pipeline.store.reader import Store
     from trainer.data.feed import open_rows
+    from trainer.evaluation.comparison import compare_spaces
+    from trainer.parallel import agreement
     from trainer.runs.folder import RunFolder
     from trainer.runs.run import describe_run, find_action_outside
     from trainer.training import loop
@@ -69,6 +78,10 @@ def train(
     config = _resolve(config, task=task, agent=agent, overrides=overrides or {})
     output = Output.silent() if output is None else output
     opened = Store(store) if isinstance(store, str) else store.store
+    if isinstance(environment, str):
+        environment = parse_environment(environment)
+    if environment is not None and agreement.is_primary():
+        compare_spaces(opened, environment, output.progress)
     with _reading(output) as read:
         rows = open_rows(
             opened,
@@ -80,7 +93,13 @@ def train(
             seed=config.trainer.seed,
             progress=read,
         )
-    run = describe_run(config, opened, task, fingerprint=rows.fingerprint)
+    run = describe_run(
+        config,
+        opened,
+        task,
+        fingerprint=rows.fingerprint,
+        environment=environment,
+    )
     held_out = _open_held_out(run, opened, output)
     folder = RunFolder.open(out)
     check_folder(folder)

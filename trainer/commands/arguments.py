@@ -1,7 +1,13 @@
 """What the commands share: checks of arguments, and what stands for one not given."""
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from pipeline.store.errors import UsageError
 from trainer.costs import published
+
+if TYPE_CHECKING:
+    from pipeline.domains.datasets import TaskEnvironment
 
 
 def check_counts(command: object, *names: str) -> None:
@@ -20,6 +26,33 @@ def check_counts(command: object, *names: str) -> None:
             raise UsageError(
                 f"--{name.replace('_', '-')}: expected at least 1, got {number}"
             )
+
+
+def read_environment(
+    typed: str | None, arguments: Sequence[str]
+) -> "TaskEnvironment | None":
+    """Reads the options ``--environment`` and ``--environment-arguments``.
+
+    Args:
+        typed: The environment, if one was given.
+        arguments: Its arguments.
+
+    Returns:
+        The environment; None if none was given.
+
+    Raises:
+        UsageError: If it is none, or arguments were given without it.
+    """
+    from pipeline.domains.environments import parse_environment
+
+    if typed is not None:
+        return parse_environment(typed, arguments)
+    if arguments:
+        raise UsageError(
+            "--environment-arguments: expected --environment beside them, got "
+            f"{' '.join(arguments)} alone"
+        )
+    return None
 
 
 def find_dims(

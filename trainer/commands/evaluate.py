@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from pipeline.output import Output, show
+from trainer.commands.arguments import read_environment
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -31,6 +32,9 @@ class Evaluate:
         tasks: Task numbers to act in; the one trained for if none is given. The policy
             is shown no goal: in another task it still does what pays in its own, and
             its successes there are accidents, recorded under that task's number.
+        environment: Environment to act in, where that is not the run's: ID, or
+            MODULE:ID to have the module imported that registers it.
+        environment_arguments: Arguments of the environment, such as size=3.
         reference_scores: Returns LOW and HIGH that count as a normalised score of 0
             and of 100, as D4RL has them; known for its own data sets.
         environments: Environments acted in at once.
@@ -49,6 +53,8 @@ class Evaluate:
     steps: tuple[int, ...] = ()
     all_steps: bool = False
     tasks: tuple[int, ...] = ()
+    environment: str | None = None
+    environment_arguments: tuple[str, ...] = ()
     reference_scores: tuple[float, float] | None = None
     environments: int = 8
     workers: int | None = None
@@ -66,6 +72,7 @@ class Evaluate:
         from trainer.runs.folder import RunFolder
 
         folder = RunFolder.open(self.run)
+        environment = read_environment(self.environment, self.environment_arguments)
         settings = EvaluationSettings(
             self.episodes,
             self.seed,
@@ -79,6 +86,7 @@ class Evaluate:
                 settings,
                 steps=self.steps or "all",
                 tasks=self.tasks,
+                environment=environment,
                 patience=Patience(poll_s=self.poll, timeout_s=60 * self.timeout),
                 console=output.progress,
             )
@@ -88,6 +96,7 @@ class Evaluate:
                 settings,
                 steps="all" if self.all_steps else self.steps or "latest",
                 tasks=self.tasks,
+                environment=environment,
                 again=self.again,
                 console=output.progress,
             )

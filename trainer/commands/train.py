@@ -8,6 +8,7 @@ from typing import Annotated
 import tyro
 
 from pipeline.output import Output, say
+from trainer.commands.arguments import read_environment
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,10 @@ class Train:
         out: Folder of the run, a local path or gs://bucket/path.
         agent: Name of the method to train, such as iql; another one than the file's
             takes its settings from ``baselines/`` beside the file.
+        environment: Environment to evaluate in, where that is not the store's: ID, or
+            MODULE:ID to have the module imported that registers it. Its spaces are
+            compared with the data before anything is trained.
+        environment_arguments: Arguments of the environment, such as size=3.
         profile: Folder for a trace of a few calls, for TensorBoard's profile plugin.
         take_over: Go on in the place of another process that has begun to train there
             and cannot be asked whether it still does.
@@ -34,13 +39,17 @@ class Train:
     task: int
     out: str
     agent: str | None = None
+    environment: str | None = None
+    environment_arguments: tuple[str, ...] = ()
     profile: str | None = None
     take_over: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
 
     def execute_with(self, output: Output, more: Sequence[str]) -> int:
         """Trains, with ``more`` overriding the configuration."""
+        from pipeline.store.reader import Store
         from trainer import api, errors
         from trainer import config as configuration
+        from trainer.evaluation.comparison import compare_own_spaces
         from trainer.parallel import agreement, processes
 
         config = configuration.resolve(
@@ -50,6 +59,7 @@ class Train:
             overrides=more,
             prog="python -m trainer train CONFIG",
         ).config
+        environment = read_environment(self.environment, self.environment_arguments)
         alike = (
             errors.PreemptedError,
             errors.TrainingDivergedError,
@@ -58,11 +68,14 @@ class Train:
         with processes.together(alike=alike):
             # One says it for all; errors are said by each.
             heard = output if agreement.is_primary() else Output.silent()
+            if environment is None and agreement.is_primary():
+                compare_own_spaces(Store(self.store), self.task, heard.progress)
             step = api.train(
                 config,
                 self.store,
                 self.out,
                 task=self.task,
+                environment=environment,
                 output=heard,
                 profile=self.profile,
                 take_over=self.take_over,

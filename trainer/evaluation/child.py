@@ -9,6 +9,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
 
+from pipeline.store.errors import UsageError
 from trainer.errors import EvaluationError
 
 _STOP_TIMEOUT_S = 5.0
@@ -20,10 +21,12 @@ class Failure(NamedTuple):
     Attributes:
         summary: One line: what raised, and where.
         details: The traceback.
+        usage: Whether a person can put it right: what was asked for cannot be.
     """
 
     summary: str
     details: str
+    usage: bool = False
 
 
 class Child:
@@ -73,6 +76,7 @@ class Child:
 
         Raises:
             EvaluationError: If it failed, died, or did not answer in time.
+            UsageError: If it was asked for what cannot be.
         """
         try:
             if timeout_s is not None and not self._connection.poll(timeout_s):
@@ -88,6 +92,8 @@ class Child:
                 "use fewer environments or workers"
             ) from error
         if isinstance(message, Failure):
+            if message.usage:
+                raise UsageError(message.summary)
             error_of_child = EvaluationError(f"{self._where}: {message.summary}")
             error_of_child.add_note(message.details)
             raise error_of_child

@@ -11,7 +11,7 @@ import contextlib
 import os
 import signal
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, Literal, NamedTuple
@@ -23,9 +23,10 @@ from pipeline.domains.datasets import TaskEnvironment
 from pipeline.domains.environments import (
     episode_seed,
     known_warnings_ignored,
-    make_wrapped_environment,
+    make_named_environment,
 )
 from pipeline.domains.observations import flatten
+from pipeline.domains.spaces import Spaces, read_observation_space, read_spaces
 from pipeline.store.errors import UsageError
 from trainer.evaluation.child import Failure
 
@@ -60,19 +61,13 @@ class EnvironmentFacts:
     """What an environment says of itself.
 
     Attributes:
-        observation_dim: S.
-        action_dim: A.
-        action_low: ``[A]``, least action it takes.
-        action_high: ``[A]``, largest.
+        spaces: What it observes and takes.
         success_timing: ``"pre"`` if success of a step is judged by the state before
             it, ``"post"`` by the state after it.
         maze: Its walls; None if the environment is no maze.
     """
 
-    observation_dim: int
-    action_dim: int
-    action_low: tuple[float, ...]
-    action_high: tuple[float, ...]
+    spaces: Spaces
     success_timing: SuccessTiming
     maze: MazeMap | None = None
 
@@ -122,13 +117,14 @@ def make_task_environment(spec: TaskEnvironment) -> Any:
         MissingPackageError: If the simulator is not installed.
         UsageError: If the environment has no time limit, so episodes might not end.
     """
-    environment = make_wrapped_environment(spec.environment_id, **spec.kwargs)
+    environment = make_named_environment(spec)
     with known_warnings_ignored():
         _keep_action_space(environment.unwrapped)
     if getattr(environment.spec, "max_episode_steps", None) is None:
         raise UsageError(
             f"{spec.environment_id}: expected an environment with a time limit, this "
-            "one has none; register it with max_episode_steps"
+            "one has none; register it with max_episode_steps, or give "
+            "--environment-arguments max_episode_steps=1000"
         )
     return environment
 
@@ -145,37 +141,13 @@ def read_facts(environment: Any) -> EnvironmentFacts:
     Raises:
         UsageError: If its observations are no numbers, or its actions not continuous.
     """
-    action = environment.action_space
-    shape = getattr(action, "shape", None)
-    if not hasattr(action, "low") or shape is None or len(shape) != 1:
-        raise UsageError(
-            f"expected an environment of continuous actions [A], got {action}; this "
-            "agent acts in no other"
-        )
     # OGBench before 1.2 had no such choice and judged the state after the step.
     timing: Any = getattr(environment.unwrapped, "_success_timing", "post")
     return EnvironmentFacts(
-        observation_dim=_dimension(environment.observation_space),
-        action_dim=shape[0],
-        action_low=tuple(np.broadcast_to(action.low, shape).tolist()),
-        action_high=tuple(np.broadcast_to(action.high, shape).tolist()),
+        spaces=read_spaces(environment),
         success_timing=timing,
         maze=_read_maze(environment.unwrapped),
     )
-
-
-def _dimension(space: Any) -> int:
-    """Numbers of an observation; a dictionary's are laid side by side."""
-    inner = getattr(space, "spaces", None)
-    if isinstance(inner, Mapping):
-        return sum(_dimension(each) for each in inner.values())
-    shape = getattr(space, "shape", None)
-    if shape is None:
-        raise UsageError(
-            f"expected observations that are numbers, or dictionaries of them, got "
-            f"{space}; wrap the environment to observe arrays"
-        )
-    return int(np.prod(shape))
 
 
 def _read_maze(environment: Any) -> MazeMap | None:
@@ -226,7 +198,7 @@ class EpisodeEnvironment:
         self._total_reward = 0.0
         self._length = 0
         self.episode = IDLE
-        size = _dimension(environment.observation_space)
+        size = read_observation_space(environment.observation_space).size
         self.observation: Float32 = np.zeros(size, np.float32)
         self._start_next()
 
@@ -338,6 +310,9 @@ def serve(connection: Connection, spec: TaskEnvironment) -> None:
             )
     except EOFError:
         return
+    except UsageError as error:
+        with contextlib.suppress(OSError):
+            connection.send(Failure(str(error), traceback.format_exc(), usage=True))
     except Exception as error:  # Sent to the parent, which raises it.
         summary = f"{type(error).__name__}: {error} ({doing})"
         with contextlib.suppress(OSError):

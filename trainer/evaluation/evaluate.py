@@ -10,6 +10,7 @@ from typing import Literal
 from rich.console import Console
 from rich.progress import Progress
 
+from pipeline.domains.datasets import TaskEnvironment
 from pipeline.output import say
 from pipeline.store.errors import DataFormatError
 from trainer.evaluation.evaluator import Evaluator, episode_bars, make_evaluators
@@ -34,6 +35,7 @@ def evaluate_run(
     *,
     steps: Steps = "latest",
     tasks: Sequence[int] = (),
+    environment: TaskEnvironment | None = None,
     again: bool = False,
     console: Console | None = None,
 ) -> list[Evaluation]:
@@ -48,6 +50,7 @@ def evaluate_run(
         steps: Checkpoints: ``"latest"``, ``"all"``, or their steps.
         tasks: Task numbers to act in, by default the one trained for. What a result
             in another one means: see ``evaluator.task_environment``.
+        environment: To act in, where that is not what the run says.
         again: Whether to play what was played before.
         console: Where progress, results and warnings are shown; None shows nothing.
 
@@ -64,7 +67,14 @@ def evaluate_run(
     console = Console(quiet=True) if console is None else console
     run = read_run(folder)
     seeds = run.config.trainer.seed_range
-    evaluators = make_evaluators(folder, run, tasks, settings=settings, console=console)
+    evaluators = make_evaluators(
+        folder,
+        run,
+        tasks,
+        settings=settings,
+        environment=environment,
+        console=console,
+    )
     evaluations: list[Evaluation] = []
     with CheckpointReader(folder) as checkpoints:
         chosen = choose_steps(checkpoints, steps)

@@ -19,8 +19,9 @@ from rich.progress import (
 
 from pipeline.domains.datasets import TaskEnvironment
 from pipeline.domains.reference_scores import find_reference_scores
+from pipeline.domains.spaces import check_spaces
 from pipeline.output import say, working
-from pipeline.store.errors import DataFormatError
+from pipeline.store.errors import DataFormatError, UsageError
 from trainer.evaluation.environments import EnvironmentFacts, Episode
 from trainer.evaluation.rollouts import AgentActor, RolloutPool, usable_cores
 from trainer.nn.networks import Params
@@ -29,6 +30,7 @@ from trainer.runs.evaluations import (
     EvaluationSettings,
     Key,
     append_evaluation,
+    name_environment,
 )
 from trainer.runs.folder import RunFolder
 from trainer.runs.run import Run
@@ -85,6 +87,7 @@ class Evaluator:
         actor: Of the run's agent.
         task: Task number.
         settings: How checkpoints are evaluated.
+        environment: To act in, where that is not what the run says.
         console: For warnings.
 
     Raises:
@@ -101,6 +104,7 @@ class Evaluator:
         *,
         task: int,
         settings: EvaluationSettings,
+        environment: TaskEnvironment | None = None,
         console: Console,
     ) -> None:
         self._folder = folder
@@ -109,7 +113,11 @@ class Evaluator:
         self._task = task
         self._settings = settings
         self._console = console
-        self._spec = task_environment(run, task)
+        own = task_environment(run, task)
+        self._spec = environment or own
+        # Evaluations in the run's own environment are known by its id, as ever.
+        same = dict(self._spec.kwargs) == dict(own.kwargs)
+        self._arguments = {} if environment is None or same else {**self._spec.kwargs}
         self._pool = RolloutPool(
             self._spec,
             environments=settings.environments,
@@ -121,7 +129,7 @@ class Evaluator:
         with working(self._console, f"starting {self._spec.environment_id}"):
             self._pool.__enter__()
         try:
-            _check_fits(self._run, self._spec, self._pool.facts)
+            _check_fits(self._run, self._spec, self._pool.facts, self._console)
         except BaseException:
             self._pool.close()
             raise
@@ -143,15 +151,17 @@ class Evaluator:
             step=step,
             seed=seed,
             task=self._task,
-            environment=self._spec.environment_id,
+            environment=name_environment(self._spec.environment_id, self._arguments),
         )
 
     @property
     def reference_scores(self) -> tuple[float, float] | None:
-        """Returns that count as 0 and as 100: as given, or as published."""
-        if self._settings.reference_scores is not None:
-            return self._settings.reference_scores
-        return find_reference_scores(self._run.dataset)
+        """Returns that count as 0 and as 100: as given, as stored, or as published."""
+        return (
+            self._settings.reference_scores
+            or self._run.reference_scores
+            or find_reference_scores(self._run.dataset)
+        )
 
     def evaluate(
         self, step: int, params: Params, seeds: Sequence[int], progress: Progress
@@ -202,6 +212,7 @@ class Evaluator:
                 mujoco=_version("mujoco"),
                 duration_s=round(time.monotonic() - started, 3),
                 reference_scores=self.reference_scores,
+                environment_arguments=self._arguments,
             )
             append_evaluation(self._folder, evaluation)
             if self._run.config.tracking.tensorboard:
@@ -225,6 +236,7 @@ def make_evaluators(
     tasks: Sequence[int],
     *,
     settings: EvaluationSettings,
+    environment: TaskEnvironment | None = None,
     console: Console,
 ) -> list[Evaluator]:
     """An evaluator for each task, by default the one trained for; none is entered.
@@ -234,14 +246,31 @@ def make_evaluators(
         run: What it is.
         tasks: Task numbers; one that comes twice counts once.
         settings: How checkpoints are evaluated.
+        environment: To act in, where that is not what the run says.
         console: For warnings.
 
     Returns:
         Evaluators in the order of the tasks, of one compiled policy.
+
+    Raises:
+        UsageError: If both tasks and an environment are given.
     """
+    if environment is not None and set(tasks) - {run.task.task}:
+        raise UsageError(
+            f"--tasks: expected none with an environment of your own, which has task "
+            f"{run.task.task} alone, got {', '.join(map(str, tasks))}"
+        )
     actor = AgentActor(run.agent())
     return [
-        Evaluator(folder, run, actor, task=task, settings=settings, console=console)
+        Evaluator(
+            folder,
+            run,
+            actor,
+            task=task,
+            settings=settings,
+            environment=environment,
+            console=console,
+        )
         for task in dict.fromkeys(tasks or (run.task.task,))
     ]
 
@@ -261,16 +290,25 @@ def episode_bars(console: Console) -> Progress:
     )
 
 
-def _check_fits(run: Run, spec: TaskEnvironment, facts: EnvironmentFacts) -> None:
-    """Refuses an environment of another shape than the data's."""
-    for name in ("observation_dim", "action_dim"):
-        trained, there = getattr(run.facts, name), getattr(facts, name)
+def _check_fits(
+    run: Run, spec: TaskEnvironment, facts: EnvironmentFacts, console: Console
+) -> None:
+    """Refuses an environment of other spaces than the data's."""
+    sizes = {"observation": run.facts.observation_dim, "action": run.facts.action_dim}
+    for name, trained in sizes.items():
+        there = getattr(facts.spaces, name).size
         if trained != there:
             raise DataFormatError(
-                f"{spec.environment_id}: expected {name} {trained}, as in the data "
-                f"of {run.dataset}, got {there}; the store was made for another "
-                "environment, or by another version of ogbench"
+                f"{spec.environment_id}: expected {name}s of {trained} numbers, as in "
+                f"the data of {run.dataset}, got {there}; the store was made for "
+                "another environment, or by another version of ogbench"
             )
+    if run.spaces is not None:
+        warnings = check_spaces(
+            run.spaces, facts.spaces, environment=spec.environment_id
+        )
+        if "observation" in warnings:  # Of actions policies have a word of their own.
+            say(console, f"warning: {warnings['observation']}", style="yellow")
 
 
 def _successes(played: Sequence[Episode]) -> tuple[int, ...] | None:
@@ -303,11 +341,12 @@ def _warn_of_bounds(
     run: Run, spec: TaskEnvironment, facts: EnvironmentFacts, console: Console
 ) -> None:
     """Says in one line if policies reach other actions than the environment takes."""
-    ones = np.ones(facts.action_dim)
+    ones = np.ones(facts.spaces.action.size)
     scale = run.action_scale
     low, high = (-ones, ones) if scale is None else (scale.low, scale.high)
     low, high = np.asarray(low), np.asarray(high)
-    there = np.asarray(facts.action_low), np.asarray(facts.action_high)
+    taken = facts.spaces.action
+    there = np.asarray(taken.low), np.asarray(taken.high)
     slack = _BOUNDS_SLACK * (high - low)
     # Bounds read off data stay a little within the environment's own.
     clipped = (low < there[0] - slack) | (high > there[1] + slack)

@@ -142,8 +142,9 @@ class RolloutPool:
         action_scale: What -1 and 1 of the policies' actions are to the environment.
 
     Raises:
-        UsageError: If either number is below 1.
-        EvaluationError: On entering, if an environment cannot be made.
+        UsageError: If either number is below 1; on entering, if there is no such
+            environment.
+        EvaluationError: On entering, if an environment fails.
     """
 
     def __init__(
@@ -244,7 +245,7 @@ class RolloutPool:
         on_episode: Callable[[Episode], None] | None,
     ) -> list[Episode]:
         E = self.environments
-        rows = ActingRows(E, self.facts.observation_dim)
+        rows = ActingRows(E, self.facts.spaces.observation.size)
         playing: list[tuple[Child, Int64]] = []
         for index, worker in enumerate(self._workers):
             # Environments w, w + W, ... for worker w: a few episodes use all of them.

@@ -14,6 +14,7 @@ from typing import Literal
 
 from rich.console import Console
 
+from pipeline.domains.datasets import TaskEnvironment
 from pipeline.output import say
 from pipeline.store.errors import UsageError
 from trainer.errors import PreemptedError, StalledError
@@ -56,6 +57,7 @@ def watch_run(
     *,
     steps: Sequence[int] | Literal["all"] = "all",
     tasks: Sequence[int] = (),
+    environment: TaskEnvironment | None = None,
     patience: Patience | None = None,
     console: Console | None = None,
 ) -> list[Evaluation]:
@@ -72,6 +74,7 @@ def watch_run(
         steps: Checkpoints to evaluate, ``"all"`` or their steps. With steps, it is done
             when each was evaluated or training has passed it by.
         tasks: As in ``evaluate_run``.
+        environment: Likewise.
         patience: How often to look, and when to give up.
         console: Where results and warnings are shown; None shows nothing.
 
@@ -100,7 +103,12 @@ def watch_run(
                 f"got {sorted(wanted) or 'none'}"
             )
         evaluators = make_evaluators(
-            folder, run, tasks, settings=settings, console=console
+            folder,
+            run,
+            tasks,
+            settings=settings,
+            environment=environment,
+            console=console,
         )
         work = _Work(folder, run, evaluators, stack, console)
         handled: set[int] = set()

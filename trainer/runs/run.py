@@ -9,10 +9,13 @@ from typing import Any
 
 import pydantic
 
+from pipeline.domains.datasets import TaskEnvironment
+from pipeline.domains.reference_scores import find_reference_scores
+from pipeline.domains.spaces import Spaces, describe_store
 from pipeline.store.action_scale import ActionScale
 from pipeline.store.decoding import load_object, read_first_error
 from pipeline.store.errors import DataFormatError
-from pipeline.store.manifest import Task, describe_fields
+from pipeline.store.manifest import ReferenceScores, Task, describe_fields
 from pipeline.store.reader import Store
 from pipeline.store.schema import ACTION_TOLERANCE
 from pipeline.store.seals import check_seal, seal, without_seal
@@ -43,6 +46,10 @@ class Run:
         versions: Of the packages that computed it.
         action_scale: What -1 and 1 of the actions it learned are to the environment;
             None if the same.
+        spaces: Of the data, to compare with those of an environment; None in runs of
+            before.
+        reference_scores: Undiscounted returns that count as a normalised score of 0
+            and of 100; None if they are not known.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
@@ -55,6 +62,8 @@ class Run:
     store: str
     versions: dict[str, str]
     action_scale: ActionScale | None = None
+    spaces: Spaces | None = None
+    reference_scores: ReferenceScores | None = None
 
     def agent(self) -> Agent[Any]:
         """Builds the run's agent."""
@@ -99,7 +108,14 @@ def _with_options(value: Any) -> Any:
     return {**value, "config": config}
 
 
-def describe_run(config: Config, store: Store, task: int, *, fingerprint: str) -> Run:
+def describe_run(
+    config: Config,
+    store: Store,
+    task: int,
+    *,
+    fingerprint: str,
+    environment: TaskEnvironment | None = None,
+) -> Run:
     """Derives what a run is from its configuration and data.
 
     Args:
@@ -107,6 +123,8 @@ def describe_run(config: Config, store: Store, task: int, *, fingerprint: str) -
         store: To train on.
         task: Task number.
         fingerprint: Of the rows as they are drawn from.
+        environment: To evaluate in, where that is not what the store says. Its module
+            is not kept: nothing is imported for what stands in a run.
 
     Returns:
         The run.
@@ -124,6 +142,12 @@ def describe_run(config: Config, store: Store, task: int, *, fingerprint: str) -
         )
     _check_fields(store)
     column, description = store.task(task)
+    if environment is not None:
+        description = dataclasses.replace(
+            description,
+            environment_id=environment.environment_id,
+            environment_kwargs=dict(environment.kwargs),
+        )
     observations = manifest.statistics["observations"]
     rewards = acting_range(store, "rewards", column)
     returns = acting_range(store, store.returns_field(config.agent.discount), column)
@@ -146,6 +170,9 @@ def describe_run(config: Config, store: Store, task: int, *, fingerprint: str) -
             package: importlib.metadata.version(package) for package in _PACKAGES
         },
         action_scale=manifest.action_scale,
+        spaces=describe_store(manifest),
+        reference_scores=manifest.reference_scores
+        or find_reference_scores(manifest.dataset),
     )
 
 

@@ -6,13 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pipeline.domains.datasets import TaskEnvironment
 from pipeline.domains.environments import (
     episode_seed,
     make_environment,
+    make_named_environment,
     make_wrapped_environment,
     numpy_seeded,
+    parse_arguments,
+    parse_environment,
 )
-from pipeline.store.errors import MissingPackageError
+from pipeline.store.errors import MissingPackageError, UsageError
 
 
 def test_seeds_of_episodes_are_pinned_and_apart():
@@ -80,3 +84,49 @@ def test_threads_take_turns_with_numpys_generator():
         drawn[1] += np.random.random(2).tolist()  # noqa: NPY002
     other.join(10)
     assert drawn == expected
+
+
+def test_what_is_typed_names_a_module():
+    spec = parse_environment(
+        "tests.own_environment:Line-v0", ["size=3", "flat=true", "kind=a-b", "x=null"]
+    )
+    assert (spec.module, spec.environment_id) == ("tests.own_environment", "Line-v0")
+    assert spec.kwargs == {"size": 3, "flat": True, "kind": "a-b", "x": None}
+    assert parse_environment("ns/Line-v0") == TaskEnvironment("ns/Line-v0")
+
+
+@pytest.mark.parametrize("text", ["", ":Line-v0", "a b:Line-v0", "a:", "a:b:Line-v0"])
+def test_what_is_typed_may_be_no_environment(text):
+    with pytest.raises(UsageError, match="--environment: expected ID or MODULE:ID"):
+        parse_environment(text)
+
+
+@pytest.mark.parametrize("text", ["size", "=3", "a=../x", "a=[1]", 'a={"b": 1}'])
+def test_arguments_are_numbers_and_words(text):
+    with pytest.raises(UsageError, match="--environment-arguments: expected NAME=VAL"):
+        parse_arguments([text])
+    with pytest.raises(UsageError, match="once for each name"):
+        parse_arguments(["a=1", "a=2"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "tests.nowhere:Line-v0",
+            "tests.nowhere: cannot be imported .*No module named",
+        ),
+        (
+            "tests.own_environment:Lyne-v0",
+            "Lyne-v0: expected an environment that is re",
+        ),
+        (
+            "tests.own_environment:Broken-v0",
+            "cannot be made .*RuntimeError: no licence",
+        ),
+    ],
+)
+def test_environments_that_cannot_be_made(text, message):
+    with pytest.raises(UsageError, match=message) as error:
+        make_named_environment(parse_environment(text))
+    assert "\n" not in str(error.value)

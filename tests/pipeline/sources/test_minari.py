@@ -1,3 +1,6 @@
+import json
+from pathlib import Path
+
 import gymnasium
 import h5py
 import numpy as np
@@ -164,3 +167,57 @@ def test_metadata_that_are_none_are_refused(tmp_path, text):
     path.with_name("metadata.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(DataFormatError, match=r"metadata\.json"):
         Minari(str(path)).describe()
+
+
+def say_environment(folder, **metadata):
+    """Writes into a data set what Minari keeps of its environment."""
+    path = Path(folder) / "data" / "metadata.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **metadata}))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_the_environment_is_read_and_shown_and_not_imported(
+    make_minari, tmp_path, capsys
+):
+    folder, _ = make_minari(*draw([3, 4]), BOX)
+    assert Minari(f"{folder}/data/main_data.hdf5").describe().environment is None
+    spec = json.loads(gymnasium.spec("Pendulum-v1").to_json()) | {
+        "entry_point": "tests.nowhere:Swing",
+        "kwargs": {"g": 9.8, "map": [[1, 0]], "path": "../x"},
+    }
+    say_environment(
+        folder, env_spec=json.dumps(spec), ref_min_score=-9.5, ref_max_score=100
+    )
+    found = Minari(f"{folder}/data/main_data.hdf5").describe().environment
+    assert found.environment_id == "Pendulum-v1"
+    assert found.arguments == {"g": 9.8, "max_episode_steps": 200}
+    assert found.left_out == ("map", "path")
+    assert found.reference_scores == (-9.5, 100.0)
+    # What is meant for evaluating goes first.
+    say_environment(folder, eval_env_spec=json.dumps({**spec, "id": "Own-v0"}))
+    shard = ["shard", folder, "--dataset", "toy", "--out", str(tmp_path / "store")]
+    assert main([*shard, "--dry-run"]) == 0
+    said = capsys.readouterr().err
+    assert (
+        'the data are of Own-v0 {"max_episode_steps": 200, "g": 9.8} (tests.n' in said
+    )
+    assert "its arguments map, path are no numbers or words and are left out" in said
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(
+    "spec",
+    [
+        *(3, "[]", "{}", '{"id": 3, "kwargs": {}}', '{"id": "a:b", "kwargs": {}}'),
+        '{"id": "a-v0", "kwargs": 3}',
+    ],
+)
+def test_what_is_no_environment_is_none(make_minari, spec):
+    folder, _ = make_minari(*draw([3]), BOX)
+    say_environment(folder, env_spec=spec, ref_min_score="x", ref_max_score=None)
+    source = Minari(f"{folder}/data/main_data.hdf5")
+    if spec == "[]":
+        with pytest.raises(DataFormatError, match="expected a JSON object"):
+            source.describe()
+    else:
+        assert source.describe().environment is None

@@ -59,9 +59,7 @@ def test_an_environment_without_an_end_is_refused(
     endless = types.SimpleNamespace(
         unwrapped=Recorder(), spec=types.SimpleNamespace(max_episode_steps=None)
     )
-    monkeypatch.setattr(
-        environments, "make_wrapped_environment", lambda name, **_: endless
-    )
+    monkeypatch.setattr(environments, "make_named_environment", lambda spec: endless)
     with pytest.raises(ValueError, match="walker-v0: expected an environment with a t"):
         make_task_environment(TaskEnvironment("walker-v0"))
 
@@ -111,8 +109,10 @@ class Goals(gymnasium.Env[Any, Any]):
 def test_dictionaries_are_observed_in_the_order_of_their_names() -> None:
     made = Goals()
     facts = read_facts(made)
-    assert facts.observation_dim == 5
-    assert (facts.action_low, facts.action_high) == ((-2.0,), (2.0,))
+    assert facts.spaces.observation.size == 5
+    assert facts.spaces.observation.layout == "goal/a[1], goal/z[2], xy[2]"
+    taken = facts.spaces.action
+    assert (taken.low, taken.high) == ((-2.0,), (2.0,))
     environment = EpisodeEnvironment(made, 0, [0])
     # goal/a, goal/z, xy
     assert environment.observation.tolist() == [2, 3, 4, 5, 6]

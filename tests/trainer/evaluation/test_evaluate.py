@@ -216,7 +216,9 @@ def test_an_environment_of_another_shape_is_refused(run: Path) -> None:
     meta = read_run(RunFolder.open(run))
     facts = dataclasses.replace(meta.facts, observation_dim=5)
     write_run(RunFolder.open(run), dataclasses.replace(meta, facts=facts))
-    with pytest.raises(DataFormatError, match=r"expected observation_dim 5, .* got 2"):
+    with pytest.raises(
+        DataFormatError, match=r"expected observations of 5 num.* got 2"
+    ):
         evaluate(run)
 
 

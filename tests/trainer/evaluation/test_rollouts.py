@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pytest
 
 from pipeline.domains.datasets import TaskEnvironment
+from pipeline.store.errors import UsageError
 from trainer.errors import EvaluationError
 from trainer.evaluation.environments import IDLE, Episode
 from trainer.evaluation.rollouts import AgentActor, RolloutPool
@@ -180,7 +181,7 @@ def test_an_environment_that_cannot_be_made_is_one_error() -> None:
     before = set(multiprocessing.active_children())
     spec = TaskEnvironment("pointmaze-nowhere-v0")
     with (
-        pytest.raises(EvaluationError, match=r"pointmaze-nowhere-v0, worker 0: .*mak"),
+        pytest.raises(UsageError, match=r"pointmaze-nowhere-v0: .*--environment MODUL"),
         RolloutPool(spec, workers=2),
     ):
         pass

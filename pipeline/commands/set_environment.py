@@ -1,0 +1,94 @@
+"""``set-environment``: where the policies of a store's data are evaluated."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import tyro
+
+from pipeline.commands.arguments import StorePath, describe
+from pipeline.output import Output, say
+from pipeline.store.errors import UsageError
+
+
+@dataclass(frozen=True)
+class SetEnvironment:
+    """Names the environment to evaluate in, once it agrees with a store's data.
+
+    The environment is made, and its spaces are compared with the data: sizes, bounds,
+    kinds of number, and the order of a dictionary's entries. Rows stay as they are.
+
+    Attributes:
+        store: Folder of the store.
+        environment: ID of the environment, or MODULE:ID to have the module imported
+            that registers it. The store keeps the ID alone: whoever evaluates names
+            the module again.
+        environment_arguments: Arguments of the environment, such as size=3.
+        reference_scores: Returns LOW and HIGH that count as a normalised score of 0 and
+            of 100, as D4RL has them: of a random policy and an expert.
+        success_timing: Which state a row is rewarded for: pre for its own, post for the
+            one it leads to.
+    """
+
+    store: StorePath
+    environment: Annotated[str | None, tyro.conf.Positional] = None
+    environment_arguments: tuple[str, ...] = ()
+    reference_scores: tuple[float, float] | None = None
+    success_timing: Literal["pre", "post"] | None = None
+
+    def execute(self, output: Output) -> int:
+        """Makes the environment, compares it, and changes the manifest."""
+        from pipeline.assembly.environment import set_environment
+        from pipeline.domains.environments import (
+            known_warnings_ignored,
+            make_named_environment,
+            parse_environment,
+        )
+        from pipeline.domains.reference_scores import check_reference_scores
+        from pipeline.domains.spaces import check_spaces, describe_store, read_spaces
+        from pipeline.store.reader import Store
+
+        given = (self.environment, self.reference_scores, self.success_timing)
+        if all(each is None for each in given):
+            raise UsageError(
+                "expected an environment, --reference-scores or --success-timing to "
+                "set, got none"
+            )
+        if self.environment is None and self.environment_arguments:
+            raise UsageError("--environment-arguments: expected an environment, too")
+        scores = self.reference_scores and check_reference_scores(
+            *self.reference_scores
+        )
+        store, spec = Store(self.store), None
+        if self.environment is not None:
+            spec = parse_environment(self.environment, self.environment_arguments)
+            environment = make_named_environment(spec)
+            with known_warnings_ignored():
+                there = read_spaces(environment)
+                environment.close()
+            warnings = check_spaces(
+                describe_store(store.manifest), there, environment=spec.environment_id
+            )
+            for warning in warnings.values():
+                say(output.progress, f"warning: {warning}", style="yellow")
+        changed = set_environment(
+            store,
+            spec,
+            reference_scores=scores,
+            success_timing=self.success_timing,
+            command=describe(
+                "set-environment" + (f" {spec.environment_id}" if spec else ""),
+                environment_arguments=self.environment_arguments,
+                reference_scores=self.reference_scores,
+                success_timing=self.success_timing,
+            ),
+        )
+        if changed is None:
+            say(output.results, f"{self.store}: says all of it already")
+            return 0
+        scores = changed.reference_scores
+        say(
+            output.results,
+            f"{self.store}: evaluated in {changed.environment_id}"
+            + (f", reference scores {scores[0]:g} and {scores[1]:g}" if scores else ""),
+        )
+        return 0
