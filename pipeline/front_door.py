@@ -164,7 +164,13 @@ def run(program: Program, arguments: Sequence[str] | None = None) -> int:
         say(output.progress, program.usage())
         return EXIT_USAGE
     try:
-        command, more = parse(program, words)
+        try:
+            command, more = parse(program, words)
+        except SystemExit as stop:
+            explain = getattr(program.commands[words[0]], "explain", None)
+            if explain is not None and not stop.code:  # Its help was asked for.
+                explain(output, words[1:])
+            raise
         if isinstance(command, PassingCommand):
             return command.execute_with(output, more)
         return command.execute(output)
@@ -205,8 +211,9 @@ def parse(
         "config": (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
     }
     if name in program.loose:
+        options["args"], fields = _split_fields(ours)
         command, unknown = tyro.cli(kind, return_unknown_args=True, **options)
-        return command, [*unknown, *more]
+        return command, [*fields, *unknown, *more]
     command = tyro.cli(kind, **options)
     if more and not isinstance(command, PassingCommand):
         passing = [
@@ -219,6 +226,25 @@ def parse(
             f"out (these commands do: {', '.join(passing)})"
         )
     return command, more
+
+
+def _split_fields(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Parts options of fields, such as ``--agent.width 128``, from all others.
+
+    Their values would be taken for a positional argument that was left out.
+    """
+    ours: list[str] = []
+    fields: list[str] = []
+    within = False
+    for word in words:
+        if word.startswith("--"):
+            name, equals, _ = word.partition("=")
+            is_field = "." in name
+            within = is_field and not equals
+        else:
+            is_field = within
+        (fields if is_field else ours).append(word)
+    return ours, fields
 
 
 def _expand_home(word: str) -> str:

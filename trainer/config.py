@@ -7,8 +7,9 @@ anything.
 import dataclasses
 import difflib
 import functools
+import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,21 +17,20 @@ from typing import Annotated, Any, Literal
 import pydantic
 import tyro
 
-from pipeline.domains.datasets import TASKS
 from pipeline.store.decoding import read_first_error
 from trainer.agents import AGENTS, DEFAULT_AGENT, AgentConfig
 from trainer.agents.vast_config import VASTConfig
 from trainer.data.feed_config import FeedConfig
 from trainer.errors import ConfigError
 from trainer.parallel.mesh_shape import MeshConfig
+from trainer.shipped import BASELINES as BASELINES
+from trainer.shipped import CONFIGS as CONFIGS
+from trainer.shipped import baseline_file as baseline_file
+from trainer.shipped import baseline_name, find_configuration
 
 # Of trainer.*: what makes a run another one.
 _IDENTITY = ("batch_size", "microbatches", "seed", "seeds")
-# The configurations that are shipped: files within a wheel, and in a checkout a link to
-# the folder that people read and edit.
-CONFIGS = Path(__file__).parent / "configs"
-# Folder beside a configuration file, with the settings of the other agents.
-BASELINES = "baselines"
+_TASK = re.compile(r"[1-9][0-9]{0,8}")
 Json = dict[str, Any]
 
 
@@ -171,19 +171,27 @@ class Resolved:
 
     Attributes:
         config: The configuration.
+        task: Task number that it is for.
+        file: File that it was read from; None of an agent's defaults alone.
         baseline: File with the settings of the agent that was asked for, where it was
             read besides the given file.
+        remark: What a person should know of where its values are from; empty if they
+            are all of the data set asked for.
     """
 
     config: Config
-    baseline: Path | None
+    task: int
+    file: Path | None = None
+    baseline: Path | None = None
+    remark: str = ""
 
 
 def resolve(
-    path: str | Path,
+    path: str | Path | None,
     *,
-    task: int,
+    task: int | None = None,
     agent: str | None = None,
+    dataset: str | None = None,
     overrides: Sequence[str] = (),
     prog: str,
 ) -> Resolved:
@@ -192,9 +200,11 @@ def resolve(
     Both training and launching call this, so that a launch refuses what training would.
 
     Args:
-        path: TOML file, see ``load``.
-        task: Task number, 1 to 5.
+        path: TOML file or name of a configuration, see ``load``; None for that of the
+            data set or, where there is none, the agent's defaults.
+        task: Task number; None for the one that the name says, or else 1.
         agent: Name of an agent, see ``load``.
+        dataset: Name of the data set, where no configuration is given.
         overrides: Arguments such as ``--agent.width 128``, one field of ``Config``
             each.
         prog: What the help of the overrides calls the command.
@@ -206,7 +216,7 @@ def resolve(
         ConfigError: As ``load`` does.
         SystemExit: If an override is none, with code 2; tyro has printed why.
     """
-    read = _read(path, task=task, agent=agent)
+    read = _read(path, task=task, agent=agent, dataset=dataset)
     if not overrides:
         return read
     config = tyro.cli(
@@ -222,11 +232,13 @@ def load(path: str | Path, *, task: int, agent: str | None = None) -> Config:
     """Reads a configuration file for one task, and for another agent if one is named.
 
     Args:
-        path: TOML file. Its tables are those of ``Config``; a table
+        path: TOML file, or the name of a configuration that is shipped, see
+            ``find_configuration``. Its tables are those of ``Config``; a table
             ``[tasks.N.agent]`` overrides ``[agent]`` for task N.
-        task: Task number, 1 to 5.
+        task: Task number, from 1.
         agent: Name of an agent. If it is not the file's own, its settings for the
-            file's data set replace the file's ``[agent]``, see ``read_baseline``.
+            file's data set replace the file's ``[agent]``, see ``read_baseline``; of a
+            data set that it has none for, its defaults.
 
     Returns:
         The configuration.
@@ -238,15 +250,31 @@ def load(path: str | Path, *, task: int, agent: str | None = None) -> Config:
     return _read(path, task=task, agent=agent).config
 
 
-def _read(path: str | Path, *, task: int, agent: str | None) -> Resolved:
+def _read(
+    path: str | Path | None,
+    *,
+    task: int | None,
+    agent: str | None,
+    dataset: str | None = None,
+) -> Resolved:
     """``load``, saying what was read besides."""
-    if task not in TASKS:
-        raise ConfigError(f"--task: expected a task from 1 to 5, got {task}")
+    if task is not None and task < 1:
+        raise ConfigError(f"--task: expected a task number from 1, got {task}")
     if agent is not None and agent not in AGENTS:
         raise ConfigError(
             f"--agent: expected one of {', '.join(AGENTS)}, got {agent!r}"
         )
-    raw = read_toml(Path(path), missing="no such configuration file; see configs/")
+    shipped = CONFIGS / f"{dataset}.toml"
+    if path is None and dataset is not None and not shipped.is_file():
+        return _read_defaults(dataset, task=task or 1, agent=agent or DEFAULT_AGENT)
+    path, named = find_configuration(shipped if path is None else path)
+    if named is not None and task is not None and named != task:
+        raise ConfigError(
+            f"--task: expected {named}, which the configuration is named after, got "
+            f"{task}; leave one of them out"
+        )
+    task = task or named or 1
+    raw = read_toml(path, missing="no such configuration file; see configs/")
     if "datasets" in raw:
         raise ConfigError(
             f"{path}: holds an agent's settings for many data sets; give the "
@@ -259,30 +287,42 @@ def _read(path: str | Path, *, task: int, agent: str | None) -> Resolved:
     merged = merge_tables(raw, overrides.get(str(task), {}))
     config = decode(merged, where=str(path))
     if agent is None or agent == config.agent.name:
-        return Resolved(config, baseline=None)
+        return Resolved(config, task, path)
     file = baseline_file(path, agent)
-    settings = read_baseline(file, dataset=config.dataset, task=task)
     merged.pop("agent", None)
+    if not file.exists() and not (CONFIGS / f"{config.dataset}.toml").is_file():
+        # Settings of this agent are a configuration's own, and there is none.
+        config = decode({**merged, "agent": {"name": agent}}, where=str(path))
+        remark = _tell_defaults(agent, config.dataset, known=())
+        return Resolved(config, task, path, remark=remark)
+    settings, remark = read_baseline(file, dataset=config.dataset, task=task)
     config = decode(merge_tables(merged, settings), where=f"{path} with {file}")
-    return Resolved(config, baseline=file)
+    return Resolved(config, task, path, file, remark)
 
 
-def baseline_file(path: str | Path, agent: str) -> Path:
-    """Finds the file with an agent's settings for a configuration.
-
-    Args:
-        path: Configuration file.
-        agent: Name of the agent.
-
-    Returns:
-        The file beside the configuration; the shipped one if there is none beside it.
-    """
-    name = Path(BASELINES) / f"{agent.replace('-', '_')}.toml"
-    beside, shipped = Path(path).parent / name, CONFIGS / name
-    return shipped if shipped.exists() and not beside.exists() else beside
+def _read_defaults(dataset: str, *, task: int, agent: str) -> Resolved:
+    """An agent's settings for a data set that has no configuration."""
+    raw: Json = {"dataset": dataset}
+    file = CONFIGS / baseline_name(agent)
+    if file.exists():
+        settings, remark = read_baseline(file, dataset=dataset, task=task)
+        config = decode(merge_tables(raw, settings), where=str(file))
+        return Resolved(config, task, None, file, remark)
+    config = decode({**raw, "agent": {"name": agent}}, where=agent)
+    return Resolved(config, task, remark=_tell_defaults(agent, dataset, known=()))
 
 
-def read_baseline(file: Path, *, dataset: str, task: int) -> Json:
+def _tell_defaults(agent: str, dataset: str, *, known: Iterable[str]) -> str:
+    """Says that settings are nobody's for a data set, and which may be meant."""
+    near = difflib.get_close_matches(dataset, tuple(known), n=1, cutoff=0.7)
+    hint = f"; it has some for {near[0]}" if near else ""
+    return (
+        f"{agent} has no settings for {dataset}{hint}: its defaults are used, which "
+        f"`describe --agent {agent} --store STORE` lists"
+    )
+
+
+def read_baseline(file: Path, *, dataset: str, task: int) -> tuple[Json, str]:
     """Reads an agent's settings for one data set and task.
 
     Args:
@@ -290,13 +330,14 @@ def read_baseline(file: Path, *, dataset: str, task: int) -> Json:
             ``[datasets.NAME.agent]`` and ``[datasets.NAME.trainer]`` override them for
             one, and ``[datasets.NAME.tasks.N.agent]`` those for one task.
         dataset: Data set.
-        task: Task number, 1 to 5.
+        task: Task number, from 1.
 
     Returns:
-        Tables of ``Config``, to replace or override a configuration's own.
+        Tables of ``Config``, to replace or override a configuration's own; and a remark
+        where the file has not that data set, so that they are the agent's defaults.
 
     Raises:
-        ConfigError: If the file is missing, no TOML, or has not that data set.
+        ConfigError: If the file is missing or no TOML.
     """
     settings = read_toml(
         file,
@@ -306,16 +347,13 @@ def read_baseline(file: Path, *, dataset: str, task: int) -> Json:
     )
     datasets = _table(settings.pop("datasets", {}), where=f"{file}: datasets")
     if dataset not in datasets:
-        raise ConfigError(
-            f"{file}: expected settings of {dataset!r}, found those of "
-            f"{', '.join(datasets) or 'no data set'}; add a table "
-            f"[datasets.{dataset}.agent]"
-        )
+        agent = _table(settings.get("agent", {}), where=f"{file}: agent")
+        return settings, _tell_defaults(str(agent.get("name")), dataset, known=datasets)
     where = f"{file}: datasets.{dataset}"
     mine = _table(datasets[dataset], where=where)
     overrides = _pop_tasks(mine, where=where)
     chosen = merge_tables(mine, overrides.get(str(task), {}))
-    return merge_tables(settings, chosen)
+    return merge_tables(settings, chosen), ""
 
 
 def decode(raw: Json, *, where: str) -> Config:
@@ -428,9 +466,9 @@ def _pop_tasks(raw: Json, *, where: str) -> Json:
     overrides = _table(raw.pop("tasks", {}), where=f"{where}: tasks")
     for task, override in overrides.items():
         _table(override, where=f"{where}: tasks.{task}")
-    unknown = set(overrides) - {str(known) for known in TASKS}
+    unknown = [name for name in overrides if _TASK.fullmatch(name) is None]
     if unknown:
-        raise ConfigError(f"{where}: tasks.{min(unknown)}: expected a task from 1 to 5")
+        raise ConfigError(f"{where}: tasks.{unknown[0]}: expected a task number from 1")
     return overrides
 
 

@@ -40,7 +40,7 @@ class Train:
         config: Configuration file, such as configs/cube-single-play.toml.
         target: Where: gke is GPUs on GKE, tpu a slice of TPUs there.
         store: Trajectory store.
-        task: Task number, 1 to 5.
+        task: Task number.
         out: Folder of the run.
         accelerator: Kind of chips: a100-80gb, h100, h200; v5e, v5p, v6e.
         chips: How many.
@@ -142,7 +142,7 @@ class Train:
                     command=command,
                 ),
                 chips,
-                files=_places(skypilot.CONFIG, self.config, resolved.baseline),
+                files=_places(skypilot.CONFIG, resolved),
                 spot=self.spot,
                 max_restarts=self.max_restarts,
             )
@@ -162,9 +162,7 @@ class Train:
             region=names.check_region(self.region),
             files={
                 there: here.read_text()
-                for there, here in _places(
-                    jobset.CONFIG_FILE, self.config, resolved.baseline
-                ).items()
+                for there, here in _places(jobset.CONFIG_FILE, resolved).items()
             },
             arguments=trained,
             chips=chips,
@@ -279,20 +277,22 @@ class Train:
         return f"{unknown}; at the very least {least}, by arithmetic alone"
 
 
-def _places(config: str, given: Path, baseline: Path | None) -> dict[str, Path]:
+def _places(config: str, resolved: "Resolved") -> dict[str, Path]:
     """Files that travel with a job, by where the trainer will look for them.
 
     Args:
         config: Where the configuration will be.
-        given: Where it is here.
-        baseline: An agent's own settings, which are looked for beside it.
+        resolved: The configuration, and what it was read from here. An agent's own
+            settings are looked for beside it.
     """
     from trainer.config import BASELINES
 
+    assert resolved.file is not None, "a launch names its configuration"
+    baseline = resolved.baseline
     if baseline is None:
-        return {config: given}
+        return {config: resolved.file}
     beside = Path(config).parent / BASELINES / baseline.name
-    return {config: given, str(beside): baseline}
+    return {config: resolved.file, str(beside): baseline}
 
 
 @dataclass(frozen=True)
@@ -301,11 +301,15 @@ class _Passed:
 
     Attributes:
         agent: Method to train.
+        environment: Environment to evaluate in.
+        environment_arguments: Arguments of the environment.
         profile: Folder for a trace.
         take_over: Go on in the place of another process.
     """
 
     agent: str | None = None
+    environment: str | None = None
+    environment_arguments: tuple[str, ...] = ()
     profile: str | None = None
     take_over: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
 

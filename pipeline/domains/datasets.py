@@ -50,6 +50,7 @@ class Environment:
         cube_count: Cubes in the scene.
         button_count: Buttons in the scene.
         dataset_types: Types of data set published for it.
+        default_task: Task of its single-task id without a number.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Environment:
     cube_count: int = 0
     button_count: int = 0
     dataset_types: tuple[str, ...] = ("play", "noisy")
+    default_task: int = 2
 
     @property
     def environment_id(self) -> str:
@@ -161,12 +163,17 @@ def _puzzle(rows: int, columns: int) -> Environment:
         "puzzle",
         ARM_QPOS + rows * columns,
         button_count=rows * columns,
+        default_task=4 if rows * columns <= 16 else 2,
     )
 
 
 def _maze(body: str, size: str, qpos_width: int, *dataset_types: str) -> Environment:
     return Environment(
-        f"{body}-{size}", "maze", qpos_width, dataset_types=dataset_types
+        f"{body}-{size}",
+        "maze",
+        qpos_width,
+        dataset_types=dataset_types,
+        default_task=1,
     )
 
 
@@ -236,6 +243,30 @@ def parse_dataset(name: str) -> Domain:
             "is ENVIRONMENT-TYPE, such as 'cube-single-play', with or without '-v0'"
         )
     return Domain(environment, dataset_type)
+
+
+def split_task(name: str) -> tuple[str, int | None]:
+    """Splits OGBench's name of a task's data set into data set and task.
+
+    Args:
+        name: Such as ``"cube-single-play-singletask-task1-v0"``; without a number it is
+            the environment's default task. Other names are those of a data set.
+
+    Returns:
+        Name of the data set without version, and the task; None if none is named.
+
+    Example:
+        >>> split_task("scene-play-singletask-v0")
+        ('scene-play', 2)
+    """
+    found = re.fullmatch(r"(.+?)(-singletask(-task(\d{1,3}))?)?(-v\d+)?", name)
+    if found is None:
+        return name, None
+    dataset, single, _, number, _ = found.groups()
+    if single is None or number is not None:
+        return dataset, None if number is None else int(number)
+    environment = _ENVIRONMENTS.get(dataset.rpartition("-")[0])
+    return dataset, None if environment is None else environment.default_task
 
 
 def find_environment(environment_id: str) -> Environment:

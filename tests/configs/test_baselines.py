@@ -1,6 +1,5 @@
 """The baselines' shipped settings, against a table of what is published or chosen."""
 
-import re
 import shutil
 import tomllib
 from pathlib import Path
@@ -155,8 +154,8 @@ def test_tasks_override_a_data_sets_settings(tmp_path: Path) -> None:
     file.write_text(file.read_text() + extra + "alpha = 8.0\n")
     alphas = [config.load(path, task=t, agent="fql").agent.alpha for t in (1, 2)]
     assert alphas == [7.0, 8.0]
-    file.write_text(file.read_text() + "[datasets.mine.tasks.9.agent]\n")
-    with pytest.raises(errors.ConfigError, match=r"mine: tasks\.9: expected a task"):
+    file.write_text(file.read_text() + "[datasets.mine.tasks.x.agent]\n")
+    with pytest.raises(errors.ConfigError, match=r"mine: tasks\.x: expected a task"):
         config.load(path, task=1, agent="fql")
 
 
@@ -180,17 +179,9 @@ def test_mistakes_say_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(errors.ConfigError, match=r"--agent: expected one of vast, iql"):
         config.load(path, task=1, agent="fqln")
     # Without baselines beside the configuration, the shipped ones are read.
-    shipped = re.escape(str(config.CONFIGS / "baselines/fql_n.toml"))
-    with pytest.raises(
-        errors.ConfigError, match=f"{shipped}: expected settings of 'mine'"
-    ):
-        config.load(path, task=1, agent="fql-n")
+    found = config.resolve(path, agent="fql-n", prog="test")
+    assert found.baseline == config.CONFIGS / "baselines/fql_n.toml"
     shutil.copytree(BASELINES, tmp_path / "baselines")
-    with pytest.raises(
-        errors.ConfigError,
-        match=r"settings of 'mine', found .*scene-play.*datasets\.mine",
-    ):
-        config.load(path, task=1, agent="fql")
     with pytest.raises(errors.ConfigError, match=r"many data sets; .* --agent"):
         config.load(tmp_path / "baselines/fql.toml", task=1)
 
@@ -229,3 +220,30 @@ def test_the_command_line_overrides_any_agent(tmp_path: Path) -> None:
         assert changed.agent.name == agent
         assert getattr(changed.agent, flag) == value
         assert changed.trainer.steps == 100_000
+
+
+@pytest.mark.parametrize("agent", [*FACTS, "vast"])
+def test_data_that_nobody_published_get_an_agents_defaults(
+    tmp_path: Path, agent: str
+) -> None:
+    path = tmp_path / "own.toml"
+    other = "iql" if agent == "vast" else "vast"
+    path.write_text(f'dataset = "own"\n[agent]\nname = "{other}"\n')
+    beside = config.resolve(path, agent=agent, prog="test")
+    alone = config.resolve(None, dataset="own", agent=agent, prog="test")
+    for found in (beside, alone):
+        assert found.remark.startswith(f"{agent} has no settings for own: its defaults")
+        assert "\n" not in found.remark
+        assert (found.config.dataset, found.config.agent.name) == ("own", agent)
+    assert beside.config.agent == alone.config.agent
+    assert (beside.file, alone.file) == (path, None)
+
+
+def test_a_data_set_that_may_be_mistyped_is_named() -> None:
+    found = config.resolve(None, dataset="scene-pley", agent="iql", prog="test")
+    assert "iql has no settings for scene-pley; it has some for scene-play:" in (
+        found.remark
+    )
+    # What there are settings for is not remarked upon.
+    found = config.resolve(None, dataset="scene-play", agent="iql", prog="test")
+    assert (found.remark, found.file) == ("", config.CONFIGS / "scene-play.toml")

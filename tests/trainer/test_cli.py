@@ -108,7 +108,8 @@ def test_mistakes(
     missing = train(store=tmp_path / "nowhere")
     assert "dataset.json: expected the manifest of a finished store" in missing
     assert "repeat its command" in missing
-    assert "expected a task from 1 to 5, got 7" in train(task=7)
+    assert "task 7 is not in this store, which holds tasks [1, 2" in train(task=7)
+    assert "expected a task number from 1, got 0" in train(task=0)
 
     typo = tmp_path / "typo.toml"
     typo.write_text(TOML.replace("width", "widht"))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def train(
-    config: "Config | str | Path",
+    config: "Config | str | Path | None",
     store: "Trajectories | str",
     out: str,
     *,
@@ -37,7 +37,9 @@ def train(
     thread only, where this must be called.
 
     Args:
-        config: Configuration, or its file as ``python -m trainer train`` takes it.
+        config: Configuration, or its file or name as ``python -m trainer train`` takes
+            it; None for that of the store's data set or, where there is none, the
+            agent's defaults.
         store: An opened store or its path, of the data set the configuration is for.
         out: Folder of the run, a local path or ``gs://bucket/path``.
         task: Task number.
@@ -75,9 +77,17 @@ def train(
     from trainer.training import loop
     from trainer.training.session import check_folder
 
-    config = _resolve(config, task=task, agent=agent, overrides=overrides or {})
     output = Output.silent() if output is None else output
     opened = Store(store) if isinstance(store, str) else store.store
+    config, remark = _resolve(
+        config,
+        task=task,
+        agent=agent,
+        dataset=opened.manifest.dataset,
+        overrides=overrides or {},
+    )
+    if remark:
+        say(output.progress, remark)
     if isinstance(environment, str):
         environment = parse_environment(environment)
     if environment is not None and agreement.is_primary():
@@ -150,17 +160,19 @@ def _open_held_out(run: "Run", store: "Store", output: Output) -> "RowTable | No
 
 
 def _resolve(
-    config: "Config | str | Path",
+    config: "Config | str | Path | None",
     *,
     task: int,
     agent: str | None,
+    dataset: str,
     overrides: Mapping[str, Any],
-) -> "Config":
-    """The configuration that is asked for, with its overrides."""
+) -> "tuple[Config, str]":
+    """The configuration that is asked for, with its overrides, and a remark on it."""
     from trainer import config as configuration
     from trainer.errors import ConfigError
 
-    if not isinstance(config, str | Path):
+    remark = ""
+    if config is not None and not isinstance(config, str | Path):
         if agent is not None and agent != config.agent.name:
             raise ConfigError(
                 f"agent: expected none beside a configuration that has its own "
@@ -169,12 +181,14 @@ def _resolve(
             )
         resolved, where = config, "configuration"
     else:
-        resolved = configuration.load(config, task=task, agent=agent)
-        where = str(config)
+        read = configuration.resolve(
+            config, task=task, agent=agent, dataset=dataset, prog="train"
+        )
+        resolved, remark, where = read.config, read.remark, str(config or dataset)
     if not overrides:
-        return resolved
+        return resolved, remark
     merged = configuration.merge_tables(configuration.encode(resolved), overrides)
-    return configuration.decode(merged, where=f"{where} with overrides")
+    return configuration.decode(merged, where=f"{where} with overrides"), remark
 
 
 @contextmanager

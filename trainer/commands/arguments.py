@@ -1,7 +1,8 @@
 """What the commands share: checks of arguments, and what stands for one not given."""
 
+import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pipeline.store.errors import UsageError
 from trainer.costs import published
@@ -53,6 +54,39 @@ def read_environment(
             f"{' '.join(arguments)} alone"
         )
     return None
+
+
+class Sizes(NamedTuple):
+    """What a store says of the shapes to train on.
+
+    Attributes:
+        dataset: Name of its data set.
+        observation_dim: S.
+        action_dim: A.
+    """
+
+    dataset: str
+    observation_dim: int
+    action_dim: int
+
+
+def read_sizes(root: str) -> Sizes:
+    """Reads the shapes of a store's data.
+
+    Args:
+        root: The store.
+
+    Returns:
+        They.
+
+    Raises:
+        DataFormatError: If there is no finished store.
+    """
+    from pipeline.store.reader import Store
+
+    manifest = Store(root).manifest
+    shapes = (manifest.fields[name].shape for name in ("observations", "actions"))
+    return Sizes(manifest.dataset, *map(math.prod, shapes))
 
 
 def find_dims(

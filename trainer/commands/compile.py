@@ -13,6 +13,7 @@ from pipeline.output import Output, say, show, working
 from pipeline.store.errors import EXIT_FAILED
 from pipeline.store.units import format_size
 from trainer.commands.arguments import check_counts, find_dims
+from trainer.commands.fields import show_fields
 from trainer.costs import published
 
 if TYPE_CHECKING:
@@ -36,10 +37,10 @@ class Compile:
     for GPUs (pip install 'jax[cuda12]').
 
     Attributes:
-        config: Configuration file.
+        config: Configuration: a file, or the name of one that is shipped.
         topology: Kind and number of chips: v4, v5e, v5p, v6e, h100, a100 or cpu, such
             as v5e-16.
-        task: Task number, 1 to 5.
+        task: Task number, 1 if neither it nor the configuration's name says one.
         mesh: Sizes of the mesh's axes, such as data=2,fsdp=8; the configuration's own
             if not given.
         seeds: Seeds side by side; the configuration's own if not given.
@@ -55,7 +56,7 @@ class Compile:
 
     config: Annotated[Path, tyro.conf.Positional]
     topology: str
-    task: int = 1
+    task: int | None = None
     mesh: str | None = None
     seeds: int | None = None
     agent: str | None = None
@@ -65,19 +66,25 @@ class Compile:
     out: Path | None = None
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
 
+    @classmethod
+    def explain(cls, output: Output, words: Sequence[str]) -> None:
+        """Adds to the help what can be overridden."""
+        show_fields(output, words)
+
     def execute_with(self, output: Output, more: Sequence[str]) -> int:
         """Compiles, and prints tables or JSON."""
         from trainer import config as configuration
         from trainer.costs.topologies import parse_topology
 
         check_counts(self, "observation_dim", "action_dim", "seeds", "rows")
-        config = configuration.resolve(
+        resolved = configuration.resolve(
             self.config,
             task=self.task,
             agent=self.agent,
             overrides=more,
             prog="python -m trainer compile",
-        ).config
+        )
+        config = resolved.config
         if self.seeds is not None:
             trainer = dataclasses.replace(config.trainer, seeds=self.seeds)
             config = dataclasses.replace(config, trainer=trainer)
@@ -108,7 +115,7 @@ class Compile:
             "chips": topology.chips,
             "mesh": sizes,
             "config": configuration.encode(config),
-            "task": self.task,
+            "task": resolved.task,
             "rows_on_chips": rows,
         } | costs.to_json()
         if self.out is not None:

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from pipeline.output import Output, say, show
+from pipeline.store.errors import UsageError
 from pipeline.store.units import format_size
-from trainer.commands.arguments import check_counts, find_dims
+from trainer.commands.arguments import check_counts, find_dims, read_sizes
+from trainer.commands.fields import make_fields_table
 from trainer.costs import published
+from trainer.shipped import list_configurations
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,8 +29,11 @@ class Describe:
     """Print a configuration as resolved for a task, its networks and what they cost.
 
     Attributes:
-        config: Configuration file.
-        task: Task number, 1 to 5.
+        config: Configuration: a file, or the name of one that is shipped. That of the
+            store's data set if not given; of data of your own, the agent's defaults.
+        store: Trajectory store to take sizes from, a local path or gs://bucket/path.
+        agent: Name of a method, whose settings replace the configuration's.
+        task: Task number, 1 if neither it nor the configuration's name says one.
         observation_dim: Components of an observation, for data of your own; known for
             published data sets.
         action_dim: Components of an action, likewise.
@@ -37,8 +43,10 @@ class Describe:
         json: Print one JSON object instead of tables.
     """
 
-    config: Annotated[Path, tyro.conf.Positional]
-    task: int = 1
+    config: Annotated[Path | None, tyro.conf.Positional] = None
+    store: str | None = None
+    agent: str | None = None
+    task: int | None = None
     observation_dim: int | None = None
     action_dim: int | None = None
     mesh: str | None = None
@@ -51,10 +59,29 @@ class Describe:
         from trainer.costs.describe import describe
 
         check_counts(self, "observation_dim", "action_dim")
-        config = configuration.load(self.config, task=self.task)
-        observation_dim, action_dim = find_dims(
-            config.dataset, self.observation_dim, self.action_dim
+        sizes = None if self.store is None else read_sizes(self.store)
+        if self.config is None and sizes is None:
+            raise UsageError(
+                "expected a configuration, its name, or --store and --agent, got none; "
+                f"shipped are {', '.join(list_configurations())}"
+            )
+        resolved = configuration.resolve(
+            self.config,
+            task=self.task,
+            agent=self.agent,
+            dataset=None if sizes is None else sizes.dataset,
+            prog="describe",
         )
+        config = resolved.config
+        if resolved.remark:
+            say(output.progress, resolved.remark)
+        if sizes is None:
+            observation_dim, action_dim = find_dims(
+                config.dataset, self.observation_dim, self.action_dim
+            )
+        else:
+            observation_dim = self.observation_dim or sizes.observation_dim
+            action_dim = self.action_dim or sizes.action_dim
         out = output.results
         if self.mesh is not None:
             found = self._on_mesh(self.mesh, config, (observation_dim, action_dim))
@@ -69,7 +96,8 @@ class Describe:
         if self.json:
             out.print_json(json.dumps(description.to_json()))
             return 0
-        show(out, _settings(configuration.encode(config), task=self.task))
+        title = f"configuration, task {resolved.task}"
+        show(out, make_fields_table(config, title=title))
         say(out, _data_line(description))
         show(out, _networks(description))
         say(out, _parameters_line(description))
@@ -131,20 +159,6 @@ def _show_mesh(found: "MeshDescription", out: "Console") -> None:
             f"{found.memory.temporaries / 2**20:,.1f} MiB in between, "
             f"{found.memory.peak / 2**20:,.1f} MiB at its peak",
         )
-
-
-def _settings(encoded: dict[str, object], *, task: int) -> "Table":
-    """One line for each table of the configuration."""
-    from rich.table import Table
-
-    table = Table("table", "settings", title=f"configuration, task {task}")
-    for name, value in encoded.items():
-        if isinstance(value, dict):
-            settings = (f"{key} = {one}" for key, one in value.items())
-            table.add_row(name, ", ".join(settings))
-        else:
-            table.add_row(name, str(value))
-    return table
 
 
 def _data_line(description: "Description") -> str:

@@ -97,6 +97,8 @@ class Sweep:
                 raise ConfigError(
                     f"{name}: expected each once, got {getattr(self, name)}"
                 )
+        if min(self.tasks) < 1:
+            raise ConfigError(f"tasks: expected numbers from 1, got {self.tasks}")
         if self.seeds < 1 or (self.seeds_per_run or 1) < 1:
             raise ConfigError("seeds and seeds_per_run: expected at least 1")
 

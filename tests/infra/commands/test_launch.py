@@ -269,7 +269,7 @@ IMAGE = f"--image r/x:{VERSION}"
         (f"{GPU} --chips 8 --region us-central1-a", "its region is us-central1"),
         (f"{GPU} --chips 8 --name Cube", "--name: expected small letters"),
         (f"{GPU} --chips 16 --name {'x' * 46}", "at most 45 characters"),
-        (f"{GPU} --chips 8 --task 7", "expected a task from 1 to 5"),
+        (f"{GPU} --chips 8 --task 0", "expected a task number from 1"),
         (f"{GPU} --chips 8 --store gs://x/y", "has 1 characters"),
         (
             f"{GPU} --chips 8 --out gs://vast-data",

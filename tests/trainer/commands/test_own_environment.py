@@ -45,14 +45,26 @@ def train(data: Path, out: Path, *options: str) -> int:
 
 @pytest.fixture(scope="module")
 def trained(data: Path) -> Path:
-    assert train(data, data / "run", "--environment", LINE) == 0
-    return data / "run"
+    """A run without a configuration: of the agent's defaults, but small."""
+    out = data / "run"
+    small = ("--agent.width", "8", "--agent.depth", "1", "--trainer.batch-size", "8")
+    few = [f"--trainer.{name}=20" for name in ("steps", "log-every")]
+    few += ["--trainer.checkpoint-every=20", "--trainer.updates-per-call=5"]
+    train = ["train", "--store", str(data / "store"), "--out", str(out)]
+    assert main([*train, "--agent", "iql", "--environment", LINE, *small, *few]) == 0
+    return out
 
 
 def test_from_training_to_a_report(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    trained: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    task = read_run(RunFolder.open(trained)).task
+    monkeypatch.setenv("COLUMNS", "160")
+    run = read_run(RunFolder.open(trained))
+    assert (run.config.agent.name, run.config.agent.width) == ("iql", 8)
+    task = run.task
     assert (task.environment_id, task.recipe) == ("Line-v0", "stored")
     assert "own_environment" not in (trained / "run.json").read_text()
     few = ("--episodes", "3", "--workers", "1", "--environments", "3")

@@ -99,7 +99,8 @@ def test_the_command_prints_tables(
     assert "1,000,000 transitions in 1,000 episodes of 1,000" in printed
     assert "each transition starts 512 windows" in printed
     assert "512 512 512 512" in printed
-    assert "max_horizon = 25" in printed
+    assert "agent.max_horizon" in printed
+    assert "K, largest horizon of a stitched segment" in printed
     assert "critic (target)" in printed
     assert "NVIDIA H100 data sheet" in printed
 
