@@ -30,6 +30,7 @@ def test_what_is_asked_for_is_played(monkeypatch: pytest.MonkeyPatch) -> None:
         "steps": [10],
         "tasks": (),
         "again": False,
+        "environment": None,
     }
     with pytest.raises(UsageError, match="episodes: expected at least 1"):
         evaluate("runs/a", episodes=0)

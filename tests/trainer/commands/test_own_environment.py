@@ -88,7 +88,7 @@ def test_from_training_to_a_report(
     assert main(["report", str(trained), "--out", str(tmp_path / "report")]) == 0
     assert "success not reported: own task 1, return -" in capsys.readouterr().out
     markdown = (tmp_path / "report" / "report.md").read_text()
-    assert "| 1 | last | n/a: success not reported | — | -" in markdown
+    assert "| run | n/a: success not reported | — | — | — | own 1 | -" in markdown
     assert 'in {"size": 20}' in markdown
 
 

@@ -83,7 +83,7 @@ def test_mistakes(sweep: Path) -> None:
     )
     assert "did you mean 'agent.width'" in refused("agent.width", "agent.widht")
     assert "--agent: expected one of" in refused("methods.fql", "methods.fpl")
-    assert "from 1 to 5, got 7" in refused("[1, 3]", "[1, 7]")
+    assert "expected numbers from 1, got (1, 0)" in refused("[1, 3]", "[1, 0]")
     assert "4 checkpoints are to be evaluated and 3 kept" in refused(
         "[evaluation]\nepisodes = 2\ncheckpoints = 2",
         "overrides.trainer.checkpoint_every = 5\n[evaluation]\ncheckpoints = 4",
