@@ -283,7 +283,7 @@ def demo(bucket: Any, local: Local) -> None:
     written = assess(f"gs://{BUCKET}/runs", report)
     assert evaluated(out) == evaluated(local.out)
     assert files.list_names(report) == sorted(written)
-    pictures = [name for name in written if name.endswith(".png")]
+    pictures = [name for name in written if name.endswith(".svg")]
     assert len(pictures) == 5
     for name in (*pictures, "results.csv"):
         drawn = files.read(report, name).data

@@ -25,6 +25,8 @@ TRAIN = (
     *("--trainer.batch-size", "8", "--trainer.log-every", "20"),
     *("--trainer.checkpoint-every", "20"),
 )
+# `make setup` puts it beside Python, which no PATH need have.
+UV = str(Path(sysconfig.get_path("scripts"), "uv"))
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -40,7 +42,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, copy / name, follow_symlinks=False)
     subprocess.run(
-        ["uv", "build", "--quiet", "--wheel", "--no-build-isolation", "--out-dir", out],
+        [UV, "build", "--quiet", "--wheel", "--no-build-isolation", "--out-dir", out],
         cwd=copy, check=True, env=os.environ | {"VIRTUAL_ENV": sys.prefix},
     )  # fmt: skip
     (file,) = out.glob("vast_rl-*.whl")
@@ -70,7 +72,7 @@ def run(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     """Runs programs of the wheel, beside the packages that are installed here."""
     folder = tmp_path_factory.mktemp("installed")
     run = make_environment(folder)
-    succeed(run, "uv", "pip", "install", "--offline", "--no-deps", wheel)
+    succeed(run, UV, "pip", "install", "--offline", "--no-deps", wheel)
     (site,) = (folder / "venv/lib").glob("python*/site-packages")
     # No file of *this* folder that makes a checkout importable is looked at.
     (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
@@ -107,7 +109,7 @@ def test_a_package_that_is_missing_is_named_with_its_pip_line(
 ) -> None:
     """Nothing is installed but what every part needs."""
     run = make_environment(tmp_path)
-    succeed(run, "uv", "pip", "install", wheel)
+    succeed(run, UV, "pip", "install", wheel)
     make_data(tmp_path / "empty/own.npz")
     config = succeed(run, "python", "-c", WHERE).strip() + "/cube-single-play.toml"
     launch = (
@@ -136,7 +138,7 @@ def test_an_installation_with_its_dependencies(
     wheel: Path, tmp_path: Path, version: str
 ) -> None:
     found = subprocess.run(
-        ["uv", "python", "find", "--no-project", version],
+        [UV, "python", "find", "--no-project", version],
         capture_output=True, text=True, env=os.environ | {"VIRTUAL_ENV": ""},
     )  # fmt: skip
     if found.returncode != 0:
@@ -144,7 +146,7 @@ def test_an_installation_with_its_dependencies(
     run = make_environment(tmp_path, found.stdout.strip())
     extras = f"{wheel}[pipeline,trainer,eval,report]"
     constraints = ROOT / "infra/constraints.txt"
-    succeed(run, "uv", "pip", "install", "--constraint", constraints, extras)
+    succeed(run, UV, "pip", "install", "--constraint", constraints, extras)
     use_programs(run, tmp_path)
 
 
