@@ -113,7 +113,8 @@ def train(report: Report, work: Path, updates: int) -> None:
         _, peak, _ = run(
             *("-m", "trainer", "train", f"configs/{DATASET}.toml", "--task", 1),
             *("--store", work / "store-local", "--out", out),
-            *("--agent.width", 64, "--trainer.batch-size", 256),
+            *("--agent.width", 64, "--agent.discount", DISCOUNT),
+            *("--trainer.batch-size", 256),
             *("--trainer.steps", updates, "--trainer.log-every", updates // 10),
             *options,
         )
