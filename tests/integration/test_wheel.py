@@ -1,5 +1,6 @@
 """The wheel: built, installed where nothing of a checkout is, and run from a folder."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -137,17 +138,26 @@ def test_a_package_that_is_missing_is_named_with_its_pip_line(
 def test_an_installation_with_its_dependencies(
     wheel: Path, tmp_path: Path, version: str
 ) -> None:
-    found = subprocess.run(
-        [UV, "python", "find", "--no-project", version],
-        capture_output=True, text=True, env=os.environ | {"VIRTUAL_ENV": ""},
-    )  # fmt: skip
-    if found.returncode != 0:
-        pytest.skip(f"there is no Python {version} on this machine")
-    run = make_environment(tmp_path, found.stdout.strip())
+    run = make_environment(tmp_path, find_python(version))
     extras = f"{wheel}[pipeline,trainer,eval,report]"
     constraints = ROOT / "infra/constraints.txt"
     succeed(run, UV, "pip", "install", "--constraint", constraints, extras)
     use_programs(run, tmp_path)
+
+
+def find_python(version: str) -> str:
+    """An interpreter of that version that runs; a shim of pyenv's may be none."""
+    root = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser()
+    installed = sorted(root.glob(f"versions/{version}.*/bin/python"))
+    for candidate in (sys.executable, f"python{version}", *map(str, installed)):
+        script = "import sys; print('%d.%d' % sys.version_info[:2], sys.executable)"
+        with contextlib.suppress(FileNotFoundError):
+            told = subprocess.run(
+                [candidate, "-c", script], capture_output=True, text=True
+            )
+            if told.returncode == 0 and told.stdout.split()[0] == version:
+                return told.stdout.split(maxsplit=1)[1].strip()
+    pytest.skip(f"no Python {version} runs here, from PATH or pyenv's versions")
 
 
 def use_programs(run: Run, folder: Path) -> None:
