@@ -7,7 +7,7 @@ than the median; runs are drawn anew within each task, as tasks are no sample.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -119,11 +119,11 @@ def last_rates(evaluations: Sequence[Evaluation]) -> npt.NDArray[np.float64]:
 
     Empty if none was, or success is not reported.
     """
-    by_seed: dict[int, list[int]] = defaultdict(list)
-    for evaluation in _last(evaluations):
-        if evaluation.successes is not None:
-            by_seed[evaluation.seed].extend(evaluation.successes)
-    return np.array([np.mean(by_seed[seed]) for seed in sorted(by_seed)])
+    return _mean_by_seed(
+        (evaluation.seed, evaluation.successes)
+        for evaluation in _last(evaluations)
+        if evaluation.successes is not None
+    )
 
 
 def last_scores(evaluations: Sequence[Evaluation]) -> npt.NDArray[np.float64]:
@@ -131,13 +131,23 @@ def last_scores(evaluations: Sequence[Evaluation]) -> npt.NDArray[np.float64]:
 
     Empty if none was, or there are no reference scores.
     """
+    return _mean_by_seed(
+        (
+            evaluation.seed,
+            [normalised_score(each, reference) for each in evaluation.returns],
+        )
+        for evaluation in _last(evaluations)
+        if (reference := evaluation.reference_scores) is not None
+    )
+
+
+def _mean_by_seed(
+    values: Iterable[tuple[int, Sequence[float]]],
+) -> npt.NDArray[np.float64]:
+    """Means of each training seed's episodes, in the order of the seeds."""
     by_seed: dict[int, list[float]] = defaultdict(list)
-    for evaluation in _last(evaluations):
-        if evaluation.reference_scores is not None:
-            by_seed[evaluation.seed].extend(
-                normalised_score(value, evaluation.reference_scores)
-                for value in evaluation.returns
-            )
+    for seed, episodes in values:
+        by_seed[seed].extend(episodes)
     return np.array([np.mean(by_seed[seed]) for seed in sorted(by_seed)])
 
 

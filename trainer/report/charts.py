@@ -66,40 +66,19 @@ def success_chart(
         return None
     figure, axes = new_axes()
     seeds = sorted({evaluation.seed for evaluation in chosen})
-    if len(seeds) > 1:
-        for seed in seeds:
-            own = pool_by_step([each for each in chosen if each.seed == seed])
-            axes.plot(
-                list(own),
-                [100 * score.rate for score in own.values()],
-                color=SKY,
-                linewidth=1,
-                marker=".",
-                markersize=4,
-                zorder=2,
-                label="each training seed" if seed == seeds[0] else None,
-            )
+    lines = []
+    for seed in seeds:
+        own = pool_by_step([each for each in chosen if each.seed == seed])
+        rates_of_seed = [100 * score.rate for score in own.values()]
+        lines.append((list(own), rates_of_seed))
     pooled = pool_by_step(chosen)
     steps = list(pooled)
     rates = np.array([100 * score.rate for score in pooled.values()])
     ends = 100 * np.array([score.interval for score in pooled.values()])
     counts = sorted({score.episodes for score in pooled.values()})
     episodes = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    axes.errorbar(
-        steps,
-        rates,
-        yerr=np.abs(ends.T - rates),
-        color=BLUE,
-        linewidth=2.2,
-        marker="o",
-        markersize=5,
-        capsize=3,
-        elinewidth=1.2,
-        zorder=3,
-        label=f"{_seeds(seeds)}, 95 % interval, {episodes} episodes",
-    )
-    if len(steps) > 1:
-        axes.fill_between(steps, ends[:, 0], ends[:, 1], color=BLUE, alpha=_BAND, lw=0)
+    label = f"{_seeds(seeds)}, 95 % interval, {episodes} episodes"
+    _draw_pooled(axes, lines, steps, rates, ends, label)
     if paper is not None and paper.mean is not None:
         axes.axhline(
             paper.mean,
@@ -140,23 +119,51 @@ def return_chart(evaluations: Sequence[Evaluation]) -> Figure | None:
     steps = sorted({evaluation.step for evaluation in chosen})
     figure, axes = new_axes()
     seeds = sorted({evaluation.seed for evaluation in chosen})
-    for seed in seeds if len(seeds) > 1 else ():
+    lines = []
+    for seed in seeds:
         own = sorted(
             (each for each in chosen if each.seed == seed), key=lambda each: each.step
         )
+        lines.append(([each.step for each in own], [each.mean_return for each in own]))
+    pooled = [pool_returns([e for e in chosen if e.step == step]) for step in steps]
+    means = np.array([each.mean for each in pooled])
+    ends = np.array([each.interval or (each.mean, each.mean) for each in pooled])
+    label = f"{_seeds(seeds)}, 95 % interval, {pooled[-1].episodes} episodes"
+    _draw_pooled(axes, lines, steps, means, ends, label)
+    finish(axes, "Mean return", steps=steps, unit="undiscounted return")
+    legend_below(figure, axes)
+    return figure
+
+
+def _draw_pooled(
+    axes: Axes,
+    lines: Sequence[tuple[Sequence[int], Sequence[float]]],
+    steps: Sequence[int],
+    means: Float64,
+    ends: Float64,
+    label: str,
+) -> None:
+    """A thin line for each training seed, a thick one with intervals for all of them.
+
+    Args:
+        axes: To draw in.
+        lines: Steps and values of each seed; not drawn if there is one.
+        steps: Of all seeds.
+        means: ``f64[steps]``, over all seeds.
+        ends: ``f64[steps, 2]``, of their intervals.
+        label: Of all seeds.
+    """
+    for number, (own_steps, values) in enumerate(lines if len(lines) > 1 else ()):
         axes.plot(
-            [each.step for each in own],
-            [each.mean_return for each in own],
+            own_steps,
+            values,
             color=SKY,
             linewidth=1,
             marker=".",
             markersize=4,
             zorder=2,
-            label="each training seed" if seed == seeds[0] else None,
+            label=None if number else "each training seed",
         )
-    pooled = [pool_returns([e for e in chosen if e.step == step]) for step in steps]
-    means = np.array([each.mean for each in pooled])
-    ends = np.array([each.interval or (each.mean, each.mean) for each in pooled])
     axes.errorbar(
         steps,
         means,
@@ -168,13 +175,10 @@ def return_chart(evaluations: Sequence[Evaluation]) -> Figure | None:
         capsize=3,
         elinewidth=1.2,
         zorder=3,
-        label=f"{_seeds(seeds)}, 95 % interval, {pooled[-1].episodes} episodes",
+        label=label,
     )
     if len(steps) > 1:
         axes.fill_between(steps, ends[:, 0], ends[:, 1], color=BLUE, alpha=_BAND, lw=0)
-    finish(axes, "Mean return", steps=steps, unit="undiscounted return")
-    legend_below(figure, axes)
-    return figure
 
 
 def loss_chart(history: History) -> Figure | None:
