@@ -101,9 +101,7 @@ class IFQL(BaselineAgent):
         self, params: Params, batch: NStepBatch, key: jax.Array
     ) -> jax.Array:
         """Values of the recorded actions, the mean of both critics: ``f32[B]``."""
-        batch = clip_actions(batch)
-        critics = self._values.critics(params, batch.observations, batch.actions)
-        return critics.mean(axis=0)
+        return self._values.recorded(params, batch)
 
     @cached_property
     def _values(self) -> ImplicitValues:

@@ -100,9 +100,7 @@ class IQL(BaselineAgent):
         self, params: Params, batch: NStepBatch, key: jax.Array
     ) -> jax.Array:
         """Values of the recorded actions, the mean of both critics: ``f32[B]``."""
-        batch = clip_actions(batch)
-        critics = self._values.critics(params, batch.observations, batch.actions)
-        return critics.mean(axis=0)
+        return self._values.recorded(params, batch)
 
     def advantage(
         self, frozen: Params, targets: Params, batch: NStepBatch

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from trainer.agents.parts.baseline import CRITICS
+from trainer.agents.parts.baseline import CRITICS, clip_actions
 from trainer.data.nstep_windows import NStepBatch
 from trainer.nn import losses, networks
 from trainer.nn.networks import MLP, Params
@@ -52,6 +52,11 @@ class ImplicitValues:
     ) -> jax.Array:
         """Action values of each critic: ``f32[E, B]``."""
         return networks.apply_ensemble(self.net, params["critic"], states, actions)
+
+    def recorded(self, params: Params, batch: NStepBatch) -> jax.Array:
+        """Values of the recorded actions, the mean of both critics: ``f32[B]``."""
+        batch = clip_actions(batch)
+        return self.critics(params, batch.observations, batch.actions).mean(axis=0)
 
     def value_loss(
         self, params: Params, targets: Params, batch: NStepBatch
