@@ -31,7 +31,7 @@ def flatten(observation: Any) -> Array:
     """
     if not isinstance(observation, Mapping):
         return np.asarray(observation)
-    columns = {name: np.asarray(leaf)[None] for name, leaf in _leaves(observation)}
+    columns = {name: np.asarray(leaf)[None] for name, leaf in leaves(observation)}
     return join(columns).reshape(-1)
 
 
@@ -61,9 +61,10 @@ def describe(columns: Mapping[str, Array]) -> str:
     )
 
 
-def _leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Leaves of a nested dictionary by their path, such as ``goal/position``."""
     for name, value in tree.items():
         if isinstance(value, Mapping):
-            yield from _leaves(value, f"{path}{name}/")
+            yield from leaves(value, f"{path}{name}/")
         else:
             yield f"{path}{name}", value

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.domains import observations
+from pipeline.domains.spaces import LAID_OUT
 from pipeline.sources import transitions
 from pipeline.sources.base import Block, Facts, Rows
 from pipeline.sources.episodes import EpisodeRange
@@ -152,7 +153,7 @@ class ReaderSource:
         fields = schema.input_fields(rows, where=self.path)
         if layout:
             fields[schema.OBSERVATIONS] = dataclasses.replace(
-                fields[schema.OBSERVATIONS], unit=f"side by side: {layout}"
+                fields[schema.OBSERVATIONS], unit=f"{LAID_OUT}{layout}"
             )
         return dataclasses.replace(facts, fields=fields)
 
@@ -319,15 +320,7 @@ def _checked_lengths(lengths: Iterable[Any], where: str) -> tuple[int, ...]:
 
 def _columns(episode: Episode) -> dict[str, Array]:
     """Arrays of an episode by name, those of dictionaries by names joined by /."""
-    return dict(_leaves(episode, ""))
-
-
-def _leaves(tree: Mapping[str, Any], path: str) -> Iterator[tuple[str, Array]]:
-    for name, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{path}{name}/")
-        else:
-            yield f"{path}{name}", np.asarray(value)
+    return {name: np.asarray(leaf) for name, leaf in observations.leaves(episode)}
 
 
 def _to_rows(episode: Episode, where: str) -> tuple[Rows, str]:
