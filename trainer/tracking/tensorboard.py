@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-from tensorboardX.crc32c import crc32c
 from tensorboardX.proto.api_pb2 import MetricInfo, MetricName
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
 from tensorboardX.proto.summary_pb2 import HistogramProto, Summary
+from tensorboardX.record_writer import masked_crc32c
 from tensorboardX.summary import hparams
 
 from pipeline.store import files
@@ -207,12 +207,6 @@ def _framed(events: Iterable[Event]) -> bytes:
         event.wall_time = time.time()
         data = event.SerializeToString()
         length = struct.pack("<Q", len(data))
-        framed += length + _masked(length) + data + _masked(data)
+        for part in (length, data):
+            framed += part + struct.pack("<I", masked_crc32c(part))
     return bytes(framed)
-
-
-def _masked(data: bytes) -> bytes:
-    """Checksum, masked: data may hold checksums of their own."""
-    checksum = crc32c(data)
-    masked = ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF
-    return struct.pack("<I", masked)
