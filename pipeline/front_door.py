@@ -20,6 +20,7 @@ What has no code there is a bug: its traceback is shown, and Python exits with 1
 
 import os
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -33,6 +34,10 @@ from pipeline.store.errors import (
     EXIT_USAGE,
     UsageError,
 )
+
+# tyro's caches are the process's own, and each parse empties them: of two threads that
+# parse at once, one loses what it is about to read.
+PARSING = threading.Lock()
 
 _PACKAGE = "vast-rl"
 # Extras of pyproject.toml, by the modules that they bring.
@@ -212,9 +217,11 @@ def parse(
     }
     if name in program.loose:
         options["args"], fields = _split_fields(ours)
-        command, unknown = tyro.cli(kind, return_unknown_args=True, **options)
+        with PARSING:
+            command, unknown = tyro.cli(kind, return_unknown_args=True, **options)
         return command, [*fields, *unknown, *more]
-    command = tyro.cli(kind, **options)
+    with PARSING:
+        command = tyro.cli(kind, **options)
     if more and not isinstance(command, PassingCommand):
         passing = [
             each

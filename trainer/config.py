@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 import tyro
 
+from pipeline.front_door import PARSING
 from pipeline.store.decoding import read_first_error
 from trainer.agents import AGENTS, DEFAULT_AGENT, AgentConfig
 from trainer.agents.vast_config import VASTConfig
@@ -219,12 +220,13 @@ def resolve(
     read = _read(path, task=task, agent=agent, dataset=dataset)
     if not overrides:
         return read
-    config = tyro.cli(
-        tyro.conf.AvoidSubcommands[Config],
-        default=read.config,
-        args=overrides,
-        prog=prog,
-    )
+    with PARSING:
+        config = tyro.cli(
+            tyro.conf.AvoidSubcommands[Config],
+            default=read.config,
+            args=overrides,
+            prog=prog,
+        )
     return dataclasses.replace(read, config=config)
 
 

@@ -15,6 +15,7 @@ from infra.estimates.machines import Slice, find_accelerator, make_slice
 from infra.estimates.measured import MEASURED, find_update_rate
 from infra.submission import Submission, launch, python, to_yaml, version
 from infra.targets import jobset, skypilot
+from pipeline.front_door import PARSING
 from pipeline.output import Output
 from pipeline.store.units import format_duration
 from trainer.costs import published
@@ -326,4 +327,5 @@ def _resolve(path: Path, task: int, arguments: Sequence[str]) -> "Resolved":
 
 def _parse(arguments: Sequence[str]) -> tuple[_Passed, list[str]]:
     """Options of the trainer, and overrides of the configuration."""
-    return tyro.cli(_Passed, args=arguments, prog=_PROG, return_unknown_args=True)
+    with PARSING:
+        return tyro.cli(_Passed, args=arguments, prog=_PROG, return_unknown_args=True)

@@ -1,8 +1,13 @@
 """The front door, with a program of its own."""
 
+import functools
 import sys
+import threading
+import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -97,6 +102,26 @@ def test_what_follows_two_dashes_is_passed_on(
     assert capsys.readouterr().out == "--a 1\n"
     assert front_door.run(PROGRAM, ["loose", "--a", "1", "--", "--times", "3"]) == 0
     assert capsys.readouterr().out == "--a 1 --times 3\n"
+
+
+def test_threads_parse_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What parses empties caches of the process, under the hands of another thread."""
+    parse, inside = front_door.tyro.cli, threading.Event()
+    beside: list[bool] = []
+
+    def slow(*kind: Any, **options: Any) -> Any:
+        beside.append(inside.is_set())
+        inside.set()
+        time.sleep(0.05)
+        inside.clear()
+        return parse(*kind, **options)
+
+    monkeypatch.setattr(front_door.tyro, "cli", slow)
+    words = [["echo"], ["loose", "--a", "1"], ["pass"]]
+    with ThreadPoolExecutor(3) as pool:
+        codes = list(pool.map(functools.partial(front_door.run, PROGRAM), words))
+    assert codes == [0, 0, 0]
+    assert beside == [False] * 3
 
 
 def test_who_passes_nothing_on_says_so(capsys: pytest.CaptureFixture[str]) -> None:
