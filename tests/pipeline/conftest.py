@@ -11,6 +11,7 @@ import pytest
 from pipeline.assembly import plan
 from pipeline.domains import goals
 from pipeline.sources.ogbench_npz import OgbenchNpz
+from pipeline.store import layout
 from pipeline.store.manifest import Task
 
 # Widths of cube-single: arm, gripper and one free cube.
@@ -119,14 +120,21 @@ def make_plan(tmp_path: Path, tasks) -> Callable[..., plan.StorePlan]:
 
 
 @pytest.fixture(scope="session")
-def read_tree() -> Callable[[str | Path], dict[str, bytes]]:
-    """Every file of a folder, to compare two of them byte by byte."""
+def read_tree() -> Callable[..., dict[str, bytes]]:
+    """Every file of a folder, to compare two of them byte by byte.
 
-    def read(root: str | Path) -> dict[str, bytes]:
+    ``whole`` leaves out files that a writer has begun and not yet renamed: of one that
+    still writes they come and go, of one that was killed they stay.
+    """
+
+    def read(root: str | Path, *, whole: bool = False) -> dict[str, bytes]:
+        found = {
+            str(path.relative_to(root)): path for path in sorted(Path(root).rglob("*"))
+        }
         return {
-            str(path.relative_to(root)): path.read_bytes()
-            for path in sorted(Path(root).rglob("*"))
-            if path.is_file()
+            name: path.read_bytes()
+            for name, path in found.items()
+            if not (whole and layout.is_unfinished_file(name)) and path.is_file()
         }
 
     return read
