@@ -10,6 +10,7 @@ from trainer.errors import ConfigError
 CONFIGS = Path(__file__).parent / "configs"
 # Folder beside a configuration file, with the settings of the other agents.
 BASELINES = "baselines"
+_SWEEPS = CONFIGS / "sweeps"
 
 
 def find_configuration(given: str | Path) -> tuple[Path, int | None]:
@@ -55,6 +56,25 @@ def list_configurations() -> list[str]:
         for folder in (CONFIGS, CONFIGS / "ablations", CONFIGS / "wide")
         for path in folder.glob("*.toml")
     )
+
+
+def find_sweep(given: Path) -> Path:
+    """Finds the file of a sweep that a person means.
+
+    Args:
+        given: A path; or the name of a sweep that is shipped, such as ``table-1``.
+
+    Returns:
+        The file. A path is returned as it is, whatever lies there.
+    """
+    if given.suffix or given.is_file() or str(given) not in list_sweeps():
+        return given
+    return _SWEEPS / f"{given}.toml"
+
+
+def list_sweeps() -> list[str]:
+    """Names of the sweeps that are shipped."""
+    return sorted(path.stem for path in _SWEEPS.glob("*.toml"))
 
 
 def baseline_file(path: str | Path, agent: str) -> Path:

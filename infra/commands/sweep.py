@@ -1,12 +1,12 @@
 """``launch sweep``: every cell of a sweep that is not finished, as a job of its own."""
 
-import re
+import json
 import subprocess
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -20,8 +20,9 @@ from pipeline.store.units import format_duration
 if TYPE_CHECKING:
     from trainer.sweep.cells import Cell
 
-_FINISHED = "finished"
-_TRAINED = "trained; to evaluate: "
+# How far a cell has come, as ``sweep --dry-run --json`` says it.
+State = dict[str, Any]
+_NEW: State = {"stage": "new"}
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Sweep:
         jobs = [
             (cell, job)
             for cell in cells
-            if (job := self._submission(cell, states.get(cell.name, ""))) is not None
+            if (job := self._submission(cell, states.get(cell.name, _NEW))) is not None
         ]
         for line in self._totals(cells, states, [cell for cell, _ in jobs]):
             say(output.progress, f"# {line}")
@@ -99,16 +100,31 @@ class Sweep:
                 return code
         return 0
 
-    def _submission(self, cell: "Cell", state: str) -> Submission | None:
+    def _submission(self, cell: "Cell", state: State) -> Submission | None:
         """What a cell lacks, as a job; None for one that is finished."""
-        if state == _FINISHED:
-            return None
-        if state.startswith(_TRAINED):
-            steps = re.findall(r"[\d,]+", state.removeprefix(_TRAINED))
-            return self._evaluation(cell, [step.replace(",", "") for step in steps])
-        return self._training(cell).submission(("--agent", cell.agent, *cell.overrides))
+        match state["stage"]:
+            case "finished":
+                return None
+            case "trained":
+                return self._evaluation(cell, [str(step) for step in state["missing"]])
+            case "differs":
+                raise LaunchError(
+                    f"{cell.folder}: expected nothing, or a run of these settings, got "
+                    f"one of others ({state['difference']}); give another `out`, or "
+                    "move it away"
+                )
+        environment = cell.environment_options
+        return self._training(cell).submission(
+            ("--agent", cell.agent, *environment, *cell.overrides)
+        )
 
     def _training(self, cell: "Cell") -> Train:
+        if cell.file is None:
+            raise LaunchError(
+                f"{cell.name}: expected a configuration, which travels with a job, and "
+                f"none is known for {cell.config.dataset}; write one and name it in "
+                "the sweep's `config`"
+            )
         return Train(
             config=Path(cell.file),
             target=self.target,
@@ -138,10 +154,14 @@ class Sweep:
             namespace=self.namespace,
             account=self.account,
         )
-        seeds = ("--seed", str(how.seed), "--environments", str(how.environments))
-        return evaluation.submission((*seeds, "--steps", *steps))
+        more: tuple[str, ...] = ("--seed", str(how.seed))
+        more += ("--environments", str(how.environments))
+        if how.reference_scores is not None:
+            more += ("--reference-scores", *map(str, how.reference_scores))
+        environment = cell.environment_options
+        return evaluation.submission((*more, *environment, "--steps", *steps))
 
-    def _read_states(self, output: Output) -> dict[str, str]:
+    def _read_states(self, output: Output) -> dict[str, State]:
         """States of the cells by name; of a dry run none where they cannot be read."""
         try:
             return ask_states(self.sweep, self.only)
@@ -152,13 +172,12 @@ class Sweep:
             return {}
 
     def _totals(
-        self, cells: Sequence["Cell"], states: dict[str, str], left: Sequence["Cell"]
+        self, cells: Sequence["Cell"], states: dict[str, State], left: Sequence["Cell"]
     ) -> list[str]:
         """Sums up what is launched: cells, training seeds, chips and hours."""
-        finished = sum(states.get(cell.name) == _FINISHED for cell in cells)
-        training = [
-            cell for cell in left if not states.get(cell.name, "").startswith(_TRAINED)
-        ]
+        stages = {name: state["stage"] for name, state in states.items()}
+        finished = sum(stages.get(cell.name) == "finished" for cell in cells)
+        training = [cell for cell in left if stages.get(cell.name) != "trained"]
         seeds = sum(len(cell.seeds) for cell in cells)
         lines = [
             f"{len(cells)} cells with {seeds} training seeds: {finished} finished, "
@@ -192,7 +211,7 @@ class Sweep:
         return lines
 
 
-def ask_states(sweep: Path, only: str) -> dict[str, str]:
+def ask_states(sweep: Path, only: str) -> dict[str, State]:
     """Asks the trainer how far each cell has come: it can read runs, infra cannot.
 
     Args:
@@ -200,12 +219,13 @@ def ask_states(sweep: Path, only: str) -> dict[str, str]:
         only: Pattern of names.
 
     Returns:
-        States by name, as ``sweep --dry-run`` prints them.
+        States by name, as ``sweep --dry-run --json`` prints them.
 
     Raises:
         LaunchError: If the trainer is not installed, or the runs cannot be read.
     """
-    command = python("trainer", "sweep", str(sweep), "--only", only, "--dry-run")
+    listed = ("--dry-run", "--json")
+    command = python("trainer", "sweep", str(sweep), "--only", only, *listed)
     asked = subprocess.run(command, capture_output=True, text=True, check=False)
     if asked.returncode != 0:
         said = (asked.stderr.strip().splitlines() or ["it said nothing"])[-1]
@@ -213,5 +233,5 @@ def ask_states(sweep: Path, only: str) -> dict[str, str]:
             f"expected to read how far each cell of {sweep} is, and the trainer, which "
             f"reads that, ended with exit code {asked.returncode}: {said}"
         )
-    lines = (line.partition(": ") for line in asked.stdout.splitlines())
-    return {name: state for name, _, state in lines}
+    states: dict[str, State] = json.loads(asked.stdout)
+    return states

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +98,22 @@ def parse_arguments(arguments: Sequence[str]) -> dict[str, EnvironmentArgument]:
             )
         parsed |= kept
     return parsed
+
+
+def format_arguments(arguments: Mapping[str, EnvironmentArgument]) -> list[str]:
+    """Writes arguments of an environment as `parse_arguments` reads them.
+
+    Args:
+        arguments: Values by name.
+
+    Returns:
+        ``NAME=VALUE`` each.
+
+    Example:
+        >>> format_arguments({"size": 3, "kind": "wide"})
+        ['size=3', 'kind="wide"']
+    """
+    return [f"{name}={json.dumps(value)}" for name, value in arguments.items()]
 
 
 def keep_arguments(arguments: dict[str, Any]) -> dict[str, EnvironmentArgument]:

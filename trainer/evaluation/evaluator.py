@@ -30,6 +30,7 @@ from trainer.runs.evaluations import (
     EvaluationSettings,
     Key,
     append_evaluation,
+    find_own_arguments,
     name_environment,
 )
 from trainer.runs.folder import RunFolder
@@ -115,9 +116,7 @@ class Evaluator:
         self._console = console
         own = task_environment(run, task)
         self._spec = environment or own
-        # Evaluations in the run's own environment are known by its id, as ever.
-        same = dict(self._spec.kwargs) == dict(own.kwargs)
-        self._arguments = {} if environment is None or same else {**self._spec.kwargs}
+        self._arguments = find_own_arguments(environment, own.kwargs)
         self._pool = RolloutPool(
             self._spec,
             environments=settings.environments,

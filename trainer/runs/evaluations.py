@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 import pydantic
 
+from pipeline.domains.datasets import TaskEnvironment
 from pipeline.store.decoding import read_first_error
 from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.manifest import EnvironmentArgument, ReferenceScores
@@ -187,6 +188,22 @@ def name_environment(
     if not arguments:
         return environment_id
     return f"{environment_id} {json.dumps(dict(arguments), sort_keys=True)}"
+
+
+def find_own_arguments(
+    asked: TaskEnvironment | None, of_run: Mapping[str, EnvironmentArgument]
+) -> dict[str, EnvironmentArgument]:
+    """What an environment is made with besides its id, where the run says otherwise.
+
+    Evaluations in the run's own environment are known by its id alone.
+
+    Args:
+        asked: Environment that was asked for; None for the run's.
+        of_run: Arguments of the run's.
+    """
+    if asked is None or dict(asked.kwargs) == dict(of_run):
+        return {}
+    return dict(asked.kwargs)
 
 
 def _key(

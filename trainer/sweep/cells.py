@@ -13,14 +13,17 @@ from pathlib import Path
 
 import pydantic
 
-from pipeline.domains.datasets import TASKS
+from pipeline.domains.datasets import TASKS, TaskEnvironment
+from pipeline.domains.environments import format_arguments, parse_environment
 from pipeline.store.decoding import read_first_error
+from pipeline.store.manifest import EnvironmentArgument
 from trainer import config as configuration
 from trainer.config import Config, Json, merge_tables, read_toml
 from trainer.errors import ConfigError
 from trainer.runs.evaluations import EvaluationSettings
 from trainer.runs.folder import RunFolder, open_folder
 from trainer.runs.names import name_cell
+from trainer.shipped import find_sweep, list_configurations, list_sweeps
 
 
 @dataclass(frozen=True)
@@ -64,8 +67,15 @@ class Sweep:
         out: Folder of the cells' folders, a local path or ``gs://bucket/path``.
         datasets: Names, such as ``"cube-single-play"``.
         methods: By name; the name is that of an agent, or ``agent`` names one.
-        config: Configuration file of a data set; ``{dataset}`` stands for its name.
+        config: Configuration of a data set, a file or the name of one that is shipped;
+            ``{dataset}`` stands for the data set's name. By default
+            ``configs/{dataset}.toml`` if there is such a file, else the one that is
+            shipped, else the method's defaults.
         store: Its store, likewise.
+        environment: To evaluate in, where that is not the store's: ``"ID"``, or
+            ``"MODULE:ID"`` to have the module imported that registers it: a sweep's
+            file is as trusted as a command line.
+        environment_arguments: Of the environment, by name.
         tasks: Task numbers.
         seed: First seed.
         seeds: How many.
@@ -79,8 +89,10 @@ class Sweep:
     out: str
     datasets: tuple[str, ...]
     methods: dict[str, Method]
-    config: str = "configs/{dataset}.toml"
+    config: str | None = None
     store: str = "stores/{dataset}"
+    environment: str | None = None
+    environment_arguments: dict[str, EnvironmentArgument] = field(default_factory=dict)
     tasks: tuple[int, ...] = TASKS
     seed: int = 0
     seeds: int = 1
@@ -101,6 +113,20 @@ class Sweep:
             raise ConfigError(f"tasks: expected numbers from 1, got {self.tasks}")
         if self.seeds < 1 or (self.seeds_per_run or 1) < 1:
             raise ConfigError("seeds and seeds_per_run: expected at least 1")
+        if self.environment_arguments and self.environment is None:
+            raise ConfigError("environment_arguments: expected `environment` beside it")
+        self.find_environment()
+
+    def find_environment(self) -> TaskEnvironment | None:
+        """Where cells are evaluated; None for where their stores say.
+
+        Raises:
+            UsageError: If it is no environment's name.
+        """
+        if self.environment is None:
+            return None
+        given = format_arguments(self.environment_arguments)
+        return parse_environment(self.environment, given)
 
 
 @dataclass(frozen=True)
@@ -113,11 +139,12 @@ class Cell:
         method: Name of its method.
         task: Task number.
         config: As its training resolves it.
-        file: Configuration file.
+        file: Configuration, a file or a name; None of a method's defaults.
         store: Trajectory store.
         agent: Name of the agent to train.
         overrides: Options of ``train`` that override the configuration.
         evaluation: How it is evaluated.
+        environment: Where, if that is not what the store says.
     """
 
     name: str
@@ -125,11 +152,12 @@ class Cell:
     method: str
     task: int
     config: Config
-    file: str
+    file: str | None
     store: str
     agent: str
     overrides: tuple[str, ...]
     evaluation: CellEvaluation
+    environment: TaskEnvironment | None = None
 
     @property
     def seeds(self) -> range:
@@ -147,10 +175,23 @@ class Cell:
     @property
     def train(self) -> tuple[str, ...]:
         """Arguments of ``python -m trainer`` that train it."""
+        file = () if self.file is None else (self.file,)
         return (
-            *("train", self.file, "--store", self.store, "--task", str(self.task)),
-            *("--agent", self.agent, "--out", str(self.folder), *self.overrides),
+            *("train", *file, "--store", self.store, "--task", str(self.task)),
+            *("--agent", self.agent, "--out", str(self.folder)),
+            *(*self.environment_options, *self.overrides),
         )
+
+    @property
+    def environment_options(self) -> tuple[str, ...]:
+        """Options of ``train`` and ``evaluate`` that name the environment."""
+        asked = self.environment
+        if asked is None:
+            return ()
+        colon = ":" if asked.module else ""
+        options = ("--environment", f"{asked.module}{colon}{asked.environment_id}")
+        given = format_arguments(asked.kwargs)
+        return (*options, "--environment-arguments", *given) if given else options
 
     def evaluate(self, steps: tuple[int, ...]) -> tuple[str, ...]:
         """Arguments of ``python -m trainer`` that evaluate some of its checkpoints."""
@@ -163,7 +204,7 @@ class Cell:
         return (
             *("evaluate", str(self.folder), "--episodes", str(how.episodes)),
             *("--seed", str(how.seed), "--environments", str(how.environments)),
-            *(*options, "--steps", *map(str, steps)),
+            *(*self.environment_options, *options, "--steps", *map(str, steps)),
         )
 
 
@@ -171,7 +212,8 @@ def read_sweep(path: Path) -> Sweep:
     """Reads a sweep's file.
 
     Args:
-        path: TOML file of the fields of ``Sweep``.
+        path: TOML file of the fields of ``Sweep``, or the name of one that is shipped,
+            such as ``table-1``.
 
     Returns:
         The sweep.
@@ -179,7 +221,11 @@ def read_sweep(path: Path) -> Sweep:
     Raises:
         ConfigError: If the file is missing, no TOML, or names what does not exist.
     """
-    raw = read_toml(path, missing="no such sweep; see configs/sweeps/")
+    path = find_sweep(path)
+    raw = read_toml(
+        path,
+        missing=f"no such sweep; those that are shipped: {', '.join(list_sweeps())}",
+    )
     try:
         sweep = pydantic.TypeAdapter(Sweep).validate_python(raw)
     except pydantic.ValidationError as error:
@@ -190,7 +236,7 @@ def read_sweep(path: Path) -> Sweep:
     return replace(
         sweep,
         out=os.path.expanduser(sweep.out),
-        config=os.path.expanduser(sweep.config),
+        config=sweep.config and os.path.expanduser(sweep.config),
         store=os.path.expanduser(sweep.store),
     )
 
@@ -227,8 +273,10 @@ def make_cells(sweep: Sweep, *, only: str = "*") -> list[Cell]:
 def _make(sweep: Sweep, dataset: str, task: int, method: str) -> Iterator[Cell]:
     chosen = sweep.methods[method]
     agent = chosen.agent or method
-    file = sweep.config.replace("{dataset}", dataset)
-    base = configuration.load(file, task=task, agent=agent)
+    file = _find_file(sweep, dataset)
+    base = configuration.resolve(
+        file, task=task, agent=agent, dataset=dataset, prog="sweep"
+    ).config
     if base.dataset != dataset:
         raise ConfigError(
             f"{file}: expected the configuration of {dataset}, got one of "
@@ -262,6 +310,7 @@ def _make(sweep: Sweep, dataset: str, task: int, method: str) -> Iterator[Cell]:
             agent=agent,
             overrides=tuple(_flags(overrides)),
             evaluation=sweep.evaluation,
+            environment=sweep.find_environment(),
         )
         if len(cell.evaluated_steps) > kept:
             raise ConfigError(
@@ -269,6 +318,16 @@ def _make(sweep: Sweep, dataset: str, task: int, method: str) -> Iterator[Cell]:
                 f"and {kept} kept; raise overrides.trainer.keep_checkpoints"
             )
         yield cell
+
+
+def _find_file(sweep: Sweep, dataset: str) -> str | None:
+    """Configuration of a data set; None if there is none but a method's defaults."""
+    if sweep.config is not None:
+        return sweep.config.replace("{dataset}", dataset)
+    beside = f"configs/{dataset}.toml"
+    if Path(beside).is_file():
+        return beside
+    return dataset if dataset in list_configurations() else None
 
 
 def _flags(overrides: Mapping[str, Json]) -> Iterator[str]:

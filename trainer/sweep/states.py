@@ -11,7 +11,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trainer.config import Json, differences
-from trainer.runs.evaluations import read_evaluations
+from trainer.runs.evaluations import (
+    find_own_arguments,
+    name_environment,
+    read_evaluations,
+)
 from trainer.runs.folder import METRICS_FILE
 from trainer.runs.run import read_run
 from trainer.sweep.cells import Cell
@@ -85,6 +89,12 @@ def look(cell: Cell) -> State:
     if cell.config.trainer.steps not in steps:
         return State("begun", step=max(steps, default=0))
     evaluated = {evaluation.key for evaluation in read_evaluations(cell.folder)}
+    environment = name_environment(
+        cell.environment.environment_id
+        if cell.environment
+        else run.task.environment_id,
+        find_own_arguments(cell.environment, run.task.environment_kwargs),
+    )
     missing = tuple(
         step
         for step in cell.evaluated_steps
@@ -93,7 +103,7 @@ def look(cell: Cell) -> State:
                 step=step,
                 seed=seed,
                 task=cell.task,
-                environment=run.task.environment_id,
+                environment=environment,
             )
             in evaluated
             for seed in cell.seeds

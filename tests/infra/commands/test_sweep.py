@@ -58,11 +58,15 @@ def test_each_cell_is_a_job_of_what_it_lacks(
     sweep: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     states = {
-        NAME.format(1, "vast"): "finished",
-        NAME.format(1, "cloning"): "trained; to evaluate: 900,000, 1,000,000",
-        NAME.format(2, "vast"): "at step 100",
-        NAME.format(2, "cloning"): "new",
+        NAME.format(1, "vast"): {"stage": "finished"},
+        NAME.format(1, "cloning"): {"stage": "trained", "missing": [900_000, 10**6]},
+        NAME.format(2, "vast"): {"stage": "begun", "step": 100},
+        NAME.format(2, "cloning"): {"stage": "new"},
     }
+    sweep.write_text(
+        'environment = "walk:Walk-v0"\nenvironment_arguments.size = 3\n'
+        + SWEEP.replace("checkpoints", "reference_scores = [-5, 5]\ncheckpoints")
+    )
     monkeypatch.setattr(module, "ask_states", lambda path, only: states)
     code, documents, said = launch(sweep, capsys, "--updates-per-s", "100")
     assert code == 0
@@ -71,13 +75,14 @@ def test_each_cell_is_a_job_of_what_it_lacks(
     given = " ".join(container["args"])
     assert NAME.format(1, "cloning") in given
     assert "--episodes 20 " in given
-    assert given.endswith("--steps 900000 1000000")
+    own = "--environment walk:Walk-v0 --environment-arguments size=3 "
+    assert given.endswith(f"--reference-scores -5.0 5.0 {own}--steps 900000 1000000")
     trained = [each for each in documents if each["kind"] == "JobSet"]
     names = [each["metadata"]["name"] for each in trained]
     assert names == [NAME.format(2, "vast"), NAME.format(2, "cloning")]
     job = trained[1]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
     given = " ".join(job["spec"]["containers"][0]["args"])
-    assert "--agent.width 1024 --agent.temperature 0.0" in given
+    assert f"{own}--agent.width 1024 --agent.temperature 0.0" in given
     assert f"--out gs://vast-data/runs/grid/{NAME.format(2, 'cloning')}" in given
     # Two cells of a million updates at 100 a second, 8 chips each.
     assert (
@@ -117,6 +122,16 @@ def test_without_states_only_a_dry_run_goes_on(
     assert len(said.splitlines()) == 1
 
 
+def test_states_are_what_a_dry_run_of_the_trainer_s_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "local.toml"
+    path.write_text(SWEEP.replace("gs://vast-data/runs", str(tmp_path)))
+    states = module.ask_states(path, "*-1-*")
+    assert set(states) == {NAME.format(1, "vast"), NAME.format(1, "cloning")}
+    assert {state["stage"] for state in states.values()} == {"new"}
+
+
 def test_mistakes(
     sweep: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,3 +143,17 @@ def test_mistakes(
     code, documents, said = launch(sweep, capsys)
     assert (code, documents) == (2, [])
     assert "runs/grid" in said.splitlines()[-1]
+    other = {"stage": "differs", "difference": "agent.width: 4 there, 5 asked for"}
+    states = {NAME.format(2, "vast"): other}
+    monkeypatch.setattr(module, "ask_states", lambda path, only: states)
+    sweep.write_text(SWEEP)
+    code, documents, said = launch(sweep, capsys)
+    assert (code, documents) == (2, [])
+    assert "agent.width: 4 there, 5 asked for); give another `out`" in said
+    sweep.write_text(
+        SWEEP.replace("cube-single-play", "own").replace('config = "tests', '# "tests')
+    )
+    monkeypatch.setattr(module, "ask_states", lambda path, only: {})
+    code, documents, said = launch(sweep, capsys)
+    assert (code, documents) == (2, [])
+    assert "none is known for own; write one and name it" in said

@@ -5,11 +5,22 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.domains.datasets import TASKS
-from tests.trainer.sweep.made_up_cells import cells_of, commit, evaluate
+from pipeline import front_door
+from pipeline.domains.datasets import TASKS, TaskEnvironment
+from tests.trainer.sweep.made_up_cells import (
+    cells_of,
+    commit,
+    evaluate,
+    made_up_evaluation,
+)
 from trainer import errors
 from trainer.agents import AGENTS
+from trainer.cli import PROGRAM
+from trainer.commands.arguments import read_environment
+from trainer.commands.evaluate import Evaluate
+from trainer.commands.train import Train
 from trainer.report.paper import paper_datasets
+from trainer.runs.evaluations import append_evaluation
 from trainer.runs.folder import (
     METRICS_FILE,
 )
@@ -54,6 +65,74 @@ def test_a_cell_is_finished_when_trained_and_evaluated_to_the_end(sweep: Path) -
     assert str(look(cell)) == "trained; to evaluate: 20"
     evaluate(cell, [20])
     assert look(cell).stage == "finished"
+
+
+def test_cells_are_evaluated_in_an_environment_of_ones_own(sweep: Path) -> None:
+    environment = 'environment = "walk:Walk-v0"\n'
+    arguments = 'environment_arguments = {size = 3, kind = "7"}\n'
+    text = sweep.read_text()
+    sweep.write_text(environment + arguments + text)
+    cell = cells_of(sweep, only="*-1-vast-seed-2")[0]
+    asked = TaskEnvironment("Walk-v0", {"size": 3, "kind": "7"}, "walk")
+    assert cell.environment == asked
+    for words, kind in ((cell.train, Train), (cell.evaluate((10,)), Evaluate)):
+        command, more = front_door.parse(PROGRAM, words)
+        assert isinstance(command, kind)
+        assert command.environment == "walk:Walk-v0"
+        assert read_environment(command.environment, command.environment_arguments) == (
+            asked
+        )
+        if kind is Train:
+            assert more[-2:] == ["--trainer.seeds", "1"]
+    # Trained for another one: what was played in that one is not what is asked for.
+    commit(cell)
+    for step in (10, 20):
+        (cell.folder.checkpoints / f"{step}").mkdir(parents=True)
+    evaluate(cell, [10, 20])
+    assert look(cell).missing == (10, 20)
+    (seed,) = cell.seeds
+    for step, played in ((10, {"size": 3, "kind": "7"}), (20, {"size": 4})):
+        evaluation = made_up_evaluation(step, seed, (0, 0), task=cell.task)
+        append_evaluation(
+            cell.folder,
+            dataclasses.replace(
+                evaluation, environment_id="Walk-v0", environment_arguments=played
+            ),
+        )
+    assert look(cell).missing == (20,)
+    sweep.write_text(arguments + text)
+    with pytest.raises(errors.ConfigError, match="expected `environment` beside it"):
+        cells_of(sweep)
+
+
+def test_configurations_are_looked_for_here_then_among_those_shipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.toml").write_text(
+        'out = "out"\ndatasets = ["cube-single-play", "own"]\ntasks = [1]\n'
+        "[methods.vast]\n[methods.iql]\n"
+    )
+    shipped, baseline, *own = cells_of(Path("own.toml"))
+    assert (shipped.file, shipped.config.agent.name) == ("cube-single-play", "vast")
+    assert baseline.config.agent.name == "iql"
+    # Nobody has settings for it: those of the method.
+    assert [cell.file for cell in own] == [None, None]
+    assert [cell.config.agent.name for cell in own] == ["vast", "iql"]
+    command, _ = front_door.parse(PROGRAM, own[1].train)
+    assert isinstance(command, Train)
+    assert (command.config, command.store) == (None, "stores/own")
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs/own.toml").write_text(
+        'dataset = "own"\n[agent]\nname = "iql"\nwidth = 8\n'
+    )
+    (cell,) = cells_of(Path("own.toml"), only="own-1-iql*")
+    assert (cell.file, cell.config.agent.width) == ("configs/own.toml", 8)
+    # And so are sweeps.
+    assert set(read_sweep(Path("table-1")).datasets) == set(paper_datasets())
+    assert len(cells_of(Path("cpu-evidence"))) == 10
+    with pytest.raises(errors.ConfigError, match="shipped: cpu-evidence, pointmaze"):
+        read_sweep(Path("table-2"))
 
 
 def test_progress_is_read_from_the_last_whole_record(sweep: Path) -> None:

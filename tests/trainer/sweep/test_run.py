@@ -341,7 +341,12 @@ def test_what_a_sweep_prints_can_be_pasted(
     runner.codes = {f"evaluate {cells[1].name}": 75}
     monkeypatch.setattr("trainer.sweep.run.Processes", lambda _: FakeProcesses(runner))
     (home / "o u t" / "begun-and-no-run-yet").mkdir(parents=True)
-    command = SweepCommand(path, only="*-1-*", jobs=2)
+    command = SweepCommand(
+        *(path, "*-1-*"),
+        jobs=2,
+        environment="tests.own_environment:Line-v0",
+        environment_arguments=("size=3",),
+    )
     said = io.StringIO()
     output = dataclasses.replace(
         Output.silent(), progress=Console(file=said, width=1000)
