@@ -130,7 +130,7 @@ def test_mistakes(
         capsys, "train", horizon, "--store", store, "--task", 1, "--out", out
     )
     assert code == 2
-    assert "longest episode has only 50 rows" in one_line(said)
+    assert "longest episode has 50 rows" in one_line(said)
 
 
 def test_unknown_arguments(

@@ -1,9 +1,10 @@
-"""A store larger than memory: which blocks of it are resident at each step.
+"""Training on a store larger than memory, through a sliding window of its blocks.
 
 The store is cut into blocks of whole episodes. A schedule, a pure function of (seed,
-step), slides a window over an endless stream of shuffled blocks: at every step the
-same number of blocks is resident, every so many steps the oldest leaves and one comes
-in, read ahead by a background thread. Samples are uniform over the resident rows.
+step), slides a window over an endless stream of shuffled blocks. The same number of
+blocks is resident at every step; at fixed intervals the oldest leaves and another one
+enters, which a background thread has read ahead. Samples are uniform over the resident
+rows.
 
 Dimensions: N blocks, R resident at once.
 """
@@ -32,9 +33,10 @@ from trainer.data.fingerprint import (
 from trainer.data.table import RowTable
 from trainer.errors import ConfigError
 
-# Blocks read before the schedule asks for them.
+# Blocks that are read before the schedule asks for them.
 _AHEAD = 1
-# Blocks kept after they have left: a thread may still be busy with the last window.
+# Blocks that are kept after they have left the window, because a thread may still be
+# drawing from the previous window.
 _BEHIND = 1
 
 
@@ -43,8 +45,8 @@ class Block:
     """Whole episodes of one part.
 
     Attributes:
-        part: Where they are.
-        first: First row within the part.
+        part: Part of the store that holds them.
+        first: Row of the part that the block starts at.
         lengths: Rows of each episode.
     """
 
@@ -60,13 +62,16 @@ class Block:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Which blocks are resident at which step. Pure.
+    """Says which blocks are resident at which step, as a pure function of the step.
+
+    The ``repr`` of a schedule is part of the fingerprint of its rows and so keys the
+    random streams: renaming the class or a field changes every batch.
 
     Attributes:
-        blocks: N.
-        resident: R, at most N.
-        swap_every: Steps between two changes.
-        seed: Of the order.
+        blocks: Blocks N of the store.
+        resident: Blocks R that are resident at once, at most N.
+        swap_every: Steps between two changes of the window.
+        seed: Seed of the order of blocks.
     """
 
     blocks: int
@@ -75,24 +80,26 @@ class Schedule:
     seed: int
 
     def window(self, step: int) -> range:
-        """Places in the stream of blocks that are resident at a step: R of them."""
+        """Returns the R places of the stream of blocks that are resident at a step."""
         first = step // self.swap_every
         return range(first, first + self.resident)
 
     def block(self, place: int) -> int:
-        """Number of the block at a place in the stream.
+        """Finds the block at a place of the stream.
 
-        Every N places hold each block once. Shuffling within groups of a base order
-        that never changes keeps two places of one block R apart, so that none is
-        resident twice.
+        Every N places hold each block once.
 
         Args:
-            place: From 0, without end.
+            place: Place, from 0, without end.
 
         Returns:
-            In [0, N).
+            Number of the block, in [0, N).
         """
         epoch, inside = divmod(place, self.blocks)
+        # A fresh permutation of all blocks in each epoch could put a block's places of
+        # two epochs less than R apart, and the block would be resident twice. Blocks
+        # are shuffled within groups of one fixed order instead: a group of N - R + 1
+        # places lets a block move by at most N - R, so its places stay R apart.
         size = max(1, self.blocks - self.resident + 1)
         group, position = divmod(inside, size)
         return int(_shuffled(self, epoch, group, size)[position])
@@ -102,6 +109,7 @@ class Schedule:
 def _shuffled(
     schedule: Schedule, epoch: int, group: int, size: int
 ) -> npt.NDArray[np.int64]:
+    # Cached, since a step asks for R places and most of them share a group or two.
     key = [schedule.seed, schedule.blocks, schedule.resident]
     base = np.random.default_rng(key).permutation(schedule.blocks)
     members = base[group * size : (group + 1) * size]
@@ -114,11 +122,12 @@ def cut_blocks(store: Store, *, split: str, block_rows: int) -> list[Block]:
     Args:
         store: A committed store.
         split: ``"train"`` or ``"val"``.
-        block_rows: Rows aimed at; a longer episode is a block of its own.
+        block_rows: Largest number of rows; a longer episode is a block of its own.
 
     Returns:
         Blocks in the order of the store.
     """
+    # Episodes are never cut, because windows and goals lie within one episode.
     blocks = []
     for part in store.manifest.parts_of(split):
         first, rows = 0, 0
@@ -135,24 +144,24 @@ def cut_blocks(store: Store, *, split: str, block_rows: int) -> list[Block]:
 
 
 class ResidentRows:
-    """The resident part of a store, one task of it, kept within a limit of memory.
+    """The resident rows of one task of a store, kept within a limit of memory.
 
     Args:
         store: A committed store.
         task: Task number, from 1.
-        discount: One that the store holds return sums for.
-        limit_bytes: Memory for rows, blocks being read included.
-        block_rows: Rows aimed at for a block.
-        batch_size: B, rows drawn by each seed at a step.
-        reuse: How often a row is drawn, on average, before its block leaves.
-        span: Steps that may be asked for out of order, at most `swap_every`.
-        seed: Of the order of blocks.
+        discount: Discount that the store holds return sums for.
+        limit_bytes: Memory for rows, including the blocks that are being read.
+        block_rows: Largest number of rows of a block.
+        batch_size: Rows B that each seed draws at a step.
+        reuse: Number of times that a row is drawn, on average, before its block leaves.
+        span: Steps that may be asked for out of order, at most ``swap_every``.
+        seed: Seed of the order of blocks.
         split: ``"train"`` or ``"val"``.
 
     Raises:
-        DataFormatError: If store, task or discount do not fit.
-        ConfigError: If the limit is too small for a single block, or a block would be
-            changed too often for what is prepared ahead.
+        DataFormatError: If the store lacks the task, the discount or the split.
+        ConfigError: If the limit is too small for a single block, or blocks would be
+            exchanged too often for the steps that are prepared ahead.
     """
 
     def __init__(
@@ -175,19 +184,24 @@ class ResidentRows:
         self.discount = discount
         self._blocks = cut_blocks(store, split=split, block_rows=block_rows)
         if not self._blocks:
-            raise DataFormatError(f"{store.root}: split {split!r} is empty")
+            raise DataFormatError(
+                f"{store.root}: expected episodes in split {split!r}, found none; "
+                "shard or append some"
+            )
+        # All slots are as large as the largest block: blocks then come and go without
+        # memory being allocated, moved or fragmented.
         self._slot_rows = max(block.rows for block in self._blocks)
         swap_every = max(1, round(reuse * self._slot_rows / batch_size))
         if span > swap_every:
             raise ConfigError(
-                f"feed: up to {span} steps are prepared at once and a block is changed "
-                f"every {swap_every}; expected no more than one change among them. "
-                "Raise feed.block_rows or feed.reuse, or lower feed.prefetch_calls"
+                f"feed: expected at most one exchange of blocks among the {span} steps "
+                f"that are prepared at once, got one every {swap_every}; raise "
+                "feed.block_rows or feed.reuse, or lower feed.prefetch_calls"
             )
         row_bytes = store.row_bytes(self._returns)
         fitting = limit_bytes // (self._slot_rows * row_bytes)
-        # How many depends on the limit alone: threads and prefetching must not change
-        # what is trained on.
+        # The number of resident blocks depends on the limit alone: threads and
+        # prefetching must not change what is trained on.
         resident = min(len(self._blocks), fitting - _AHEAD - _BEHIND)
         if resident < 1:
             needed = (1 + _AHEAD + _BEHIND) * self._slot_rows * row_bytes
@@ -197,6 +211,8 @@ class ResidentRows:
                 "smaller feed.block_rows"
             )
         self.schedule = Schedule(len(self._blocks), resident, swap_every, seed)
+        # Uniform numbers choose among the resident rows, so another window makes other
+        # batches of the same numbers; the fingerprint has to tell the two apart.
         window = f"resident/{self.schedule}/{block_rows}"
         labels = read_labels(store, self._returns, self._column, split=split)
         now = fingerprint_rows(store, labels, split=split, task=task)
@@ -227,41 +243,41 @@ class ResidentRows:
 
     @property
     def episode_lengths(self) -> npt.NDArray[np.int64]:
-        """``i64[E]``, rows of all episodes, resident or not."""
+        """``i64[E]``, rows of each episode, resident or not."""
         return np.array([n for block in self._blocks for n in block.lengths], np.int64)
 
-    def named(self, fingerprint: str) -> "ResidentRows":
-        """These rows, from now on under another fingerprint: as of `RowTable`."""
+    def with_fingerprint(self, fingerprint: str) -> "ResidentRows":
+        """Puts these rows under another fingerprint, as ``RowTable`` does, in place."""
         with self._changed:
             self.fingerprint = fingerprint
+            # Tables that were lent before carry the old fingerprint.
             self._tables.clear()
         return self
 
     def check_windows(self, rows_needed: int) -> None:
-        """Refuses a schedule under which there may be nothing to draw from.
-
-        Which blocks are resident together is a matter of the seed. With any seed at
-        least one of them is to hold an episode that is long enough.
+        """Refuses a schedule under which no resident episode may be long enough.
 
         Args:
-            rows_needed: Rows of an episode that something is drawn from.
+            rows_needed: Rows that an episode must have for a window to start in it.
 
         Raises:
-            ConfigError: If so many blocks hold none that they may be all there is.
+            ConfigError: If the blocks without such an episode could fill the window.
         """
+        # The seed decides which blocks are resident together. A run must not fail, days
+        # in, because of its seed, so the worst case is what counts.
         short = sum(max(block.lengths) < rows_needed for block in self._blocks)
         resident = self.schedule.resident
         if short >= resident:
             raise ConfigError(
-                f"feed: {short:,} of {len(self._blocks):,} blocks hold no episode of "
-                f"{rows_needed} rows, which a window takes, and {resident:,} are "
-                "resident at a time, so that at times there would be nothing to draw; "
-                "raise feed.block_rows or feed.memory_limit_bytes"
+                f"feed: expected fewer than {resident:,} blocks (as many as are "
+                f"resident) without an episode of {rows_needed} rows, which a window "
+                f"takes, got {short:,} of {len(self._blocks):,}; raise feed.block_rows "
+                "or feed.memory_limit_bytes"
             )
 
     @contextmanager
     def at(self, step: int) -> Iterator[RowTable]:
-        """Lends the rows resident at a step; they stay until the context ends.
+        """Lends the rows that are resident at a step, until the context ends.
 
         Args:
             step: Number of the update.
@@ -270,9 +286,10 @@ class ResidentRows:
             A table of the resident episodes.
         """
         places = self.schedule.window(step)
-        # Rows are lent only once all of them are there: whoever holds a window never
-        # waits for a block, so the reader never waits for ever for a slot. And one
-        # thread waits at a time, or two far apart would push out each other's blocks.
+        # A window is lent only once all its blocks are in memory. A thread that holds a
+        # window therefore never waits for a block, and the reader, which waits until
+        # nobody holds the slot it needs, cannot deadlock with it. Only one thread may
+        # wait: two that wait for windows far apart would evict each other's blocks.
         if not self._acquire(places):
             with self._turn:
                 while not self._acquire(places):
@@ -286,11 +303,11 @@ class ResidentRows:
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """Stops reading."""
+        """Stops reading blocks ahead."""
         self._reader.shutdown(cancel_futures=True)
 
     def _ask_for(self, places: range) -> list[Future[None]]:
-        """Has the blocks of a window read, and one ahead; those of the window."""
+        """Starts reading a window and one block ahead; returns the window's reads."""
         with self._changed:
             for place in range(places.start, places.stop + _AHEAD):
                 if place not in self._loads:
@@ -298,7 +315,10 @@ class ResidentRows:
             return [self._loads[place] for place in places]
 
     def _acquire(self, places: range) -> bool:
-        """Holds a window if all of it is there, and has the next block read ahead."""
+        """Holds a window if all its blocks are in memory; says whether it does.
+
+        The block after the window is then read ahead.
+        """
         with self._changed:
             for place in places:
                 load = self._loads.get(place)
@@ -309,7 +329,9 @@ class ResidentRows:
         return True
 
     def _shares_slot(self, first: int, place: int) -> bool:
-        """Whether a window has another block where a place's block goes."""
+        """Whether the window at ``first`` has another block in the slot of a place."""
+        # Places that are a multiple of the number of slots apart share a slot, so this
+        # is the window's only candidate.
         earliest = first + (place - first) % self._slots
         return earliest < first + self.schedule.resident and earliest != place
 
@@ -320,9 +342,11 @@ class ResidentRows:
         )
 
     def _load(self, place: int) -> None:
-        """Reads the block at a place into its slot, once nobody needs what is there."""
+        """Reads the block at a place into its slot, once no window uses the slot."""
         with self._changed:
             self._changed.wait_for(lambda: not self._holds_slot_of(place))
+            # Whatever was read into this slot is forgotten before it is overwritten;
+            # the lock is not held while reading, which may take seconds.
             for other in list(self._loads):
                 if other != place and (other - place) % self._slots == 0:
                     del self._loads[other]
@@ -332,6 +356,7 @@ class ResidentRows:
         block = self._blocks[self.schedule.block(place)]
         start = (place % self._slots) * self._slot_rows
         rows = slice(start, start + block.rows)
+        # Stores hold masks as bytes, tables as float32; the rest is read in place.
         masks = np.empty(block.rows, np.uint8)
         reads = {
             "observations": self._arrays["observations"][rows],
@@ -345,9 +370,11 @@ class ResidentRows:
         self._arrays["next_solved"][rows] = start + next_solved(masks)
 
     def _table(self, places: range) -> RowTable:
-        known = self._tables.get(places.start)
-        if known is not None:
-            return known
+        # A table is kept while its window lasts: what it counts of its episodes is then
+        # computed once and not at each step.
+        cached = self._tables.get(places.start)
+        if cached is not None:
+            return cached
         lengths, starts = [], []
         for place in places:
             counts = np.asarray(

@@ -1,7 +1,8 @@
 """The feed: Grain turns step numbers into batches, ahead of the training thread.
 
-One Grain element is one whole call of the trainer, so Grain's cost per element is
-paid once for thousands of rows. The iterator's state is one integer.
+One Grain element holds the batches of a whole call of the trainer, so Grain's cost per
+element is paid once for thousands of rows: with one window per element, Grain was 889
+times slower (tests/benchmarks/README.md). The iterator's state is one integer.
 
 Dimensions: M updates per call, Q seeds, B batch.
 """
@@ -32,23 +33,23 @@ def open_rows(
     seed: int,
     progress: Callable[[int], None] | None = None,
 ) -> RowTable | ResidentRows:
-    """Opens a task's rows: all in memory, or a window of them under a limit.
+    """Opens a task's rows: all of them in memory, or a sliding window under a limit.
 
     Args:
         store: A committed store.
-        config: Of the feed.
+        config: Settings of the feed.
         task: Task number, from 1.
-        discount: One that the store holds return sums for.
-        batch_size: B.
-        updates_per_call: M.
-        seed: Of the order of blocks.
-        progress: Called with the bytes of each request that arrived.
+        discount: Discount that the store holds return sums for.
+        batch_size: Rows B that each seed draws at a step.
+        updates_per_call: Updates M of a call.
+        seed: Seed of the order of blocks.
+        progress: Callback that is given the bytes of each request that arrived.
 
     Returns:
-        What ``make_feed`` draws from.
+        Rows for ``BatchSource`` to draw from.
 
     Raises:
-        DataFormatError: If the store lacks task or discount.
+        DataFormatError: If the store lacks the task or the discount.
         ConfigError: If the limit is too small for a block.
     """
     limit = config.memory_limit_bytes
@@ -63,24 +64,29 @@ def open_rows(
         block_rows=config.block_rows,
         batch_size=batch_size,
         reuse=config.reuse,
-        # What Grain's threads may be busy with at once.
+        # Grain's threads may ask for the steps of all these calls in any order, so
+        # their windows may differ by no more blocks than are kept beside a window.
         span=(config.prefetch_calls + config.threads) * updates_per_call,
         seed=seed,
     )
 
 
 class BatchSource:
-    """Batches of all seeds by step: pure, so that Grain may ask in any order.
+    """Draws the batches of all seeds by step, in any order that Grain asks for them.
 
     Args:
         rows: Rows of one task.
-        sampler: Of the agent.
-        seeds: Seed of each run trained side by side.
-        batch_size: B of each.
-        steps: Length of the source.
-        gather: Whether to look rows up here, or leave that to the device.
-        part: Seeds and rows of each batch this process holds. A held seed's numbers
-            are all drawn, whatever rows are held: processes never change a batch.
+        sampler: The agent's sampler.
+        seeds: Seeds of the runs that are trained side by side, Q of them.
+        batch_size: Windows B of each seed at a step.
+        steps: Steps that batches can be drawn for.
+        gather: Whether rows are looked up here; otherwise the device does that.
+        part: Seeds and rows of each batch that this process holds.
+
+    Raises:
+        ConfigError: If the device is to look up rows that are not all in memory, or
+            too few resident blocks hold a window.
+        DataFormatError: If the sampler cannot draw from the episodes.
     """
 
     def __init__(
@@ -94,14 +100,15 @@ class BatchSource:
         gather: bool,
         part: tuple[slice, slice] = (slice(None), slice(None)),
     ) -> None:
-        # Of all episodes: what holds for the first rows need not for later ones.
+        # All episodes are checked, resident or not: a later block may hold only short
+        # ones, and a window would then end in another episode.
         sampler.check(rows.episode_lengths, discount=rows.discount)
         if isinstance(rows, ResidentRows):
             rows.check_windows(sampler.rows_needed)
             if not gather:
                 raise ConfigError(
                     "feed.gather: expected 'host' or 'auto' for data above "
-                    "feed.memory_limit_bytes, got 'device'"
+                    "feed.memory_limit_bytes, got 'device'; drop one of the two"
                 )
         self._rows = rows
         self._sampler = sampler
@@ -112,21 +119,32 @@ class BatchSource:
         self._gather = gather
 
     def __len__(self) -> int:
-        """Steps there are batches of."""
+        """Steps that batches can be drawn for."""
         return self._steps
 
     def batches(self, steps: range) -> Any:
-        """Batches, or index batches, of M steps: ``[M, Q, B, ...]`` each."""
+        """Draws the batches, or index batches, of M steps.
+
+        Args:
+            steps: Numbers of the updates.
+
+        Returns:
+            A NamedTuple of arrays ``[M, Q, B, ...]``.
+        """
         if isinstance(self._rows, RowTable):
-            # All steps at once: NumPy's cost of a call is paid once for them.
-            return self._batches(self._rows, steps)
-        each = []
+            # All steps are drawn at once: NumPy's cost of a call is then paid once for
+            # all of them, which made index batches three times as fast.
+            return self._draw(self._rows, steps)
+        # Another block may be resident at the next step, so a step is drawn at a time.
+        drawn = []
         for step in steps:
             with self._rows.at(step) as table:
-                each.append(self._batches(table, range(step, step + 1)))
-        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *each)
+                drawn.append(self._draw(table, range(step, step + 1)))
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *drawn)
 
-    def _batches(self, table: RowTable, steps: range) -> Any:
+    def _draw(self, table: RowTable, steps: range) -> Any:
+        # All numbers of a seed are drawn and the rows of this process taken from them:
+        # how many processes there are must not change a batch.
         numbers = uniform_numbers(
             table,
             self._sampler,
@@ -143,15 +161,17 @@ class BatchSource:
 def make_feed(
     source: BatchSource, config: FeedConfig, *, updates_per_call: int
 ) -> grain.DatasetIterator:
-    """Builds the iterator the loop reads from; its state is the next call's number.
+    """Builds the iterator that the training loop reads from.
+
+    The iterator's state is the number of the next call.
 
     Args:
         source: Batches by step.
         config: Threads and prefetching.
-        updates_per_call: M.
+        updates_per_call: Updates M of a call.
 
     Returns:
-        An iterator over what ``make_dataset`` has.
+        An iterator over the elements of ``make_dataset``.
     """
     return iter(make_dataset(source, config, updates_per_call=updates_per_call))
 
@@ -159,15 +179,16 @@ def make_feed(
 def make_dataset(
     source: BatchSource, config: FeedConfig, *, updates_per_call: int
 ) -> grain.IterDataset[Any]:
-    """Makes batches a data set of Grain's.
+    """Makes a Grain data set of a source of batches.
 
     Args:
         source: Batches by step.
         config: Threads and prefetching.
-        updates_per_call: M.
+        updates_per_call: Updates M of a call.
 
     Returns:
-        Batches (or index batches) of the sampler, with leading axes ``[M, Q]``.
+        A data set with an element for each call: batches (or index batches) of the
+        sampler with leading axes ``[M, Q]``.
     """
 
     def batches(call: int) -> Any:
@@ -190,18 +211,21 @@ def gather_on_device(config: FeedConfig, rows: RowTable | ResidentRows) -> bool:
     """Decides where rows are looked up.
 
     Args:
-        config: Of the feed.
+        config: Settings of the feed.
         rows: Rows of one task.
 
     Returns:
-        True for the device: if asked for, or under ``"auto"`` on an accelerator
-        that has room. A CPU's own memory is the host's: nothing would be saved.
+        True for the device: if the configuration says so, or under ``"auto"`` if an
+        accelerator has room for the table.
     """
     if config.gather != "auto":
         return config.gather == "device"
     device = jax.local_devices()[0]
+    # A CPU device shares the host's memory, so a second copy there saves no transfer.
     if device.platform == "cpu" or not isinstance(rows, RowTable):
         return False
+    # A device that reports no limit counts as full: looking up on the host is slower,
+    # but never runs out of memory.
     limit = (device.memory_stats() or {}).get("bytes_limit", 0)
     needed = rows.observations.nbytes + rows.actions.nbytes
     return bool(needed <= config.device_share * limit)

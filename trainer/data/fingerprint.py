@@ -1,7 +1,7 @@
-"""Which data a run is trained on: a digest of what it reads, and of nothing else.
+"""The fingerprint of training data: a digest of what a run reads, and of nothing else.
 
-More tasks, discounts or validation data in a store leave it as it is, so that runs go
-on after `relabel`.
+Tasks, discounts or validation data that are added to a store do not change the
+fingerprint, so that runs can be resumed after `relabel`.
 """
 
 import dataclasses
@@ -14,7 +14,9 @@ import numpy.typing as npt
 
 from pipeline.store.seals import digest
 
-if TYPE_CHECKING:  # It brings TensorStore, which updating on arrays does without.
+# The reader imports TensorStore, which programs that train on arrays in memory, such
+# as the GPU benchmark, do without.
+if TYPE_CHECKING:
     from pipeline.store.reader import Store
 
 Array = npt.NDArray[Any]
@@ -26,10 +28,11 @@ _EPISODES = "episode_lengths"
 def fingerprint_rows(
     store: "Store", labels: Iterable[tuple[Array, ...]], *, split: str, task: int
 ) -> str:
-    """Digest of the rows of a split with the labels of one task.
+    """Digests the rows of a split with the labels of one task.
 
-    Observations, actions and episodes are known by their checksums in the manifest.
-    Those of labels are of all tasks together, so these are looked at themselves.
+    Observations, actions and episodes enter by their checksums in the manifest. The
+    manifest's checksums of labels cover all tasks together, so the labels of this task
+    are hashed themselves.
 
     Args:
         store: A committed store.
@@ -39,12 +42,13 @@ def fingerprint_rows(
         task: Task number, from 1.
 
     Returns:
-        64 hexadecimal digits, split and task.
+        64 hexadecimal digits, the split and the task, joined by slashes.
     """
-    sums = [hashlib.sha256() for _ in range(3)]
+    # A hash for each label, so that how the labels are cut into pieces does not matter.
+    hashes = [hashlib.sha256() for _ in range(3)]
     for piece in labels:
-        for total, values in zip(sums, piece, strict=True):
-            total.update(np.ascontiguousarray(values).data)
+        for label_hash, values in zip(hashes, piece, strict=True):
+            label_hash.update(np.ascontiguousarray(values).data)
     manifest = store.manifest
     statistics = manifest.statistics.get("observations")
     scale = manifest.action_scale
@@ -57,8 +61,10 @@ def fingerprint_rows(
             (part.rows, *(part.checksums.get(n) for n in (*_PER_ROW, _EPISODES)))
             for part in manifest.parts_of(split)
         ],
-        "labels": [total.hexdigest() for total in sums],
-        # What networks see is scaled by them, and what they act with by it.
+        "labels": [label_hash.hexdigest() for label_hash in hashes],
+        # Networks see observations scaled by the statistics, and their actions are
+        # scaled by `action_scale`: other scales make another training problem of
+        # equal rows.
         "statistics": statistics and dataclasses.asdict(statistics),
         "action_scale": scale and dataclasses.asdict(scale),
     }
@@ -66,23 +72,27 @@ def fingerprint_rows(
 
 
 def former_fingerprint(store: "Store", *, split: str, task: int) -> str:
-    """What earlier versions called the data: by everything that the store holds."""
+    """Returns the fingerprint of earlier versions: of all that the store holds.
+
+    A discount that was added for another run changed it. It is still computed, because
+    runs of those versions resume only under the fingerprint that keyed their streams.
+    """
     return f"{store.manifest.fingerprint()}/{split}/{task}"
 
 
 def read_labels(
     store: "Store", returns: str, column: int, *, split: str
 ) -> Iterator[tuple[Array, ...]]:
-    """Reads the labels of one task a part at a time: the data may exceed memory.
+    """Reads the labels of one task a part at a time, because they may exceed memory.
 
     Args:
         store: A committed store.
-        returns: Field of the return sums.
-        column: Of the task.
+        returns: Name of the field of the return sums.
+        column: Column of the task.
         split: ``"train"`` or ``"val"``.
 
     Yields:
-        ``[rows]`` of rewards, masks and return sums of a part.
+        Rewards, masks and return sums of a part, ``[rows]`` each.
     """
     for part in store.manifest.parts_of(split):
         piece = {

@@ -1,8 +1,8 @@
-"""Windows of the ``val`` split, to measure with: drawn by streams of their own.
+"""Windows of the ``val`` split, which losses are measured on and nothing is trained on.
 
-A batch is a pure function of (fingerprint of the split, sampler, seed, step), as those
-of training are, and the split is part of the fingerprint: what is drawn here moves
-nothing that is drawn there.
+A batch is a pure function of (fingerprint of the split, sampler, seed, step), as are
+batches of training. The name of the split is part of the fingerprint, so measuring
+changes no batch of training.
 
 Dimensions: M batches, Q seeds, B batch.
 """
@@ -25,7 +25,7 @@ class HeldOutBatches(NamedTuple):
     """Batches of windows that nothing is trained on.
 
     Attributes:
-        batches: Of the agent's sampler, ``[M, Q, B, ...]`` each.
+        batches: Batches of the agent's sampler, arrays ``[M, Q, B, ...]``.
         returns: ``f32[M, Q, B]``, stored return from each window's first row to the
             end of its episode.
     """
@@ -35,14 +35,14 @@ class HeldOutBatches(NamedTuple):
 
 
 class HeldOutSource:
-    """Batches of held-out windows by step.
+    """Draws the held-out windows of a step.
 
     Args:
         table: The ``val`` split of a task.
-        sampler: Of the agent.
-        seeds: Seed of each run trained side by side.
-        batch_size: B of each.
-        batches: M, of each step.
+        sampler: The agent's sampler.
+        seeds: Seeds of the runs that are trained side by side, Q of them.
+        batch_size: Windows B of each seed in a batch.
+        batches: Batches M of each step.
         part: Seeds and rows of each batch that this process holds.
     """
 
@@ -64,15 +64,26 @@ class HeldOutSource:
         self._batches = batches
 
     def at(self, step: int) -> HeldOutBatches:
-        """Draws the batches of a step."""
+        """Draws the batches of a step.
+
+        Args:
+            step: Updates done.
+
+        Returns:
+            The M batches.
+        """
+        table = self._table
+        # Batch m of a step is drawn as batch 0 of step + m is, so measurements share
+        # batches only if they lie fewer than M updates apart.
         numbers = uniform_numbers(
-            self._table,
+            table,
             self._sampler,
             seeds=self._seeds,
             steps=range(step, step + self._batches),
             batch_size=self._batch_size,
         )
-        table = self._table
+        # Numbers of all rows are drawn before this process takes its own, so that a
+        # batch does not depend on how many processes share it.
         index = self._sampler.draw(table, numbers[..., self._held_rows])
         return HeldOutBatches(
             self._sampler.gather(table.observations, table.actions, index),
@@ -83,13 +94,13 @@ class HeldOutSource:
 def find_obstacle(
     store: Store, config: FeedConfig, sampler: Sampler[Any, Any], *, discount: float
 ) -> str | None:
-    """Says why nothing can be held out of a store, if that is so.
+    """Finds out why a store's ``val`` split cannot be measured on, if it cannot.
 
     Args:
         store: A committed store.
-        config: Of the feed; its limit of memory holds for the split on its own.
-        sampler: Of the agent.
-        discount: Of the agent.
+        config: Settings of the feed; the memory limit applies to this split alone.
+        sampler: The agent's sampler.
+        discount: The agent's discount.
 
     Returns:
         What is missing and what to do; None if the split can be drawn from.
@@ -103,6 +114,8 @@ def find_obstacle(
         sampler.check(store.episodes(SPLIT).lengths, discount=discount)
     except DataFormatError as error:
         return f"split {SPLIT!r} of {store.root}: {error}"
+    # The split is loaded whole beside the rows that are trained on, so it has to fit
+    # the limit by itself.
     needed = store.rows(SPLIT) * store.row_bytes(store.returns_field(discount))
     limit = config.memory_limit_bytes
     if limit is not None and needed > limit:
@@ -120,7 +133,7 @@ def load_held_out(
     discount: float,
     progress: Callable[[int], None] | None = None,
 ) -> RowTable:
-    """Reads the ``val`` split of a task into memory, see ``load_table``."""
+    """Reads the ``val`` split of a task into memory; arguments as in ``load_table``."""
     return load_table(
         store, task=task, discount=discount, split=SPLIT, progress=progress
     )

@@ -1,4 +1,4 @@
-"""Windows of random horizon, with an intermediate row and a goal, for VAST.
+"""VAST's windows: of random horizon, with an intermediate row and a goal.
 
 Dimensions: B batch, S observation, A action, K maximum horizon.
 """
@@ -22,18 +22,18 @@ STATE_FIELDS = ("observations", "next_observations", "states_k", "states_i", "go
 
 
 class HorizonIndex(NamedTuple):
-    """Row numbers and scalars of windows; ``[..., B]`` each.
+    """Row numbers and scalars of windows, arrays ``[..., B]``.
 
     Attributes:
         rows: ``i32``, first row ``t`` of each window.
-        rows_k: ``i32``, its last row ``t + k``.
-        rows_i: ``i32``, a row ``t + i`` between them.
+        rows_k: ``i32``, last row ``t + k`` of each window.
+        rows_i: ``i32``, an intermediate row ``t + i``.
         goals: ``i32``, row of the goal state.
         returns_k: ``f32``, discounted return of the window, cut after success.
         alive_k: ``f32``, 0 where the task is solved inside the window, else 1.
-        alive_i: ``f32``, the same for its first ``i`` rows.
-        rewards: ``f32``, of row ``t``.
-        masks: ``f32``, of row ``t``: 0 where the task is solved there.
+        alive_i: ``f32``, the same for the window's first ``i`` rows.
+        rewards: ``f32``, raw reward of row ``t``.
+        masks: ``f32``, 0 where the task is solved at row ``t``, else 1.
     """
 
     rows: Array
@@ -54,15 +54,15 @@ class HorizonBatch(NamedTuple):
         observations: ``f32[B, S]``, ``s_t``.
         actions: ``f32[B, A]``, ``a_t``.
         rewards: ``f32[B]``, raw reward of row ``t``.
-        masks: ``f32[B]``, 0 where the task is solved at ``s_t``.
+        masks: ``f32[B]``, 0 where the task is solved at ``s_t``, else 1.
         next_observations: ``f32[B, S]``, ``s_{t+1}``.
         horizons: ``f32[B]``, whole numbers ``k`` up to K.
-        intermediates: ``f32[B]``, whole numbers ``i`` in [1, k - 1]; 1 where ``k`` is.
+        intermediates: ``f32[B]``, whole numbers ``i`` in [1, k - 1]; 1 where k = 1.
         states_k: ``f32[B, S]``, ``s_{t+k}``.
         states_i: ``f32[B, S]``, ``s_{t+i}``.
         returns_k: ``f32[B]``, discounted return of the window, cut after success.
         alive_k: ``f32[B]``, 0 where the task is solved inside the window, else 1.
-        alive_i: ``f32[B]``, the same for its first ``i`` rows.
+        alive_i: ``f32[B]``, the same for the window's first ``i`` rows.
         goals: ``f32[B, S]``, goal state of the execution policy.
     """
 
@@ -90,13 +90,13 @@ class HorizonSampler:
     episode's last row, ``i`` uniform on ``{1..k-1}``.
 
     Attributes:
-        max_horizon: K.
-        discount: Of the table's return sums.
+        max_horizon: Maximum horizon K.
+        discount: Discount of the table's return sums.
         min_horizon: Shortest window: 2, so that there is an intermediate row, or 1.
-            A window of one step has ``i = k = 1``, and composes with one of none.
-        goal_shares: Probabilities of a goal being the current state, a later state
-            of the episode, or any state of the data; they sum to 1.
-        goal_rule: Which later state: ``"uniform"`` over rows ``t+1..L``;
+            A window of one step has ``i = k = 1``; the rest of it is empty.
+        goal_shares: Probabilities that a goal is the current state, a later state of
+            the episode, or any state of the data; they sum to 1.
+        goal_rule: Distribution of later states: ``"uniform"`` over rows ``t+1..L``;
             ``"geometric"``, ``t`` plus a geometric step of parameter
             ``1 - discount``, at most ``L``; ``"horizon"``, uniform over the next K
             rows of the episode.
@@ -112,55 +112,62 @@ class HorizonSampler:
     goal_shares: tuple[float, float, float] = (0.1, 0.8, 0.1)
     goal_rule: GoalRule = "uniform"
 
+    # Start, horizon, intermediate row, kind of goal, later state, any state. No
+    # annotation, since a field would enter the `repr` that keys the random stream.
     numbers = 6
 
     def __post_init__(self) -> None:
         if self.min_horizon not in (1, 2):
             raise ConfigError(
-                f"agent.min_horizon: expected 1 or 2, got {self.min_horizon}"
+                f"agent.min_horizon: expected 1 or 2, got {self.min_horizon}; set one "
+                "of these"
             )
         if self.max_horizon < 2:
             raise ConfigError(
-                f"agent.max_horizon: expected at least 2, got {self.max_horizon}"
+                f"agent.max_horizon: expected at least 2, got {self.max_horizon}; "
+                "raise it"
             )
         if abs(sum(self.goal_shares) - 1) > 1e-6 or min(self.goal_shares) < 0:
             raise ConfigError(
                 "agent.goal_current, goal_future and goal_random: expected "
-                f"probabilities that sum to 1, got {self.goal_shares}"
+                f"probabilities that sum to 1, got {self.goal_shares}; set all three"
             )
 
     @property
     def rows_needed(self) -> int:
-        """Rows of an episode that a window can start in."""
+        """Rows that an episode must have for a window to start in it."""
         return self.min_horizon + 1
 
     def check(self, lengths: npt.NDArray[np.int64], *, discount: float) -> None:
-        """Refuses data this sampler cannot draw from.
+        """Refuses data that this sampler cannot draw from.
 
         Args:
-            lengths: ``i64[E]``, rows of all episodes.
-            discount: Of the data's return sums.
+            lengths: ``i64[E]``, rows of each episode.
+            discount: Discount of the data's return sums.
 
         Raises:
-            DataFormatError: If no episode is long enough for a window.
+            DataFormatError: If no episode is long enough for a window, or none is as
+                long as the largest horizon.
             ValueError: If the return sums are of another discount.
         """
+        # A caller's bug and no user's: the table is loaded by the agent's own discount.
         if discount != self.discount:
             raise ValueError(
-                f"the table's return sums are of discount {discount}, and the "
-                f"agent's is {self.discount}; load the table with the agent's"
+                f"expected return sums of the agent's discount {self.discount}, got "
+                f"{discount}; load the table with the agent's"
             )
         longest = int(lengths.max(initial=0))
         if longest < self.rows_needed:
             raise DataFormatError(
-                f"every window needs {self.rows_needed} rows of one episode, and the "
-                f"longest of {len(lengths)} episodes has {longest}; this data set "
-                "cannot be trained on with horizons"
+                f"expected an episode of at least {self.rows_needed} rows, which a "
+                f"window takes, and the longest of {len(lengths)} episodes has "
+                f"{longest}; this data set cannot be trained on with horizons"
             )
+        # Such a horizon could never be drawn, though networks would be scaled by it.
         if longest <= self.max_horizon:
             raise DataFormatError(
-                f"agent.max_horizon is {self.max_horizon}, and the longest episode has "
-                f"only {longest} rows; set it to at most {longest - 1}"
+                f"agent.max_horizon: expected at most {longest - 1}, as the longest "
+                f"episode has {longest} rows, got {self.max_horizon}; lower it"
             )
 
     def draw(self, table: RowTable, uniform: npt.NDArray[np.float64]) -> HorizonIndex:
@@ -171,14 +178,17 @@ class HorizonSampler:
             uniform: ``f64[6, ...]`` in [0, 1).
 
         Returns:
-            Row numbers and scalars, ``[...]`` each.
+            Row numbers and scalars, arrays ``[...]``.
         """
         start, horizon, between, which, later, anywhere = uniform
         rows, last = table.pick_starts(start, successors=self.min_horizon)
+        # Windows that end at success may be shorter than the minimum.
         longest = self._longest(table, rows, last)
         shortest = np.minimum(self.min_horizon, longest)
         k = shortest + uniform_integers(horizon, longest - shortest + 1)
         i = 1 + uniform_integers(between, np.maximum(k - 1, 1))
+        # Both kinds of goals are drawn for every window and one is kept: the numbers
+        # that a window takes must not depend on its kind of goal.
         goals = np.select(
             [
                 which < self.goal_shares[0],
@@ -190,6 +200,7 @@ class HorizonSampler:
         returns_k, alive_k = window_returns(
             table.returns, table.next_solved, rows, k, discount=self.discount
         )
+        # The task is solved between two rows exactly if their next solved rows differ.
         alive_i = table.next_solved[rows + i] == table.next_solved[rows]
         return HorizonIndex(
             rows=rows.astype(np.int32),
@@ -209,14 +220,16 @@ class HorizonSampler:
         """Looks up the states and actions of a batch.
 
         Args:
-            observations: ``[N, S]``, NumPy or on a device.
+            observations: ``[N, S]``, a NumPy array or one on a device.
             actions: ``[N, A]``, the same kind of array.
-            index: What ``draw`` returned, any leading axes.
+            index: Row numbers from ``draw``, with any leading axes.
 
         Returns:
-            The batch, of the same kind of array.
+            The batch, in the same kind of array.
         """
         rows = index.rows
+        # `take` and `astype` are methods of both NumPy's and JAX's arrays, so the host
+        # and a device gather with one function.
         return HorizonBatch(
             observations=observations.take(rows, axis=0),
             actions=actions.take(rows, axis=0),
@@ -239,7 +252,7 @@ class HorizonSampler:
         rows: npt.NDArray[np.int64],
         last: npt.NDArray[np.int64],
     ) -> npt.NDArray[np.int64]:
-        """Steps of the longest window from each row."""
+        """Computes the longest window from each row, in steps: ``i64[...]``."""
         return np.minimum(self.max_horizon, last - rows)
 
     def _later(
@@ -248,7 +261,7 @@ class HorizonSampler:
         rows: npt.NDArray[np.int64],
         last: npt.NDArray[np.int64],
     ) -> npt.NDArray[np.int64]:
-        """A later row of the same episode, by the configured rule."""
+        """Picks a later row of the same episode by ``goal_rule``: ``i64[...]``."""
         if self.goal_rule == "uniform":
             return rows + 1 + uniform_integers(uniform, last - rows)
         if self.goal_rule == "horizon":
@@ -267,10 +280,13 @@ class HorizonSampler:
 class EndingHorizonSampler(HorizonSampler):
     """Draws windows that end at success: none goes past a solved row after its start.
 
-    ``k`` is uniform on ``{min_horizon..min(K, L - t, f - t)}``, ``f`` being the first
-    solved row after ``t``, and 1 where ``f`` is the next row: such a window composes
-    with one of no steps. All else is as in ``HorizonSampler``, from other streams.
+    ``k`` is uniform on ``{min_horizon..min(K, L - t, f - t)}``, where ``f`` is the
+    first solved row after ``t``, and ``k = 1`` where ``f = t + 1``. All else is as in
+    ``HorizonSampler``, but the random stream is another one.
     """
+
+    # A class and not a field of `HorizonSampler`: a field would change the `repr` that
+    # keys the streams of runs from before this choice existed.
 
     def _longest(
         self,
@@ -278,6 +294,7 @@ class EndingHorizonSampler(HorizonSampler):
         rows: npt.NDArray[np.int64],
         last: npt.NDArray[np.int64],
     ) -> npt.NDArray[np.int64]:
-        """Steps of the longest window from each row."""
+        """Computes the longest window from each row, in steps: ``i64[...]``."""
+        # From the row after the start: a start that is solved itself has windows, too.
         ahead = table.next_solved[rows + 1] - rows
         return np.minimum(super()._longest(table, rows, last), ahead)

@@ -1,23 +1,23 @@
-"""Windows of a fixed number of steps: one-step rows, n-step returns, action chunks.
+"""The baselines' windows of n steps: one-step rows, n-step returns, action chunks.
 
-Two rules for what happens at an episode's end and after success. ``"exact"`` is the
-strict reading; ``"published"`` is what the code of the n-step and chunked baselines
-does, to reproduce their numbers with.
+Two rules say what happens at an episode's end and after success. ``"exact"`` is the
+strict reading; ``"published"`` repeats the code of the n-step and chunked baselines, so
+that their published settings apply.
 
 Dimensions: B batch, n steps, S observation, A action.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from pipeline.store.errors import DataFormatError
+from trainer.data.sampling import Array
 from trainer.data.table import RowTable
 from trainer.errors import ConfigError
 
-Array = Any  # NumPy on the host, jax.Array on a device.
 WindowRule = Literal["exact", "published"]
 
 
@@ -26,15 +26,17 @@ class NStepIndex(NamedTuple):
 
     Attributes:
         rows: ``i32[B]``, first row ``t``.
-        rows_n: ``i32[B]``, the row bootstrapped from.
-        rows_actions: ``i32[B, n]``, rows of the chunk's actions: where the episode has
-            ended, its last one again, or by the published rule the next ones recorded.
+        rows_n: ``i32[B]``, the row to bootstrap from.
+        rows_actions: ``i32[B, n]``, rows of the chunk's actions. Beyond the end of the
+            episode the last action is repeated; by the published rule the first
+            actions of the next episode follow.
         returns_n: ``f32[B]``, discounted sum of the window's rewards.
         bootstraps: ``f32[B]``, factor of the value at ``rows_n``: ``discount`` to the
-            number of steps, or 0 after success.
-        steps: ``f32[B]``, rewards summed.
-        valid: ``f32[B]``, 0 where the window must not train a critic.
-        valid_actions: ``f32[B, n]``, 0 where the chunk's action leads nowhere.
+            power of the window's steps, or 0 after success.
+        steps: ``f32[B]``, number of rewards that are summed.
+        valid: ``f32[B]``, 0 where the window must not train a critic, else 1.
+        valid_actions: ``f32[B, n]``, 0 where the chunk's action lies beyond the end of
+            the episode, else 1.
     """
 
     rows: Array
@@ -57,8 +59,8 @@ class NStepBatch(NamedTuple):
         observations: ``f32[B, S]``, ``s_t``.
         actions: ``f32[B, A]``, ``a_t``.
         chunks: ``f32[B, n, A]``, ``a_t, ..., a_{t+n-1}``.
-        states_n: ``f32[B, S]``, the state bootstrapped from.
-        returns_n: ``f32[B]``.
+        states_n: ``f32[B, S]``, the state to bootstrap from.
+        returns_n: ``f32[B]``, see ``NStepIndex``, as are the fields below.
         bootstraps: ``f32[B]``.
         steps: ``f32[B]``.
         valid: ``f32[B]``.
@@ -81,14 +83,14 @@ class NStepSampler:
     """Draws windows of n steps, starting at any row that acts, each equally likely.
 
     Attributes:
-        steps: n, at least 1. With 1 both rules are the plain one-step row.
-        discount: Of rewards.
-        rule: ``"exact"`` stops at the first solved row, whose reward is the last one
-            counted, and shortens windows at an episode's end, bootstrapping from its
-            last state. ``"published"`` drops windows that cross an end (``valid`` 0)
-            and goes on adding rewards after success, though it bootstraps no more;
-            their chunks go on with the next episode's first actions, though these
-            train no policy (``valid_actions`` 0); the last ``n - 1`` transitions of
+        steps: Steps n, at least 1. With 1 both rules draw plain one-step rows.
+        discount: Discount of rewards.
+        rule: ``"exact"`` counts rewards up to that of the first solved row, and
+            shortens a window at an episode's end, bootstrapping from the last state.
+            ``"published"`` drops windows that cross an episode's end (``valid`` is 0);
+            it adds rewards after success, though it does not bootstrap there; chunks
+            that cross an end go on with the next episode's first actions, which train
+            no policy (``valid_actions`` is 0); and the last ``n - 1`` transitions of
             the data start no window.
 
     References:
@@ -100,34 +102,41 @@ class NStepSampler:
     discount: float
     rule: WindowRule = "exact"
 
+    # The start alone. No annotation, since a field would enter the `repr` that keys
+    # the random stream.
     numbers = 1
 
     def __post_init__(self) -> None:
         if self.steps < 1:
-            raise ConfigError(f"agent.n_step: expected at least 1, got {self.steps}")
+            raise ConfigError(
+                f"agent.n_step: expected at least 1, got {self.steps}; raise it"
+            )
 
     @property
     def rows_needed(self) -> int:
-        """Rows of an episode that a window takes; by the published rule a whole one."""
+        """Rows that an episode must have for a window to start in it.
+
+        By the published rule that is a whole window, since it drops shorter ones.
+        """
         return 1 + (self.steps if self.rule == "published" else 1)
 
     def check(self, lengths: npt.NDArray[np.int64], *, discount: float) -> None:
-        """Refuses data without a single transition.
+        """Refuses data that no valid window can be drawn from.
 
         Args:
-            lengths: ``i64[E]``, rows of all episodes.
-            discount: Of the data's return sums, which this sampler does without.
+            lengths: ``i64[E]``, rows of each episode.
+            discount: Discount of the data's return sums, which this sampler does not
+                read.
 
         Raises:
-            DataFormatError: If no row acts, or under the published rule no window is
-                whole.
+            DataFormatError: If no episode has ``rows_needed`` rows.
         """
         longest = int(lengths.max(initial=0))
         if longest < self.rows_needed:
             raise DataFormatError(
-                f"windows need {self.rows_needed} rows of one episode, and the longest "
-                f"of {len(lengths)} has {longest}; set a smaller agent.n_step, or "
-                "check the data"
+                f"expected an episode of at least {self.rows_needed} rows, which a "
+                f"window takes, and the longest of {len(lengths)} episodes has "
+                f"{longest}; set a smaller agent.n_step, or check the data"
             )
 
     def draw(self, table: RowTable, uniform: npt.NDArray[np.float64]) -> NStepIndex:
@@ -138,19 +147,23 @@ class NStepSampler:
             uniform: ``f64[1, ...]`` in [0, 1).
 
         Returns:
-            Row numbers and scalars, ``[...]`` or ``[..., n]`` each.
+            Row numbers and scalars, arrays ``[...]`` or ``[..., n]``.
         """
         start, published = uniform[0], self.rule == "published"
         if published:
-            # Flat transitions, but for the last n - 1: only the data's own end, not
-            # each episode's, shortens where a window may start.
+            # The published code draws from flat transitions and leaves out the last
+            # n - 1 of the data, but not those of each episode.
             total = int((table.episode_lengths - 1).clip(min=0).sum())
             start = start * ((total - self.steps + 1) / total)
         rows, last = table.pick_starts(start, successors=1)
         window = rows[..., None] + np.arange(self.steps)
-        inside = window < last[..., None]  # The last row's action leads nowhere.
+        # The last row of an episode only holds the final state: its action and reward
+        # are padding.
+        inside = window < last[..., None]
         window = np.minimum(window, last[..., None] - 1)
         chunk = self._published_chunk(table, start) if published else window
+        # Rows beyond the end count as unsolved, so that the cumulative product says
+        # whether the part of the window within the episode is alive.
         masks = np.where(inside, table.masks[window], 1.0)
         alive = np.cumprod(masks, axis=-1)
         counted = inside if published else inside & _before(alive)
@@ -173,10 +186,10 @@ class NStepSampler:
     def _published_chunk(
         self, table: RowTable, start: npt.NDArray[np.float64]
     ) -> npt.NDArray[np.int64]:
-        """Rows of so many transitions on end, whatever episodes they are of."""
+        """Finds the rows of n consecutive transitions, across ends of episodes."""
         first = table.start_numbers(start, successors=1)[..., None]
         numbers = first + np.arange(self.steps)
-        # Rounding may take a number near 1 to the first start that is left out.
+        # Uniform numbers near 1 may be rounded up to a start that is to be left out.
         numbers = np.minimum(numbers, table.start_count(successors=1) - 1)
         return table.locate_starts(numbers, successors=1)[0]
 
@@ -186,12 +199,12 @@ class NStepSampler:
         """Looks up the states and actions of a batch.
 
         Args:
-            observations: ``[N, S]``, NumPy or on a device.
+            observations: ``[N, S]``, a NumPy array or one on a device.
             actions: ``[N, A]``, the same kind of array.
-            index: What ``draw`` returned, any leading axes.
+            index: Row numbers from ``draw``, with any leading axes.
 
         Returns:
-            The batch, of the same kind of array.
+            The batch, in the same kind of array.
         """
         return NStepBatch(
             observations=observations.take(index.rows, axis=0),
@@ -207,7 +220,7 @@ class NStepSampler:
 
 
 def _before(alive: npt.NDArray[np.generic]) -> npt.NDArray[np.bool_]:
-    """Steps up to and including the first solved one: ``bool[..., n]``."""
+    """Marks steps up to and including the first solved one: ``bool[..., n]``."""
     before = np.ones_like(alive, bool)
     before[..., 1:] = alive[..., :-1] != 0
     return before

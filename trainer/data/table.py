@@ -1,6 +1,6 @@
 """One task of a store in memory: what sampling and gathering read from.
 
-Knows the store's reader and NumPy; nothing of samplers, Grain or devices.
+This module knows the store's reader and NumPy, but no samplers, Grain or devices.
 
 Dimensions: N rows, E episodes, S observation, A action.
 """
@@ -17,7 +17,9 @@ from pipeline.store.errors import DataFormatError
 from pipeline.store.returns import next_solved
 from trainer.data.fingerprint import fingerprint_rows, former_fingerprint
 
-if TYPE_CHECKING:  # It brings pydantic, which updating on arrays does without.
+# The reader imports pydantic, which programs that train on arrays in memory, such as
+# the GPU benchmark, do without.
+if TYPE_CHECKING:
     from pipeline.store.reader import Store
 
 Float32 = npt.NDArray[np.float32]
@@ -36,13 +38,14 @@ class RowTable:
         rewards: ``f32[N]``, raw.
         masks: ``f32[N]``, 0 where the task is solved, else 1.
         returns: ``f64[N]``, discounted return to the end of the episode.
-        next_solved: ``i32[N]``, first solved row at or after each row, be it of a later
-            episode; a row past the data where there is none.
-        episode_starts: ``i64[E]``.
-        episode_lengths: ``i64[E]``, rows.
-        discount: Of ``returns``.
-        fingerprint: Of what is read of the store; it keys what is drawn.
-        former_fingerprint: What earlier versions called the same data, if they did.
+        next_solved: ``i32[N]``, first solved row at or after each row, which may lie
+            in a later episode; N where no solved row follows.
+        episode_starts: ``i64[E]``, first row of each episode.
+        episode_lengths: ``i64[E]``, rows of each episode.
+        discount: Discount of ``returns``.
+        fingerprint: Digest of what is read of the store; it keys the random streams.
+        former_fingerprint: Fingerprint that earlier versions gave the same data, or
+            None; runs of those versions resume under it.
     """
 
     observations: Float32
@@ -62,12 +65,14 @@ class RowTable:
         """Rows of all episodes, last rows included."""
         return len(self.observations)
 
-    def named(self, fingerprint: str) -> "RowTable":
-        """The same rows under another fingerprint, which other rows are drawn by."""
+    def with_fingerprint(self, fingerprint: str) -> "RowTable":
+        """Returns the same rows under another fingerprint, which keys other streams."""
         return replace(self, fingerprint=fingerprint)
 
     def best_return(self) -> float:
         """Largest discounted return to the end of an episode, over rows that act."""
+        # The last row of an episode only holds the final state: its action and reward
+        # are padding.
         acting = np.ones(self.rows, bool)
         acting[self.episode_starts + self.episode_lengths - 1] = False
         return float(self.returns[acting].max())
@@ -75,44 +80,46 @@ class RowTable:
     def pick_starts(
         self, uniform: npt.NDArray[np.float64], *, successors: int
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Maps uniform numbers to rows that their episode goes on after.
+        """Maps uniform numbers to rows that have successors in their episode.
 
         Args:
             uniform: ``f64[...]`` in [0, 1).
-            successors: Rows that must follow in the same episode, at least 1.
+            successors: Rows that must follow in the same episode, at least 0.
 
         Returns:
-            ``i64[...]``, rows, each such row equally likely; and ``i64[...]``, the
-            last row of each one's episode.
+            ``i64[...]``, rows, each eligible row equally likely; and ``i64[...]``, the
+            last row of the episode of each.
         """
         return self.locate_starts(
             self.start_numbers(uniform, successors=successors), successors=successors
         )
 
     def start_count(self, *, successors: int) -> int:
-        """Rows that so many rows follow in their episode."""
+        """Counts the rows that have ``successors`` rows after them in their episode."""
         return int(self._starts(successors)[1][-1])
 
     def start_numbers(
         self, uniform: npt.NDArray[np.float64], *, successors: int
     ) -> npt.NDArray[np.int64]:
-        """Maps uniform numbers to numbers of possible starts, each equally likely."""
+        """Maps uniform numbers to numbers of eligible rows, each equally likely."""
         return (uniform * self.start_count(successors=successors)).astype(np.int64)
 
     def locate_starts(
         self, chosen: npt.NDArray[np.int64], *, successors: int
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Rows of possible starts by their number.
+        """Finds eligible rows by their number.
 
         Args:
-            chosen: ``i64[...]``, from 0, one episode after another.
-            successors: Rows that must follow in the same episode, at least 1.
+            chosen: ``i64[...]``, from 0, counting through one episode after another.
+            successors: Rows that must follow in the same episode, at least 0.
 
         Returns:
-            ``i64[...]``, rows; and ``i64[...]``, the last row of each one's episode.
+            ``i64[...]``, rows; and ``i64[...]``, the last row of the episode of each.
         """
         counts, ends = self._starts(successors)
-        if counts.min() == counts.max():  # Most data sets: a division, not a search.
+        # Episodes of most data sets are equally long: a division then finds the
+        # episode, without a binary search for every window.
+        if counts.min() == counts.max():
             episode = chosen // counts[0]
         else:
             episode = np.searchsorted(ends, chosen, side="right")
@@ -123,34 +130,39 @@ class RowTable:
     def _starts(
         self, successors: int
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Possible starts by episode and their running sum; made once a distance."""
-        if successors not in self._starts_made:
+        """Counts eligible rows by episode, with their running sum; ``i64[E]`` each."""
+        if successors not in self._cached_starts:
             counts = np.maximum(self.episode_lengths - successors, 0)
-            self._starts_made[successors] = counts, np.cumsum(counts)
-        return self._starts_made[successors]
+            self._cached_starts[successors] = counts, np.cumsum(counts)
+        return self._cached_starts[successors]
 
     @cached_property
-    def _starts_made(
+    def _cached_starts(
         self,
     ) -> dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+        # A property, because a field would enter the equality of tables.
         return {}
 
 
 def acting_range(
     store: "Store", field: str, column: int, *, split: str = "train"
 ) -> tuple[float, float]:
-    """Smallest and largest value of a per-task field over rows that act.
+    """Finds the smallest and largest value of a per-task field over rows that act.
 
-    Read a part at a time: the data may exceed memory.
+    The field is read a part at a time, because the data may exceed memory.
 
     Args:
         store: A committed store.
-        field: Such as ``"rewards"``.
-        column: Of the task.
+        field: Name of the field, such as ``"rewards"``.
+        column: Column of the task.
         split: ``"train"`` or ``"val"``.
 
     Returns:
-        Minimum and maximum, the last rows of episodes left out.
+        Minimum and maximum; the last rows of episodes, which hold no action, are left
+        out.
+
+    Raises:
+        DataFormatError: If no episode has a transition.
     """
     lows, highs = [], []
     for part in store.manifest.parts_of(split):
@@ -163,8 +175,8 @@ def acting_range(
             highs.append(float(values[acting].max()))
     if not lows:
         raise DataFormatError(
-            f"{store.root}: no episode of split {split!r} has a transition; there is "
-            "nothing to train on"
+            f"{store.root}: expected a transition in split {split!r}, and no episode "
+            "has one; shard data whose episodes have at least two states"
         )
     return min(lows), max(highs)
 
@@ -182,9 +194,9 @@ def load_table(
     Args:
         store: A committed store.
         task: Task number, from 1.
-        discount: One that the store holds return sums for.
+        discount: Discount that the store holds return sums for.
         split: ``"train"`` or ``"val"``.
-        progress: Called with the bytes of each request that arrived.
+        progress: Callback that is given the bytes of each request that arrived.
 
     Returns:
         The table.

@@ -1,1 +1,1 @@
-"""Networks, flows, losses and the optimiser: what all agents share."""
+"""Networks, flows, losses and the optimiser, which all agents share."""

@@ -1,8 +1,11 @@
-"""What configurations may choose about networks, by name; it needs no JAX."""
+"""Names of the choices that configurations have about networks.
+
+This module needs no JAX, so that a launcher can check configurations.
+"""
 
 from typing import Literal
 
-# Of the hidden layers' products, see ``nn.networks.MLP``.
+# Precision of the hidden layers' matrix products, see ``nn.networks.MLP``.
 Precision = Literal["float32", "bfloat16"]
-# Of several critics' values, see ``nn.losses.aggregate``.
+# Reduction of several critics' values to one, see ``nn.losses.aggregate``.
 Aggregation = Literal["min", "mean"]

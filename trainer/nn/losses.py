@@ -1,4 +1,4 @@
-"""Losses and small numeric pieces the agents share.
+"""Losses and small numeric functions that the agents share.
 
 Glossary for all agents: B batch, T time, S observation, A action, E ensemble, K
 maximum horizon, h chunk length.
@@ -11,14 +11,14 @@ from trainer.nn.choices import Aggregation
 
 
 def expectile_loss(difference: jax.Array, *, expectile: float) -> jax.Array:
-    """Asymmetric squared error whose minimiser is an expectile.
+    """Computes the asymmetric squared error whose minimiser is an expectile.
 
-    ``|expectile - 1[u < 0]| u^2``: at 0.5 half the squared error; above it,
-    predictions below the target cost more.
+    The loss is ``|expectile - 1[u < 0]| u^2``: half the squared error at 0.5; above
+    0.5, predictions below the target cost more than those above it.
 
     Args:
         difference: ``f32[...]``, target minus prediction.
-        expectile: In (0, 1).
+        expectile: Expectile in (0, 1).
 
     Returns:
         ``f32[...]``.
@@ -32,16 +32,32 @@ def expectile_loss(difference: jax.Array, *, expectile: float) -> jax.Array:
 
 
 def aggregate(values: jax.Array, how: Aggregation) -> jax.Array:
-    """Reduces an ensemble, ``f32[E, ...]`` to ``f32[...]``, by minimum or mean."""
+    """Reduces an ensemble ``f32[E, ...]`` to ``f32[...]``, by minimum or mean.
+
+    Raises:
+        ValueError: If ``how`` is neither.
+    """
     if how == "min":
         return values.min(axis=0)
     if how == "mean":
         return values.mean(axis=0)
-    raise ValueError(f"expected aggregation 'min' or 'mean', got {how!r}")
+    raise ValueError(
+        f"losses.aggregate: expected 'min' or 'mean', got {how!r}; pass one of both"
+    )
 
 
 def per_bin(values: jax.Array, bins: jax.Array, *, size: int) -> jax.Array:
-    """Sums values by bin: ``f32[B]`` and ``i32[B]`` in [0, size) to ``f32[size]``."""
-    # A scatter would add in any order on a GPU, and takes it several kernels.
-    held = bins[None] == jnp.arange(size)[:, None]
-    return jnp.where(held, values[None], 0).sum(axis=1)
+    """Sums values by bin.
+
+    Args:
+        values: ``f32[B]``.
+        bins: ``i32[B]``, bin of each value, in [0, size).
+        size: Number of bins.
+
+    Returns:
+        ``f32[size]``.
+    """
+    # A comparison with every bin, not a scatter: on a GPU a scatter adds in no fixed
+    # order, so that sums differ between runs, and takes several kernels.
+    in_bin = bins[None] == jnp.arange(size)[:, None]
+    return jnp.where(in_bin, values[None], 0).sum(axis=1)

@@ -1,8 +1,8 @@
-"""The one network every agent is made of: a plain perceptron, and copies of it.
+"""The multilayer perceptron that every agent is made of, and ensembles of it.
 
 Parameters are nested dicts of arrays; nothing here knows what a network is for.
 
-Dimensions: B batch, E ensemble.
+Dimensions: B batch, D input, E ensemble, G groups of rows.
 """
 
 from collections.abc import Callable
@@ -26,20 +26,15 @@ _ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 
 def _kernel_init(scale: float) -> nn.initializers.Initializer:
-    # Xavier uniform, as the code bases the methods come from.
+    # Xavier uniform, as in the code bases that the methods come from.
     return nn.initializers.variance_scaling(scale, "fan_avg", "uniform")
 
 
 class LayerNorm(nn.Module):
-    """Flax's LayerNorm over the last axis, its variance the way the platform likes.
-
-    GPUs and CPUs take the variance about the mean: of the difference of two means XLA
-    makes three kernels for a GPU, of this one. A TPU reads the row twice for it, one
-    reduction after the other: with the difference of two means, taken in one pass, the
-    estimated cycles of a whole update are 1.7 times fewer on a v5e.
+    """Flax's LayerNorm over the last axis, with its variance computed by platform.
 
     Attributes:
-        dtype: Of the result; None for the input's. Statistics are float32.
+        dtype: Dtype of the result; None for that of the input. Statistics are float32.
     """
 
     dtype: DTypeLike | None = None
@@ -57,6 +52,11 @@ class LayerNorm(nn.Module):
             out: jax.Array = norm.apply({"params": params}, x)
             return out
 
+        # For a GPU, XLA makes one kernel of the variance about the mean, and three of
+        # the difference of two means. A TPU would read the row twice for the former,
+        # one reduction after the other; the latter takes one pass, and a whole update
+        # of VAST 1.7 times fewer cycles on a v5e (tests/benchmarks/README.md). The
+        # program holds both, since it may be lowered for another platform.
         out: jax.Array = jax.lax.platform_dependent(
             params,
             x,
@@ -67,7 +67,7 @@ class LayerNorm(nn.Module):
 
 
 class MLP(nn.Module):
-    """Dense, activation, LayerNorm for every hidden layer, then a linear output.
+    """A multilayer perceptron: Dense, activation and LayerNorm, then a linear output.
 
     Attributes:
         outputs: Width of the output.
@@ -75,14 +75,13 @@ class MLP(nn.Module):
         depth: Number of hidden layers.
         activation: ``"tanh"`` or ``"gelu"`` (its tanh approximation).
         layer_norm: Whether LayerNorm follows each activation.
-        output_scale: Of the variance the output's kernel is drawn with.
-        precision: Of what the hidden layers compute with. Parameters, their
-            gradients, LayerNorm's statistics and the output stay in float32, and so
-            does the product with the inputs: raw states reach 50, where bfloat16 has
-            steps of a quarter, and it is the smallest product but the output's.
-        rematerialise: Whether a gradient evaluates the network once more, from its
-            inputs, rather than keep what its layers gave: of a sampled flow only the
-            points are kept, a layer's outputs of one evaluation at a time.
+        output_scale: Scale of the variance that the output's kernel is drawn with.
+        precision: Precision of the hidden layers' products and activations. Parameters,
+            their gradients, LayerNorm's statistics, the first layer's product and the
+            output stay in float32.
+        rematerialise: Whether a gradient evaluates the network again from its inputs
+            instead of keeping the outputs of its layers. Of a sampled flow, memory then
+            holds its points and the layers of one evaluation at a time.
     """
 
     outputs: int
@@ -105,8 +104,11 @@ class MLP(nn.Module):
             ``f32[..., outputs]``.
         """
         x = jnp.concatenate(inputs, axis=-1)
-        # None is the wider of parameters' and input's: float32, and so after bfloat16.
+        # dtype=None lets Flax promote to the wider of parameters and input, which is
+        # float32, so that the output layer returns to float32 after bfloat16.
         dtype = jnp.bfloat16 if self.precision == "bfloat16" else None
+        # The first product stays in float32: raw states reach 50, where bfloat16 has
+        # steps of a quarter, and it is the smallest product but the output's.
         for layer in range(self.depth):
             x = nn.Dense(
                 self.width,
@@ -123,15 +125,15 @@ class MLP(nn.Module):
 
 
 def init(net: MLP, key: jax.Array, *widths: int) -> Params:
-    """Draws parameters of one network.
+    """Draws the parameters of one network.
 
     Args:
         net: The network.
         key: PRNG key.
-        *widths: Last-axis size of each input.
+        *widths: Width of each input.
 
     Returns:
-        Its parameters.
+        The parameters.
     """
     inputs = [jnp.zeros((1, width)) for width in widths]
     variables: Params = net.init(key, *inputs)
@@ -140,9 +142,19 @@ def init(net: MLP, key: jax.Array, *widths: int) -> Params:
 
 
 def init_ensemble(net: MLP, key: jax.Array, size: int, *widths: int) -> Params:
-    """Draws parameters of independent copies, stacked on a leading axis ``E``."""
-    keys = jax.random.split(key, size)
-    return jax.vmap(lambda one: init(net, one, *widths))(keys)
+    """Draws the parameters of an ensemble of independent copies of a network.
+
+    Args:
+        net: The network.
+        key: PRNG key.
+        size: Copies E.
+        *widths: Width of each input.
+
+    Returns:
+        The parameters, with a leading axis ``E``.
+    """
+    member_keys = jax.random.split(key, size)
+    return jax.vmap(lambda member_key: init(net, member_key, *widths))(member_keys)
 
 
 def apply(net: MLP, params: Params, *inputs: jax.Array) -> jax.Array:
@@ -150,19 +162,23 @@ def apply(net: MLP, params: Params, *inputs: jax.Array) -> jax.Array:
 
     Args:
         net: The network.
-        params: Of it; or of G copies, stacked on a leading axis, for as many groups of
-            rows: what one device holds of a batch, evaluated with what it holds of
-            them.
-        *inputs: ``f32[..., B, D_j]``; with one set of parameters B is not needed.
+        params: Parameters of the network, or of G equal copies of it, stacked on a
+            leading axis. Each copy then evaluates its own group of ``B / G``
+            consecutive rows.
+        *inputs: Inputs ``f32[..., B, D_j]``; the axis B is optional with one set of
+            parameters.
 
     Returns:
         ``f32[..., B, outputs]``.
     """
+    # Copies: on a mesh with `data` and `fsdp`, every device is given a copy of its own
+    # for the rows it holds. The gradient of a copy is then scattered before it is
+    # summed over devices, where the gradient of shared parameters is summed whole.
     evaluate = jax.checkpoint(net.apply) if net.rematerialise else net.apply
     kernel = params["output"]["kernel"]
     if kernel.ndim == 2:
-        one: jax.Array = evaluate({"params": params}, *inputs)
-        return one
+        outputs: jax.Array = evaluate({"params": params}, *inputs)
+        return outputs
     grouped = [x.reshape(*x.shape[:-2], len(kernel), -1, x.shape[-1]) for x in inputs]
     out: jax.Array = jax.vmap(
         lambda own, *rows: evaluate({"params": own}, *rows),
@@ -173,30 +189,32 @@ def apply(net: MLP, params: Params, *inputs: jax.Array) -> jax.Array:
 
 
 def apply_scalar(net: MLP, params: Params, *inputs: jax.Array) -> jax.Array:
-    """Evaluates a network of one output, without the last axis: ``f32[...]``."""
+    """Evaluates a network of one output and drops that axis: ``f32[...]``."""
     return apply(net, params, *inputs)[..., 0]
 
 
 def apply_ensemble(net: MLP, params: Params, *inputs: jax.Array) -> jax.Array:
-    """Evaluates copies of a scalar network on the same inputs: ``f32[E, ...]``."""
-    return jax.vmap(lambda one: apply_scalar(net, one, *inputs))(params)
+    """Evaluates an ensemble of a scalar network on the same inputs: ``f32[E, ...]``."""
+    return jax.vmap(lambda member: apply_scalar(net, member, *inputs))(params)
 
 
 def cast_hidden(params: Params, precision: Precision) -> Params:
-    """Casts hidden layers to what they compute with: once, for many evaluations.
+    """Casts hidden layers to the precision they compute in.
 
     Args:
-        params: Of any number of ``MLP``, nested.
-        precision: Theirs.
+        params: Parameters of any number of ``MLP``, nested.
+        precision: Precision of these networks.
 
     Returns:
-        Parameters that give the very same results.
+        Parameters that give bitwise the same results.
     """
+    # Once an update: Flax casts in every evaluation, of which a sampled flow has ten.
     if precision == "float32":
         return params
 
     def cast(path: tuple[Any, ...], leaf: jax.Array) -> jax.Array:
         layer = path[-2].key
+        # The first hidden layer computes in float32, see `MLP`.
         hidden = layer.startswith("hidden_") and layer != "hidden_0"
         return leaf.astype(jnp.bfloat16) if hidden else leaf
 
@@ -205,5 +223,5 @@ def cast_hidden(params: Params, precision: Precision) -> Params:
 
 
 def count_parameters(params: Params) -> int:
-    """Number of scalar parameters of a tree."""
+    """Counts the scalar parameters of a tree."""
     return sum(leaf.size for leaf in jax.tree.leaves(params))

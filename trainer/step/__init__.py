@@ -1,1 +1,1 @@
-"""One update, and the compiled call that does many."""
+"""One update of a training state, and the compiled call that does many of them."""

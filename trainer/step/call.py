@@ -1,4 +1,7 @@
-"""What one compiled call is: many updates of all seeds, on a mesh, with donated state.
+"""The compiled training call: many updates of all seeds, on a mesh, with donated state.
+
+A call fuses M updates: at width 64, dispatching each of them alone takes a tenth more
+time (tests/benchmarks/README.md).
 
 Dimensions: M updates per call, Q seeds, B batch.
 """
@@ -25,7 +28,8 @@ from trainer.parallel.mesh_shape import SEED
 from trainer.step.state import TrainState, layout
 from trainer.step.update import Update, make_update
 
-# Calls whose batches may wait on the devices; more would only fill their memory.
+# Calls whose batches may wait on the devices: enough to keep them busy while the host
+# draws, and more would only fill their memory.
 CALLS_AHEAD = 2
 
 # (state, rows to gather from or None, batches [M, Q, B, ...]) -> (state, metrics [Q])
@@ -35,19 +39,19 @@ TrainCall = Callable[[TrainState, Any, Any], tuple[TrainState, Metrics]]
 def make_train_call(
     agent: Agent[Any], mesh: Mesh, *, seeds: int, microbatches: int = 1
 ) -> TrainCall:
-    """Compiles the call that does M updates of all seeds.
+    """Builds the call that does M updates of all seeds; it compiles when first called.
 
     Args:
         agent: The algorithm.
-        mesh: Where everything lies.
-        seeds: Q.
+        mesh: Mesh that state and batches lie on.
+        seeds: Number Q of seeds.
         microbatches: Parts of a batch whose gradients are averaged one after another.
 
     Returns:
         ``call(state, rows, batches)``; the state is donated. With ``rows``, a pair
         ``(observations, actions)`` on the devices, ``batches`` are index batches and
-        rows are looked up there; with None they are whole batches. Metrics come
-        reduced over the M updates, ``[Q]`` each.
+        their rows are looked up on the devices; with None they are whole batches.
+        Metrics are reduced over the M updates, arrays ``[Q, ...]``.
     """
     placed = layout(agent, mesh, seeds=seeds)
     one_update = make_update(
@@ -63,8 +67,8 @@ def make_train_call(
             observations, actions = rows
             batch = agent.sampler.gather(observations, actions, batch)
         state, metrics = update_seeds(one_update, state, batch, axis=SEED)
-        # Left alone, the compiler may lay out what one update hands to the next as it
-        # likes: whole, at worst.
+        # Without this constraint the compiler may lay out the state between two updates
+        # as it likes: at worst whole on every device.
         return jax.lax.with_sharding_constraint(state, placed), metrics
 
     @partial(
@@ -92,18 +96,19 @@ def fold_updates(
     """Does an update with each of M batches.
 
     Args:
-        update: Of all Q seeds.
-        state: Before them.
-        batches: ``[M, Q, B, ...]``.
+        update: Update of all Q seeds.
+        state: State before the first update.
+        batches: Batches, arrays ``[M, Q, B, ...]``.
 
     Returns:
-        The state after them, and their metrics, reduced over M.
+        The state after the last update, and metrics reduced over M.
     """
 
     def step(state: TrainState, batch: Any) -> tuple[TrainState, Any]:
         state, metrics = update(state, batch)
-        # A seed's metrics as one array: apart, each would take a kernel to keep.
-        packed = jax.vmap(lambda one: ravel_pytree(one)[0])(metrics)
+        # The loop stores the metrics of each update. Packed into one array that takes
+        # one kernel; apart, it would take one for each figure.
+        packed = jax.vmap(lambda of_seed: ravel_pytree(of_seed)[0])(metrics)
         _, unpack = ravel_pytree(jax.tree.map(lambda x: x[0], metrics))
         return state, (packed, Partial(unpack))
 
@@ -115,29 +120,35 @@ def fold_updates(
 def update_seeds(
     one_update: Update, state: TrainState, batch: Any, *, axis: str | None = None
 ) -> tuple[TrainState, Metrics]:
-    """Does one update of every seed, each with a key of its own for that step.
+    """Does one update of every seed, each with its own key for that step.
 
     Args:
-        one_update: Of one seed.
-        state: Of Q seeds.
-        batch: ``[Q, B, ...]``.
-        axis: Mesh axis the seeds are spread over, if any.
+        one_update: Update of one seed.
+        state: State of Q seeds.
+        batch: Batch of all seeds, arrays ``[Q, B, ...]``.
+        axis: Mesh axis that the seeds are spread over; None for none.
 
     Returns:
-        The state after it, and figures ``[Q]``.
+        The state after the update, and metrics, arrays ``[Q, ...]``.
     """
 
-    def one(
+    def update_one(
         agent_state: AgentState, raw_key: jax.Array, batch: Any
     ) -> tuple[AgentState, Metrics]:
+        # The key is a function of seed and step, so that a resumed run draws what an
+        # uninterrupted one would have drawn.
         key = jax.random.fold_in(jax.random.wrap_key_data(raw_key), agent_state.step)
         return one_update(agent_state, batch, key)
 
-    def alone(*arguments: Any) -> Any:
-        out = one(*jax.tree.map(partial(jnp.squeeze, axis=0), arguments))
+    def update_alone(*arguments: Any) -> Any:
+        out = update_one(*jax.tree.map(partial(jnp.squeeze, axis=0), arguments))
         return jax.tree.map(partial(jnp.expand_dims, axis=0), out)
 
-    # Across axes of one XLA's GPU compiler merges less.
-    every = alone if len(state.keys) == 1 else jax.vmap(one, spmd_axis_name=axis)
-    agent_state, metrics = every(state.agent, state.keys, batch)
+    # A single seed is not mapped over: XLA's GPU compiler fuses less where arrays have
+    # an axis of size one.
+    if len(state.keys) == 1:
+        update_all = update_alone
+    else:
+        update_all = jax.vmap(update_one, spmd_axis_name=axis)
+    agent_state, metrics = update_all(state.agent, state.keys, batch)
     return TrainState(agent_state, state.keys), metrics

@@ -1,8 +1,8 @@
-"""The state of a training run, and the compiled call that advances it.
+"""The state of a training run: how it is drawn, and its layout on a mesh.
 
-"Step" is the number of updates done: state at step n has seen batches 0 to n - 1.
+"Step" is the number of updates done: the state at step n has seen batches 0 to n - 1.
 
-Dimensions: M updates per call, Q seeds, B batch.
+Dimensions: Q seeds.
 """
 
 from collections.abc import Sequence
@@ -19,11 +19,11 @@ from trainer.parallel.mesh import state_shardings
 
 
 class TrainState(NamedTuple):
-    """Everything a run carries from step to step besides its place in the data.
+    """Everything that a run carries from step to step besides its place in the data.
 
     Attributes:
         agent: State of every seed, stacked on a leading axis ``Q``.
-        keys: ``u32[Q, 2]``, raw key of each seed's updates; constant.
+        keys: ``u32[Q, 2]``, raw key of each seed's updates; constant over training.
     """
 
     agent: AgentState
@@ -35,13 +35,14 @@ def init_state(agent: Agent[Any], mesh: Mesh, seeds: Sequence[int]) -> TrainStat
 
     Args:
         agent: The algorithm.
-        mesh: Where the state lies.
-        seeds: Seed of each run. A seed's state does not depend on its neighbours.
+        mesh: Mesh that the state is laid out on.
+        seeds: Seed of each run. The state of a seed does not depend on the others.
 
     Returns:
         The state, laid out on the mesh.
     """
-    # Made on the host: a seed is its number whatever lies beside it.
+    # Root keys are made on the host, from each seed's number alone: splitting one key
+    # would make a seed's key depend on how many seeds are trained beside it.
     roots = np.stack([jax.random.key_data(jax.random.key(seed)) for seed in seeds])
     drawn: TrainState = jax.jit(
         partial(_draw, agent),
@@ -51,26 +52,28 @@ def init_state(agent: Agent[Any], mesh: Mesh, seeds: Sequence[int]) -> TrainStat
 
 
 def abstract_state(agent: Agent[Any], *, seeds: int) -> TrainState:
-    """Shapes of the state of Q seeds, drawn by nobody."""
+    """Returns abstract shapes of the state of Q seeds; nothing is computed."""
     roots = jax.ShapeDtypeStruct((seeds, 2), jnp.uint32)
     shapes: TrainState = jax.eval_shape(partial(_draw, agent), roots)
     return shapes
 
 
 def layout(agent: Agent[Any], mesh: Mesh, *, seeds: int) -> TrainState:
-    """Shardings of the state of Q seeds."""
+    """Returns the shardings of the state of Q seeds."""
     placed: TrainState = state_shardings(abstract_state(agent, seeds=seeds), mesh)
     return placed
 
 
 def _draw(agent: Agent[Any], roots: jax.Array) -> TrainState:
-    def one(root: jax.Array) -> TrainState:
+    def draw_one(root: jax.Array) -> TrainState:
         init_key, update_key = jax.random.split(jax.random.wrap_key_data(root))
+        # Raw key data, because checkpoints hold arrays of plain dtypes.
         return TrainState(agent.init(init_key), jax.random.key_data(update_key))
 
-    return jax.vmap(one)(roots)
+    return jax.vmap(draw_one)(roots)
 
 
 def step_of(state: TrainState) -> int:
-    """Updates done; equal for all seeds. Waits for the devices."""
+    """Returns the updates done, equal for all seeds; waits for the devices."""
+    # The first shard of this process: the whole array may lie on several hosts.
     return int(np.asarray(state.agent.step.addressable_data(0))[0])

@@ -1,4 +1,4 @@
-"""One update of any agent: the gradient of its loss, a step of Adam, then the targets.
+"""One update of any agent: its loss's gradient, a step of Adam, then its targets.
 
 Dimensions: B batch, N microbatches.
 """
@@ -16,6 +16,7 @@ from trainer.nn.networks import Params
 
 # (state, batch, key) -> (state, metrics)
 Update = Callable[[AgentState, Any, jax.Array], tuple[AgentState, Metrics]]
+# Moves a tree of parameters, or of their gradients, to another layout on a mesh.
 Layout = Callable[[Params], Params]
 
 
@@ -29,25 +30,27 @@ def make_update(
 ) -> Update:
     """Builds the update of one seed.
 
+    The layouts are arguments, so that this module knows nothing of meshes.
+
     Args:
         agent: The algorithm.
-        microbatches: N, parts of a batch whose gradients are averaged one after
-            another, so that only the activations of one part are in memory. Divides
-            B. Each part draws noise of its own.
+        microbatches: Parts N of a batch whose gradients are averaged one after
+            another, so that only the activations of one part are in memory. N divides
+            B. Each part draws its own noise.
         gather: Lays parameters out for evaluating networks.
-        scatter: Lays their gradient out as they lie between updates.
-        norm: Measures the gradient so laid out.
+        scatter: Lays the gradient out as parameters lie between updates.
+        norm: Measures the gradient in that layout.
 
     Returns:
         The update, a pure function.
     """
     optimizer = optax.with_extra_args_support(agent.optimizer)
 
-    def gradient_of(
+    def compute_gradient(
         state: AgentState, batch: Any, key: jax.Array
     ) -> tuple[Params, Metrics]:
-        # Brought together once for all evaluations of an update: a flow's many steps
-        # would fetch their layers anew each.
+        # Parameters are gathered once for all evaluations of an update; otherwise each
+        # of a flow's steps would fetch its layers again.
         def loss(
             params: Params, targets: Params, batch: Any, key: jax.Array
         ) -> tuple[jax.Array, Metrics]:
@@ -58,14 +61,15 @@ def make_update(
         )
         return scatter(gradient), metrics
 
-    def accumulated(
+    def accumulate_gradient(
         state: AgentState, batch: Any, key: jax.Array
     ) -> tuple[Params, Metrics]:
         def add(total: Params, part: tuple[Any, jax.Array]) -> tuple[Params, Metrics]:
-            gradient, metrics = gradient_of(state, *part)
+            gradient, metrics = compute_gradient(state, *part)
             return jax.tree.map(jnp.add, total, gradient), metrics
 
-        # Rows of a part are a stride apart: each device goes on holding its own.
+        # Part n takes rows n, n + N, ...: every device then keeps its own rows, where
+        # consecutive rows would all lie on one device.
         parts = jax.tree.map(
             lambda x: x.reshape(-1, microbatches, *x.shape[1:]).swapaxes(0, 1), batch
         )
@@ -78,8 +82,9 @@ def make_update(
     def update(
         state: AgentState, batch: Any, key: jax.Array
     ) -> tuple[AgentState, Metrics]:
-        compute = gradient_of if microbatches == 1 else accumulated
+        compute = compute_gradient if microbatches == 1 else accumulate_gradient
         gradient, metrics = compute(state, batch, key)
+        # Measured once, for the log and for clipping.
         metrics.mean["gradient_norm"] = norm(gradient)
         steps, opt_state = optimizer.update(
             gradient,
@@ -88,6 +93,8 @@ def make_update(
             norm=metrics.mean["gradient_norm"],
         )
         params = optax.apply_updates(state.params, steps)
+        # Agents choose which critics their targets follow: the baselines' published
+        # code takes those from before the step.
         targets = agent.move_targets(state.targets, before=state.params, after=params)
         return AgentState(params, targets, opt_state, state.step + 1), metrics
 

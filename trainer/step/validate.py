@@ -1,4 +1,4 @@
-"""The compiled call that measures a state on held-out windows and changes nothing.
+"""The compiled call that measures a state on held-out windows without changing it.
 
 Dimensions: M batches, Q seeds, B batch.
 """
@@ -17,8 +17,8 @@ from trainer.parallel.mesh import batch_sharding, gather_params, replicated
 from trainer.parallel.mesh_shape import SEED
 from trainer.step.state import TrainState, layout
 
-# Folded into a seed's key before the step is: no update's key is folded like that, as
-# a step is an int32 and never as large.
+# Folded into a seed's key before the step. Updates fold in the step alone, an int32
+# that is never as large, so no update draws from this stream.
 _STREAM = 2**32 - 1
 
 # (state, [M, Q, B, ...]) -> metrics [Q]
@@ -28,21 +28,22 @@ ValidationCall = Callable[[TrainState, HeldOutBatches], Metrics]
 def make_validation_call(
     agent: Agent[Any], mesh: Mesh, *, seeds: int
 ) -> ValidationCall:
-    """Compiles the call that measures all seeds.
+    """Builds the call that measures all seeds; it compiles when first called.
 
-    The noise of flows is drawn anew at each step, by a key that is a function of seed
-    and step alone.
+    The noise of flows is drawn from a key that is a function of seed and step alone, so
+    that a resumed run measures what an uninterrupted one would.
 
     Args:
         agent: The algorithm.
-        mesh: Where the state lies.
-        seeds: Q.
+        mesh: Mesh that the state lies on.
+        seeds: Number Q of seeds.
 
     Returns:
-        ``call(state, held_out)``: what the agent's losses log, without a gradient,
-        reduced over the M batches, ``[Q]`` each; ``return``, the mean stored return of
-        the windows' first rows; and ``return_error``, the mean distance of the agent's
-        values of the recorded actions from it.
+        ``call(state, held_out)``, which gives metrics reduced over the M batches,
+        arrays ``[Q, ...]``: the metrics of the agent's losses; ``return``, the mean
+        stored return of the windows' first rows; and ``return_error``, the mean
+        absolute difference between that return and the agent's value of the recorded
+        action.
     """
     gather = partial(gather_params, mesh=mesh)
 
@@ -60,7 +61,7 @@ def make_validation_call(
         metrics.mean["return_error"] = jnp.abs(values - held.returns).mean()
         return metrics
 
-    every = jax.vmap(measure, in_axes=(0, 0, None, 0), spmd_axis_name=SEED)
+    measure_all = jax.vmap(measure, in_axes=(0, 0, None, 0), spmd_axis_name=SEED)
 
     @partial(
         jax.jit,
@@ -68,13 +69,14 @@ def make_validation_call(
         out_shardings=replicated(mesh),
     )
     def call(state: TrainState, held_out: HeldOutBatches) -> Metrics:
-        def one(
+        def measure_batch(
             _: None, item: tuple[jax.Array, HeldOutBatches]
         ) -> tuple[None, Metrics]:
-            return None, every(state.agent, state.keys, *item)
+            return None, measure_all(state.agent, state.keys, *item)
 
+        # One batch after another: the memory of activations is that of one batch.
         numbers = jnp.arange(len(held_out.returns))
-        _, metrics = jax.lax.scan(one, None, (numbers, held_out))
+        _, metrics = jax.lax.scan(measure_batch, None, (numbers, held_out))
         return metrics.reduce()
 
     compiled: ValidationCall = call

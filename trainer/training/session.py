@@ -213,7 +213,7 @@ def open_session(
             saved = checkpoints.read_run(latest)
             if saved.fingerprint == rows.former_fingerprint:
                 # A run of an earlier version, which draws by what that called the data.
-                rows = rows.named(saved.fingerprint)
+                rows = rows.with_fingerprint(saved.fingerprint)
                 run = replace(run, fingerprint=saved.fingerprint)
             check_same_run(saved, run, where=f"{checkpoints.folder}/{latest}")
 

@@ -230,7 +230,7 @@ def test_the_limit_decides_and_is_kept(store: Store) -> None:
     assert part.fingerprint != whole.fingerprint
     with pytest.raises(ValueError, match=r"memory_limit_bytes: expected at least .*60"):
         open_rows(store, FeedConfig(memory_limit_bytes=5000, block_rows=60), **options)
-    with pytest.raises(ValueError, match=r"12 steps are prepared.*every 4.*reuse"):
+    with pytest.raises(ValueError, match=r"12 steps that are prepared.*every 4.*reuse"):
         open_rows(
             store,
             FeedConfig(memory_limit_bytes=limit, block_rows=60, reuse=0.5),
@@ -298,7 +298,7 @@ def test_windows_stay_within_their_episodes_whichever_blocks_are_there(
     empty = [max(block.lengths) < sampler.rows_needed for block in few._blocks]
     assert (sum(empty), len(empty)) == (short, 21)
     options = {"seeds": (seed,), "batch_size": 16, "steps": 400, "gather": False}
-    with pytest.raises(ConfigError, match=r"9 of 21 blocks .* raise feed\.block_rows"):
+    with pytest.raises(ConfigError, match=r"got 9 of 21; raise feed\.block_rows"):
         BatchSource(few, sampler, **{**options, "gather": True})
     source = BatchSource(many, sampler, **{**options, "gather": True})
     source._gather = False  # Row numbers are what is looked at.
@@ -327,8 +327,8 @@ def test_an_untrue_reason_is_given_with_no_seed(uneven: Store, seed: int) -> Non
     assert rows.schedule.resident == 1
     longer = HorizonSampler(max_horizon=40, discount=0.99)
     options = {"seeds": (0,), "batch_size": 8, "steps": 10, "gather": True}
-    with pytest.raises(DataFormatError, match="longest episode has only 40 rows"):
+    with pytest.raises(DataFormatError, match="longest episode has 40 rows, got"):
         BatchSource(rows, longer, **options)
-    with pytest.raises(ConfigError, match="9 of 21 blocks"):
+    with pytest.raises(ConfigError, match="got 9 of 21"):
         BatchSource(rows, SAMPLER, **options)
     rows.close()

@@ -112,7 +112,7 @@ def test_a_window_of_the_rows_reads_the_same_labels(root: Path) -> None:
         seed=0,
     )
     assert rows.fingerprint.startswith(f"{fingerprint(root)}/resident/Schedule(")
-    assert rows.named("another").fingerprint == "another"
+    assert rows.with_fingerprint("another").fingerprint == "another"
     with rows.at(0) as table:
         assert table.fingerprint == "another"
     rows.close()

@@ -261,9 +261,9 @@ def test_gather_looks_up_what_the_index_says() -> None:
 def test_refusals() -> None:
     with pytest.raises(DataFormatError, match="longest of 2 episodes has 2"):
         SAMPLER.check(np.array([2, 1]), discount=0.99)
-    with pytest.raises(DataFormatError, match="set it to at most 4"):
+    with pytest.raises(DataFormatError, match="max_horizon: expected at most 4"):
         SAMPLER.check(np.array([5, 4]), discount=0.99)
-    with pytest.raises(ValueError, match=r"discount 0\.9.*agent's is 0\.99"):
+    with pytest.raises(ValueError, match=r"agent's discount 0\.99, got 0\.9;"):
         SAMPLER.check(np.array([50]), discount=0.9)
     with pytest.raises(ValueError, match="expected 1 or 2, got 3"):
         HorizonSampler(max_horizon=3, discount=0.9, min_horizon=3)

@@ -155,7 +155,7 @@ def test_gather_looks_up_states_and_chunks() -> None:
 def test_refusals() -> None:
     with pytest.raises(ValueError, match="at least 1, got 0"):
         NStepSampler(0, 0.9)
-    with pytest.raises(DataFormatError, match=r"need 2 rows.*longest of 2 has 1"):
+    with pytest.raises(DataFormatError, match=r"at least 2 rows.*longest of 2 .*has 1"):
         NStepSampler(5, 0.9).check(np.array([1, 1]), discount=0.9)
-    with pytest.raises(DataFormatError, match="need 6 rows"):
+    with pytest.raises(DataFormatError, match="at least 6 rows"):
         NStepSampler(5, 0.9, "published").check(np.array([4]), discount=0.9)

@@ -71,7 +71,7 @@ def test_a_run_of_before_goes_on_by_what_its_data_were_called(
     former = table.former_fingerprint
     assert former is not None
     assert former != table.fingerprint
-    named = table.named(former)
+    named = table.with_fingerprint(former)
     before, whole = tmp_path / "before", tmp_path / "whole"
     loop.train(make_run(store, named), named, RunFolder.open(whole), console=QUIET)
     half = make_run(store, named, steps=20)
