@@ -46,7 +46,6 @@ FACTS: dict[str, dict[str, Any]] = {
         "aggregation": _MIN_IN_MAZES,
         "width": 512,
         "flow_steps": 10,
-        "distance": "mean",
     },
     "ifql": {
         "n_step": 1,
@@ -87,8 +86,6 @@ FACTS: dict[str, dict[str, Any]] = {
         "aggregation": ["mean"] * 3 + ["min"] * 3 + ["mean"] * 2 + ["min"] * 2,
         "path_weight": 1.0,
         "candidates": 16,
-        "value_noises": 1,
-        "transported_velocity": False,
         "width": 512,
     },
     "floq": {
@@ -99,8 +96,6 @@ FACTS: dict[str, dict[str, Any]] = {
         "critic_steps": 8,
         "noises": 8,
         "noise_share": 0.1,
-        "time_features": "cosine",
-        "noise_interval": "scaled",
         "width": 512,
     },
 }

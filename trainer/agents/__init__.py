@@ -1,7 +1,7 @@
-"""The agents by name: the one list that configurations and commands read.
+"""The agents by name: the only list of them, which configurations and commands read.
 
-Settings are imported here, and an algorithm only where it is asked for: settings need
-no JAX, so that configurations can be read where nothing is trained.
+Settings are imported here, an algorithm only when its class is asked for. Settings need
+no JAX, so that a launcher can read configurations where nothing is trained.
 """
 
 import functools
@@ -28,9 +28,10 @@ class AgentKind:
     """One algorithm.
 
     Attributes:
-        config: Type of its hyperparameters; the choices of ``name`` are the names it
-            goes by.
-        path: Module in this package, and class, made from configuration and facts.
+        config: Type of the hyperparameters; the choices of its field ``name`` are the
+            names of the algorithm.
+        path: Module in this package and class, as ``"module:Class"``; the class is
+            built from a configuration and the facts of the data.
     """
 
     config: type[Any]
@@ -38,12 +39,12 @@ class AgentKind:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names it goes by, such as with returns of one step and of several."""
+        """Names of the algorithm, such as one for returns of several steps."""
         return get_args(get_type_hints(self.config)["name"])
 
     @property
     def agent(self) -> type[Any]:
-        """Its class; to ask for it imports JAX."""
+        """Class of the algorithm; reading this property imports JAX."""
         module, _, name = self.path.partition(":")
         kind: type[Any] = getattr(importlib.import_module(f"{__name__}.{module}"), name)
         return kind
@@ -61,7 +62,8 @@ _KINDS = (
 AGENTS = {name: kind for kind in _KINDS for name in kind.names}
 DEFAULT_AGENT = "vast"
 
-# Type checkers cannot read a list, so they see what is common to all agents instead.
+# Type checkers cannot evaluate a union that is computed from a list, so they see the
+# settings that all agents have instead.
 if TYPE_CHECKING:
     AgentConfig = AgentSettings
 else:
@@ -74,7 +76,7 @@ def make_agent(config: AgentConfig, facts: "DataFacts") -> "Agent[Any]":
 
     Args:
         config: Hyperparameters of one of ``AGENTS``.
-        facts: Of the data set and task.
+        facts: Facts of the data set and task.
 
     Returns:
         The agent.

@@ -1,7 +1,7 @@
-"""What an agent is: pure functions over one state, and what it needs from the data.
+"""The interface of agents: pure functions over a state, and facts of the data.
 
-An agent knows nothing of stores, meshes, seeds in parallel or files: the loop maps
-and shards it.
+An agent knows nothing of stores, meshes, files or seeds that are trained in parallel:
+the training call maps and shards its functions.
 """
 
 import math
@@ -21,18 +21,18 @@ from trainer.nn.networks import Params
 class DataFacts:
     """Constants of a data set and task that an agent may build on.
 
-    Taken from the store when training starts and kept in the checkpoint, so that
-    acting needs no data.
+    They are taken from the store when training starts and kept in the checkpoint, so
+    that acting needs no data.
 
     Attributes:
-        observation_dim: S.
-        action_dim: A.
-        observation_mean: Of each component over the train split.
-        observation_std: Of each component over the train split.
+        observation_dim: Components S of an observation.
+        action_dim: Components A of an action.
+        observation_mean: Mean of each component over the train split.
+        observation_std: Standard deviation of each component over the train split.
         reward_min: Smallest reward of the task in the data.
         reward_max: Largest reward of the task in the data.
         return_max: Largest discounted return to the end of an episode in the data;
-            no value of a policy that stitches the data's rewards should be far above.
+            values far above it are over-estimated.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
@@ -46,22 +46,29 @@ class DataFacts:
     return_max: float
 
     def return_range(self, discount: float) -> tuple[float, float]:
-        """Least and largest discounted return that such rewards can sum up to.
+        """Computes the smallest and largest discounted sum that rewards can have.
 
-        An episode may end at once, so that 0 is always among them.
+        Args:
+            discount: Discount of rewards, in (0, 1].
+
+        Returns:
+            ``(low, high)``, the sums over an endless episode.
         """
+        # An episode may end at once, so 0 is always possible. At discount 1 the number
+        # of steps is infinite, and `low and` keeps 0 * inf from becoming NaN.
         steps = math.inf if discount >= 1 else 1 / (1 - discount)
         low, high = min(0.0, self.reward_min), max(0.0, self.reward_max)
         return (low and low * steps), (high and high * steps)
 
 
 class AgentState(NamedTuple):
-    """Everything an update changes.
+    """Everything that an update changes.
 
     Attributes:
         params: Optimised parameters by network.
-        targets: Slowly moving copies, outside the optimised tree.
-        opt_state: Of the optimiser.
+        targets: Target networks' parameters. They lie outside the optimised tree, so
+            that Adam keeps no moments for them.
+        opt_state: State of the optimiser.
         step: ``i32[]``, updates done.
     """
 
@@ -72,12 +79,12 @@ class AgentState(NamedTuple):
 
 
 class Metrics(NamedTuple):
-    """Figures of one update, by how they combine over updates and shards of time.
+    """Metrics of one update, grouped by how they are reduced over several updates.
 
     Attributes:
-        mean: Averaged.
-        max: Maximum taken.
-        total: Summed; vectors by horizon among them.
+        mean: Metrics that are averaged.
+        max: Metrics whose maximum is taken.
+        total: Metrics that are summed, among them vectors by horizon.
     """
 
     mean: dict[str, jax.Array]
@@ -85,7 +92,7 @@ class Metrics(NamedTuple):
     total: dict[str, jax.Array]
 
     def reduce(self) -> "Metrics":
-        """Combines over a leading axis of updates."""
+        """Reduces metrics over their leading axis, which counts updates."""
         return Metrics(
             mean=jax.tree.map(lambda x: x.mean(axis=0), self.mean),
             max=jax.tree.map(lambda x: x.max(axis=0), self.max),
@@ -97,50 +104,53 @@ BatchT = TypeVar("BatchT")
 
 
 class Agent(Protocol[BatchT]):
-    """One algorithm, and the batches it learns from. Immutable and hashable."""
+    """One algorithm, and the batches that it learns from.
+
+    Agents are immutable and hashable.
+    """
 
     @property
     def config(self) -> AgentSettings:
-        """Its hyperparameters."""
+        """Hyperparameters of the agent."""
 
     @property
     def sampler(self) -> Sampler[Any, BatchT]:
-        """What it trains on."""
+        """Sampler of the windows that the agent trains on."""
 
     @property
     def chunk(self) -> int:
-        """Actions returned by one call of ``act``, executed open loop."""
+        """Actions that one call of ``act`` returns, to be executed open loop."""
 
     @property
     def optimizer(self) -> optax.GradientTransformation:
-        """Of all networks."""
+        """Optimiser of all networks."""
 
     def init(self, key: jax.Array) -> AgentState:
-        """Draws a fresh state."""
+        """Draws the state before the first update."""
 
     def total_loss(
         self, params: Params, targets: Params, batch: BatchT, key: jax.Array
     ) -> tuple[jax.Array, Metrics]:
-        """Sum of the losses of all networks, and the figures to log."""
+        """Computes the sum of the losses of all networks, and the metrics to log."""
 
     def action_values(self, params: Params, batch: BatchT, key: jax.Array) -> jax.Array:
-        """Values of a batch's recorded actions, in the units of returns: ``f32[B]``."""
+        """Computes values of a batch's recorded actions, as returns: ``f32[B]``."""
 
     def move_targets(self, targets: Params, *, before: Params, after: Params) -> Params:
-        """Targets after a step that led from ``before`` to ``after``."""
+        """Moves the targets, after a step that led from ``before`` to ``after``."""
 
     def act(self, params: Params, observation: jax.Array, key: jax.Array) -> jax.Array:
         """Chooses actions for one observation ``f32[S]``: ``f32[chunk, A]``."""
 
 
 def observation_scale(facts: DataFacts, how: str) -> tuple[jax.Array, jax.Array]:
-    """Shift and scale that networks and flows see observations through.
+    """Computes the shift and scale that are applied to observations.
 
     Args:
-        facts: Of the data set.
+        facts: Facts of the data set.
         how: ``"none"``; ``"common"``, one scale for all components (the root mean
             square of their standard deviations); or ``"standard"``, each component
-            shifted and scaled to mean 0 and deviation 1.
+            shifted and scaled to mean 0 and standard deviation 1.
 
     Returns:
         ``(shift, scale)``, ``f32[S]`` each: networks see ``(s - shift) / scale``.
@@ -153,11 +163,14 @@ def observation_scale(facts: DataFacts, how: str) -> tuple[jax.Array, jax.Array]
     if how == "none":
         return zeros, ones
     if how == "common":
+        # One scale for all components keeps distances between states in proportion.
         return zeros, ones * jnp.maximum(jnp.sqrt(jnp.mean(jnp.square(std))), 1e-6)
     if how == "standard":
         mean = jnp.asarray(facts.observation_mean, jnp.float32)
-        # A component that never changes carries nothing: leave its scale alone.
+        # The standard deviation of a constant component is rounding error; dividing by
+        # it would blow that error up to the size of a real component.
         return mean, jnp.where(std > 1e-6, std, 1.0)
     raise ValueError(
-        f"expected state scaling 'none', 'common' or 'standard', got {how!r}"
+        "agent.state_scaling: expected 'none', 'common' or 'standard', got "
+        f"{how!r}; choose one of these"
     )

@@ -1,24 +1,24 @@
 """floq: flow Q-learning whose critic is a flow from noise to the value.
 
-A velocity field ``f(s, a, z, t)`` carries a bounded noise at t = 0 to Q at t = 1 in J
-steps. It is trained by flow matching towards a backed-up value, averaged over several
-noises; its own result, averaged likewise, is distilled into plain twin critics, and
-those train the policies exactly as in FQL. Acting draws one action of the one-step
-policy.
+Twin velocity fields ``f(s, a, z, t)`` carry bounded noise at t = 0 to Q at t = 1 in J
+Euler steps. They are trained by flow matching towards a backed-up value, averaged over
+several noises. Their own value, averaged likewise, is distilled into plain twin
+critics, which train the policies exactly as in FQL. Acting draws one action of the
+one-step policy.
 
-Follows the published code. Where the paper differs or the code has a switch:
+The interval of noise and the bins that z is encoded by come from the smallest and
+largest reward of the task's data.
 
-- time enters as the single number cos(t), though settings speak of a Fourier embedding
-  (``time_features``);
-- both ends of the noise's interval are scaled by κ; the paper fixes its upper end at
-  the largest value and scales its width (``noise_interval``). The two differ only if
-  the task is never solved in the data;
-- ``time_zero`` trains the field at t = 0 alone, which with ``critic_steps = 1`` is a
-  plain critic.
+Where the published code and the paper differ, the code is followed:
 
-The noise's interval and the bins that z is encoded by come from the smallest and
-largest reward of the task's data. As in the code, whose buffer is padded with zeros,
-the largest is never below 0; the paper's interval takes it as it is.
+- time enters as the single number cos(t); the paper, and unused settings of the code,
+  have a Fourier embedding;
+- both ends of the interval of noise are scaled by κ; the paper puts its upper end at
+  the largest value and scales its width, which differs only if the task is never
+  solved in the data;
+- the largest reward is never below 0, because the code's buffer is padded with zeros;
+- the code has a switch, off by default, that trains fields at t = 0 only; it is left
+  out.
 
 Source: *floq: Training Critics via Flow-Matching for Scaling Compute in Value-Based RL*
 and its code.
@@ -39,22 +39,21 @@ from trainer.agents.parts.baseline import (
     CRITICS,
     BaselineAgent,
     clip_actions,
-    figures,
+    collect_metrics,
 )
 from trainer.agents.parts.flow_policies import DistilledPolicy, FlowPolicy
 from trainer.data.nstep_windows import NStepBatch, NStepSampler
 from trainer.nn import flow, losses, networks
 from trainer.nn.networks import MLP, Params
 
-_FOURIER = 64
-# Of the encoding's deviation, beyond the outer edges: from there on single precision
-# would divide zero by zero.
+# Values are encoded as if they lay at most this many standard deviations beyond the
+# outer edges: further out, single precision would divide zero by zero.
 _FARTHEST = 4.0
 
 
 @dataclass(frozen=True)
 class Floq(BaselineAgent):
-    """The agent: pure functions of its configuration and the data set's facts."""
+    """floq as pure functions of its configuration and the facts of the data."""
 
     config: FloqConfig
 
@@ -62,32 +61,25 @@ class Floq(BaselineAgent):
 
     @cached_property
     def sampler(self) -> NStepSampler:
-        """Single steps, each equally likely."""
+        """Sampler of single steps."""
         return NStepSampler(1, self.config.discount)
 
     @cached_property
     def noise_bounds(self) -> tuple[float, float]:
-        """Interval that noise is drawn from."""
-        c, scale = self.config, 1 - self.config.discount
-        low, high = self.facts.reward_min / scale, self.facts.reward_max / scale
-        if c.noise_interval == "scaled":
-            return c.noise_share * low, c.noise_share * self._reward_max / scale
-        return high - c.noise_share * (high - low), high
+        """Interval that noise is drawn from, in units of returns."""
+        # As in the published code. The paper keeps the upper end at the largest value
+        # and scales the interval's width, which differs where rewards stay below 0.
+        share, scale = self.config.noise_share, 1 - self.config.discount
+        low = self.facts.reward_min / scale
+        return share * low, share * self._reward_max / scale
 
     def init(self, key: jax.Array) -> AgentState:
-        """Draws fresh parameters; the target fields start as exact copies."""
+        """Draws the state before the first update."""
         S, A = self.facts.observation_dim, self.facts.action_dim
-        c = self.config
         field_key, critic_key, policy_key = jax.random.split(key, 3)
         params = self._policy.init(policy_key, S)
         params["field"] = networks.init_ensemble(
-            self._field,
-            field_key,
-            CRITICS,
-            S,
-            A,
-            c.bins - 1,
-            1 if c.time_features == "cosine" else _FOURIER,
+            self._field, field_key, CRITICS, S, A, self.config.bins - 1, 1
         )
         params["critic"] = networks.init_ensemble(
             self._critic, critic_key, CRITICS, S, A
@@ -95,16 +87,14 @@ class Floq(BaselineAgent):
         return self.first_state(params, target="field")
 
     def act(self, params: Params, observation: jax.Array, key: jax.Array) -> jax.Array:
-        """One action of the one-step policy: ``f32[S]`` to ``f32[1, A]``."""
+        """Draws an action of the one-step policy: ``f32[S]`` to ``f32[1, A]``."""
         noise = jax.random.normal(key, (1, self.facts.action_dim))
         return self._policy.act(params, observation[None], noise)
-
-    # Losses. Each takes `params`, which it may train; all else is stopped.
 
     def total_loss(
         self, params: Params, targets: Params, batch: NStepBatch, key: jax.Array
     ) -> tuple[jax.Array, Metrics]:
-        """Sum of all losses, at the same parameters.
+        """Computes the sum of all losses.
 
         Args:
             params: Trained parameters.
@@ -113,13 +103,16 @@ class Floq(BaselineAgent):
             key: PRNG key.
 
         Returns:
-            ``f32[]`` and the figures to log.
+            The loss ``f32[]``, and the metrics to log.
         """
         batch = clip_actions(batch)
+        # Each loss trains its own network in `params` and reads the others from here.
         frozen = jax.lax.stop_gradient(params)
         value_key, noise_key, time_key, policy_key = jax.random.split(key, 4)
         rows = len(batch.actions) * self.config.noises
-        noise = self._noise(noise_key, rows, batch.actions)
+        # The online fields' values start from the noise that the fields are trained
+        # with, as in the published code.
+        noise = self._draw_noise(noise_key, rows, batch.actions)
         target, own = self.values(frozen, targets, batch, noise, value_key)
         field_loss = self.field_loss(params, batch, noise, target, time_key)
         critic_loss, critics = self.critic_loss(params, batch, own)
@@ -131,7 +124,7 @@ class Floq(BaselineAgent):
             lambda states, actions: self._critics(frozen, states, actions),
             policy_key,
         )
-        metrics = figures(
+        metrics = collect_metrics(
             {"field_loss": field_loss, "critic_loss": critic_loss, **policy_losses},
             critics,
             return_max=self.facts.return_max,
@@ -143,7 +136,7 @@ class Floq(BaselineAgent):
     def action_values(
         self, params: Params, batch: NStepBatch, key: jax.Array
     ) -> jax.Array:
-        """Values of the recorded actions, the mean of both critics: ``f32[B]``."""
+        """Computes the mean of both critics at the recorded actions: ``f32[B]``."""
         batch = clip_actions(batch)
         return self._critics(params, batch.observations, batch.actions).mean(axis=0)
 
@@ -155,23 +148,22 @@ class Floq(BaselineAgent):
         noise: jax.Array,
         key: jax.Array,
     ) -> tuple[jax.Array, jax.Array]:
-        """Backed-up values by the targets, and values by the online fields.
-
-        Both are flows of the same shape from unrelated noise, so they are integrated
-        together: one loop of J steps over stacked networks.
+        """Computes backed-up values by the targets, and values by the online fields.
 
         Args:
-            frozen: Read for ``field`` and ``one_step``.
+            frozen: Parameters of ``field`` and ``one_step``, not trained here.
             targets: Target fields.
             batch: ``B`` steps.
-            noise: ``f32[B * R, 1]``, for the online fields.
-            key: PRNG key; policy's and targets' noise is fresh for each repeat.
+            noise: ``f32[B * R, 1]``, start of the online fields' values.
+            key: PRNG key of the policy's and the targets' noise.
 
         Returns:
-            ``f32[B]`` each: the target, aggregated over fields and averaged over
-            noises; and the recorded actions' value, averaged over both.
+            Two arrays ``f32[B]``: the backed-up value, aggregated over fields and
+            averaged over noises; and the value of the recorded action, averaged over
+            both.
         """
         c = self.config
+        # Each of the R repeats of a step has its own next action and its own noise.
         next_states = jnp.repeat(batch.states_n, c.noises, axis=0)
         policy_key, noise_key = jax.random.split(key)
         policy_noise = jax.random.normal(
@@ -181,16 +173,19 @@ class Floq(BaselineAgent):
         states = jnp.repeat(batch.observations, c.noises, axis=0)
         actions = jnp.repeat(batch.actions, c.noises, axis=0)
 
+        # Targets and online fields are flows of one shape from unrelated noise, so they
+        # are integrated together: one loop of J steps over stacked networks.
         ends = jax.vmap(self.integrate)(
             jax.tree.map(
-                lambda *each: jnp.stack(each), targets["field"], frozen["field"]
+                lambda *leaves: jnp.stack(leaves), targets["field"], frozen["field"]
             ),
             jnp.stack([next_states, states]),
             jnp.stack([next_actions, actions]),
-            jnp.stack([self._noise(noise_key, len(noise), noise), noise]),
+            jnp.stack([self._draw_noise(noise_key, len(noise), noise), noise]),
         )
-        following = losses.aggregate(ends[0], c.aggregation)
-        averaged = following.reshape(-1, c.noises).mean(axis=1)
+        # Fields are aggregated noise by noise, before the average over noises.
+        next_values = losses.aggregate(ends[0], c.aggregation)
+        averaged = next_values.reshape(-1, c.noises).mean(axis=1)
         target = batch.returns_n + batch.bootstraps * averaged
         own = ends[1].mean(axis=0).reshape(-1, c.noises).mean(axis=1)
         return target, own
@@ -198,7 +193,7 @@ class Floq(BaselineAgent):
     def integrate(
         self, field: Params, states: jax.Array, actions: jax.Array, noise: jax.Array
     ) -> jax.Array:
-        """Carries noise to values, by each field on its own.
+        """Carries noise to values by each field of an ensemble.
 
         Args:
             field: Parameters of E fields.
@@ -210,9 +205,10 @@ class Floq(BaselineAgent):
             ``f32[E, B]``.
         """
 
-        def follow(one: Params) -> jax.Array:
+        # Values are not clipped on the way, unlike in Value Flows.
+        def follow(member: Params) -> jax.Array:
             return flow.integrate(
-                self._velocity(one, states, actions),
+                self._velocity(member, states, actions),
                 noise,
                 steps=self.config.critic_steps,
             )
@@ -227,28 +223,26 @@ class Floq(BaselineAgent):
         target: jax.Array,
         key: jax.Array,
     ) -> jax.Array:
-        """Flow matching of the fields from each noise towards the backed-up value.
+        """Computes the flow-matching loss from each noise to the backed-up value.
 
         Args:
-            params: Trains ``field``.
+            params: Parameters; the loss trains ``field``.
             batch: ``B`` steps.
-            noise: ``f32[B * R, 1]``, the same as the online values started from.
-            target: ``f32[B]``.
+            noise: ``f32[B * R, 1]``, start of the paths.
+            target: ``f32[B]``, end of the paths.
             key: PRNG key of the times.
 
         Returns:
-            ``f32[]``, summed over noises, averaged over fields and batch.
+            The loss ``f32[]``, summed over noises, averaged over fields and batch.
         """
         R = self.config.noises
         states = jnp.repeat(batch.observations, R, axis=0)
         actions = jnp.repeat(batch.actions, R, axis=0)
         time = jax.random.uniform(key, noise.shape, noise.dtype)
-        if self.config.time_zero:
-            time = jnp.zeros_like(time)
 
-        def error(one: Params) -> jax.Array:
+        def error(member: Params) -> jax.Array:
             return flow.path_error(
-                self._velocity(one, states, actions),
+                self._velocity(member, states, actions),
                 noise,
                 jnp.repeat(target, R)[:, None],
                 time,
@@ -260,28 +254,33 @@ class Floq(BaselineAgent):
     def critic_loss(
         self, params: Params, batch: NStepBatch, values: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Distillation of the fields' values into the plain critics.
+        """Computes the loss that distils the fields' values into the plain critics.
 
         Args:
-            params: Trains ``critic``.
+            params: Parameters; the loss trains ``critic``.
             batch: ``B`` steps.
-            values: ``f32[B]``, of the recorded actions, by the fields.
+            values: ``f32[B]``, values of the recorded actions by the fields.
 
         Returns:
-            ``f32[]``, and the critics' values ``f32[E, B]``.
+            The loss ``f32[]``, and the critics' values ``f32[E, B]``.
         """
+        # A gradient of the policy through a critic costs one evaluation, where through
+        # the fields it would cost J.
         critics = self._critics(params, batch.observations, batch.actions)
         return jnp.square(critics - values[None]).mean(), critics
 
     def encode(self, z: jax.Array) -> jax.Array:
-        """Shares of a normal distribution around z in each bin, of all bins' share.
+        """Encodes numbers by the shares of a normal distribution in bins.
 
         Args:
-            z: ``f32[B, 1]``.
+            z: ``f32[B, 1]``, means of the distributions.
 
         Returns:
-            ``f32[B, bins - 1]``, summing to 1; at least 0, up to rounding.
+            ``f32[B, bins - 1]``, share of each bin among all bins; shares sum to 1 and
+            are at least 0 up to rounding.
         """
+        # A value as large as the range of returns would be one input among many that
+        # are near 1. Encoded, it is many inputs in [0, 1] that change smoothly with it.
         c, scale = self.config, 1 - self.config.discount
         low = (self.facts.reward_min - c.reward_margin) / scale
         high = (self._reward_max + c.reward_margin) / scale
@@ -291,11 +290,10 @@ class Floq(BaselineAgent):
         below = jax.scipy.special.erf((edges - z) / (deviation * np.sqrt(2).item()))
         return (below[:, 1:] - below[:, :-1]) / (below[:, -1:] - below[:, :1])
 
-    # Parts.
-
     @property
     def _reward_max(self) -> float:
-        """Largest reward, padding included."""
+        """Largest reward in the data, at least 0."""
+        # The published code takes the maximum over a buffer that is padded with zeros.
         return max(self.facts.reward_max, 0.0)
 
     @cached_property
@@ -308,11 +306,10 @@ class Floq(BaselineAgent):
 
     @cached_property
     def _policy(self) -> DistilledPolicy:
-        c = self.config
+        # Without LayerNorm, as in FQL.
         net = self.network(self.facts.action_dim, layer_norm=False)
-        return DistilledPolicy(
-            FlowPolicy(net, c.flow_steps), net, alpha=c.alpha, normalize=c.normalize_q
-        )
+        flow_policy = FlowPolicy(net, self.config.flow_steps)
+        return DistilledPolicy(flow_policy, net, alpha=self.config.alpha)
 
     def _critics(
         self, params: Params, states: jax.Array, actions: jax.Array
@@ -322,16 +319,11 @@ class Floq(BaselineAgent):
     def _velocity(
         self, field: Params, states: jax.Array, actions: jax.Array
     ) -> flow.Field:
+        # cos(t) alone, as in the published code.
         return lambda z, time: networks.apply(
-            self._field, field, states, actions, self.encode(z), self._encode_time(time)
+            self._field, field, states, actions, self.encode(z), jnp.cos(time)
         )
 
-    def _encode_time(self, time: jax.Array) -> jax.Array:
-        if self.config.time_features == "cosine":
-            return jnp.cos(time)
-        frequencies = jnp.arange(1, _FOURIER + 1, dtype=time.dtype)[None]
-        return jnp.cos(jnp.pi * frequencies * time)
-
-    def _noise(self, key: jax.Array, rows: int, like: jax.Array) -> jax.Array:
+    def _draw_noise(self, key: jax.Array, rows: int, like: jax.Array) -> jax.Array:
         low, high = self.noise_bounds
         return low + (high - low) * jax.random.uniform(key, (rows, 1), like.dtype)

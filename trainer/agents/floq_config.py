@@ -1,4 +1,4 @@
-"""Hyperparameters of floq; what they are for stands in ``floq.py``."""
+"""Hyperparameters of floq, see ``trainer.agents.floq``."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -15,39 +15,38 @@ from trainer.nn.choices import Aggregation
 
 @dataclass(frozen=True)
 class FloqConfig(BaselineConfig):
-    """Hyperparameters, besides those of ``BaselineConfig``.
+    """Hyperparameters of floq, besides those of ``BaselineConfig``.
 
     Attributes:
-        name: Of the agent.
-        alpha: Weight of the policy's distillation; by data set.
-        aggregation: Of the target fields. The policy always raises the critics' mean.
+        name: Name of the agent.
+        alpha: Weight of the policy's distillation; differs by data set.
+        aggregation: Reduction of the two target fields; the policy raises the mean of
+            the critics in either case.
         flow_steps: Euler steps of a sample of actions.
-        normalize_q: Whether the policy's Q term is divided by its mean size.
-        critic_depth: Hidden layers of the field, as wide as all others; by data set.
-        critic_steps: J, Euler steps of a value.
-        noises: R, noises that a value is averaged over.
-        noise_share: κ, of the interval noise is drawn from.
-        noise_interval: ``"scaled"`` as the code, or ``"top"`` as the paper.
-        bins: Edges of the bins that z is encoded by; one more than there are bins.
-        bin_deviation: Of the encoding, in widths of a bin.
-        reward_margin: Widens the bins' range at both ends, in units of reward.
-        time_features: ``"cosine"``, cos(t); or ``"fourier"``, cos(π j t) for j up to
-            64.
-        time_zero: Whether the field is trained at t = 0 only.
+        critic_depth: Hidden layers of the fields; differs by data set.
+        critic_steps: Euler steps J of a value.
+        noises: Noises R that a value is averaged over.
+        noise_share: Factor κ between the range of values and the interval of noise.
+        bins: Edges of the bins that z is encoded by, one more than there are bins.
+        bin_deviation: Standard deviation of the encoding, in widths of a bin.
+        reward_margin: Margin of the bins' range at both ends, in units of reward.
     """
+
+    dropped_options = {  # noqa: RUF012
+        "noise_interval": "scaled",
+        "time_features": "cosine",
+        "time_zero": False,
+        "normalize_q": False,
+    }
 
     name: Literal["floq"] = "floq"
     alpha: NotNegative = 10.0
     aggregation: Aggregation = "mean"
     flow_steps: Count = 10
-    normalize_q: bool = False
     critic_depth: Count = 4
     critic_steps: Count = 8
     noises: Count = 8
     noise_share: NotNegative = 0.1
-    noise_interval: Literal["scaled", "top"] = "scaled"
     bins: Annotated[int, Range(least=2)] = 51
     bin_deviation: Positive = 16.0
     reward_margin: Positive = 0.01
-    time_features: Literal["cosine", "fourier"] = "cosine"
-    time_zero: bool = False

@@ -1,21 +1,23 @@
-"""FQL: Q-learning with a one-step policy distilled from a behaviour flow.
+"""FQL: Q-learning with a one-step policy distilled from a cloned flow.
 
-Four losses at the same old parameters: twin Q, backed up from the one-step policy's
-action at the window's end; flow matching of the recorded actions; and for the one-step
-policy its distance to the flow's action of the same noise, and minus Q. Acting draws
-one action: the policy is stochastic in evaluation too.
+Four losses are evaluated at the same old parameters: twin Q, backed up from the
+one-step policy's action at the window's end; flow matching of the recorded actions;
+and, for the one-step policy, its distance to the flow's action of the same noise, and
+minus Q.
 
-With ``n_step`` above 1 it is FQL-n: the critics are backed up after several steps, and
-the policies' losses still read the first state and action only.
+With ``n_step`` above 1 the agent is FQL-n: the critics are backed up after several
+steps, while the policies' losses read only the first state and action of a window.
 
-Follows the published code. Where the papers differ, theirs is an option:
+Where the published code and the papers differ, the code is followed:
 
-- the distance is a mean over the action's components, for which α is tuned; the paper
-  writes a sum (``distance``);
-- both target critics judge one action; the formula of the n-step paper draws one for
-  each (``target_actions``);
+- the distance to the flow's action is a mean over components, which published values
+  of α belong to; the paper writes a sum;
+- both target critics value one action; the formula of the n-step paper draws one for
+  each;
 - windows that cross an episode's end train no critic, and rewards after success are
-  still summed (``window_rule``).
+  still summed (``window_rule`` has the strict reading, too);
+- the code has a switch, off by default, that divides the policy's Q term by its mean
+  size; no published setting uses it, and it is left out.
 
 Source: Park, Li & Levine (2025), *Flow Q-Learning*; Li, Zhou & Levine (2025),
 *Reinforcement Learning with Action Chunking*, for FQL-n.
@@ -35,7 +37,7 @@ from trainer.agents.parts.baseline import (
     CRITICS,
     BaselineAgent,
     clip_actions,
-    figures,
+    collect_metrics,
 )
 from trainer.agents.parts.flow_policies import DistilledPolicy, FlowPolicy
 from trainer.data.nstep_windows import NStepBatch, NStepSampler
@@ -45,7 +47,7 @@ from trainer.nn.networks import MLP, Params
 
 @dataclass(frozen=True)
 class FQL(BaselineAgent):
-    """The agent: pure functions of its configuration and the data set's facts."""
+    """FQL as pure functions of its configuration and the facts of the data."""
 
     config: FQLConfig
 
@@ -53,12 +55,12 @@ class FQL(BaselineAgent):
 
     @cached_property
     def sampler(self) -> NStepSampler:
-        """Windows of ``n_step`` steps."""
+        """Sampler of windows of ``n_step`` steps."""
         c = self.config
         return NStepSampler(c.n_step, c.discount, rule=c.window_rule)
 
     def init(self, key: jax.Array) -> AgentState:
-        """Draws fresh parameters; the target critics start as exact copies."""
+        """Draws the state before the first update."""
         S, A = self.facts.observation_dim, self.facts.action_dim
         critic_key, policy_key = jax.random.split(key)
         params = self._policy.init(policy_key, S)
@@ -68,14 +70,15 @@ class FQL(BaselineAgent):
         return self.first_state(params, target="critic")
 
     def act(self, params: Params, observation: jax.Array, key: jax.Array) -> jax.Array:
-        """One action of the one-step policy: ``f32[S]`` to ``f32[1, A]``."""
+        """Draws an action of the one-step policy: ``f32[S]`` to ``f32[1, A]``."""
+        # The published evaluation is stochastic, too: it draws one noise.
         noise = jax.random.normal(key, (1, self.facts.action_dim))
         return self._policy.act(params, observation[None], noise)
 
     def total_loss(
         self, params: Params, targets: Params, batch: NStepBatch, key: jax.Array
     ) -> tuple[jax.Array, Metrics]:
-        """Sum of the four losses, all at the same parameters.
+        """Computes the sum of the four losses.
 
         Args:
             params: Trained parameters.
@@ -84,7 +87,7 @@ class FQL(BaselineAgent):
             key: PRNG key.
 
         Returns:
-            ``f32[]`` and the figures to log.
+            The loss ``f32[]``, and the metrics to log.
         """
         batch = clip_actions(batch)
         frozen = jax.lax.stop_gradient(params)
@@ -99,7 +102,7 @@ class FQL(BaselineAgent):
             lambda states, actions: self._critics(frozen, states, actions),
             policy_key,
         )
-        metrics = figures(
+        metrics = collect_metrics(
             {"critic_loss": critic_loss, **policy_losses},
             critics,
             return_max=self.facts.return_max,
@@ -109,17 +112,17 @@ class FQL(BaselineAgent):
     def action_values(
         self, params: Params, batch: NStepBatch, key: jax.Array
     ) -> jax.Array:
-        """Values of the recorded actions, the mean of both critics: ``f32[B]``."""
+        """Computes the mean of both critics at the recorded actions: ``f32[B]``."""
         batch = clip_actions(batch)
         return self._critics(params, batch.observations, batch.actions).mean(axis=0)
 
     def critic_target(
         self, frozen: Params, targets: Params, batch: NStepBatch, key: jax.Array
     ) -> jax.Array:
-        """Return of the windows, going on as the one-step policy would.
+        """Computes the critics' targets, continuing with the one-step policy.
 
         Args:
-            frozen: Read for ``one_step``: policies have no target.
+            frozen: Parameters of ``one_step``; policies have no targets.
             targets: Target critics.
             batch: ``B`` windows.
             key: PRNG key.
@@ -127,35 +130,29 @@ class FQL(BaselineAgent):
         Returns:
             ``f32[B]``.
         """
-        draws = 1 if self.config.target_actions == "shared" else CRITICS
-        shape = (draws, *batch.actions.shape)
-        noise = jax.random.normal(key, shape, batch.actions.dtype)
-        actions = jax.vmap(lambda z: self._policy.act(frozen, batch.states_n, z))(noise)
-
-        def judge(critic: Params, actions: jax.Array) -> jax.Array:
-            return networks.apply_scalar(self._critic, critic, batch.states_n, actions)
-
-        if draws == 1:
-            values = jax.vmap(judge, in_axes=(0, None))(targets["critic"], actions[0])
-        else:
-            values = jax.vmap(judge)(targets["critic"], actions)
-        following = losses.aggregate(values, self.config.aggregation)
-        return batch.returns_n + batch.bootstraps * following
+        # One action for both critics, as in the published code.
+        noise = jax.random.normal(key, batch.actions.shape, batch.actions.dtype)
+        actions = self._policy.act(frozen, batch.states_n, noise)
+        values = self._critics(targets, batch.states_n, actions)
+        next_values = losses.aggregate(values, self.config.aggregation)
+        return batch.returns_n + batch.bootstraps * next_values
 
     def critic_loss(
         self, params: Params, batch: NStepBatch, target: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Squared error of both critics.
+        """Computes the squared error of both critics.
 
         Args:
-            params: Trains ``critic``.
-            batch: ``B`` windows; those not ``valid`` weigh nothing but are counted.
+            params: Parameters; the loss trains ``critic``.
+            batch: ``B`` windows.
             target: ``f32[B]``.
 
         Returns:
-            ``f32[]``, and the critics' values ``f32[E, B]``.
+            The loss ``f32[]``, and the critics' values ``f32[E, B]``.
         """
         critics = self._critics(params, batch.observations, batch.actions)
+        # As in the published code, windows that are not valid weigh nothing, but the
+        # mean still counts them.
         errors = jnp.square(critics - target[None]) * batch.valid[None]
         return errors.mean(), critics
 
@@ -170,12 +167,7 @@ class FQL(BaselineAgent):
 
     @cached_property
     def _policy(self) -> DistilledPolicy:
-        c = self.config
+        # The published code normalises layers of critics, but not of policies.
         net = self.network(self.facts.action_dim, layer_norm=False)
-        return DistilledPolicy(
-            FlowPolicy(net, c.flow_steps),
-            net,
-            alpha=c.alpha,
-            distance=c.distance,
-            normalize=c.normalize_q,
-        )
+        flow = FlowPolicy(net, self.config.flow_steps)
+        return DistilledPolicy(flow, net, alpha=self.config.alpha)

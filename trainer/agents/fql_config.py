@@ -1,4 +1,4 @@
-"""Hyperparameters of FQL; what they are for stands in ``fql.py``."""
+"""Hyperparameters of FQL, see ``trainer.agents.fql``."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -11,21 +11,24 @@ from trainer.nn.choices import Aggregation
 
 @dataclass(frozen=True)
 class FQLConfig(BaselineConfig):
-    """Hyperparameters, besides those of ``BaselineConfig``.
+    """Hyperparameters of FQL, besides those of ``BaselineConfig``.
 
     Attributes:
         name: ``"fql"``, or ``"fql-n"`` with returns of several steps.
-        n_step: Rewards summed before the critics are backed up.
-        window_rule: What happens at an episode's end and after success, see
+        n_step: Rewards that are summed before the critics are backed up.
+        window_rule: Rule for an episode's end and for rows after success, see
             ``NStepSampler``.
-        alpha: Weight of the distillation; by data set.
-        aggregation: Of the target critics. The policy always raises their mean.
+        alpha: Weight of the distillation; differs by data set.
+        aggregation: Reduction of the two target critics; the policy raises the mean of
+            the critics in either case.
         flow_steps: Euler steps of a flow sample.
-        distance: To the flow's action: ``"mean"`` or ``"sum"`` over components.
-        target_actions: Whether the target critics judge one ``"shared"`` action or
-            ``"separate"`` ones.
-        normalize_q: Whether the policy's Q term is divided by its mean size.
     """
+
+    dropped_options = {  # noqa: RUF012
+        "distance": "mean",
+        "target_actions": "shared",
+        "normalize_q": False,
+    }
 
     name: Literal["fql", "fql-n"] = "fql"
     n_step: Count = 1
@@ -33,9 +36,6 @@ class FQLConfig(BaselineConfig):
     alpha: NotNegative = 10.0
     aggregation: Aggregation = "mean"
     flow_steps: Count = 10
-    distance: Literal["mean", "sum"] = "mean"
-    target_actions: Literal["shared", "separate"] = "shared"
-    normalize_q: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

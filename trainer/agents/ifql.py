@@ -1,12 +1,12 @@
-"""IFQL: implicit Q-learning that acts by the best of a behaviour flow's actions.
+"""IFQL: implicit Q-learning that executes the best of a cloned flow's actions.
 
-Three losses at the same old parameters: expectile V and twin Q (see
+Three losses are evaluated at the same old parameters: expectile V and twin Q (see
 ``implicit_values``), and flow matching of the recorded actions, unweighted. Acting
 draws candidates from the flow and takes the best by the smaller online critic.
 
-With ``n_step`` above 1 it is IFQL-n: the critics are backed up from V after several
-steps, and nothing else changes. No code of IFQL-n is published; its windows are those
-of the published n-step code (``window_rule``).
+With ``n_step`` above 1 the agent is IFQL-n: the critics are backed up from V after
+several steps, and nothing else changes. No code of IFQL-n is published; its windows are
+those of the published code of FQL-n (``window_rule``).
 
 Source: Park, Li & Levine (2025), *Flow Q-Learning*, and its code, where IFQL is named;
 Li, Zhou & Levine (2025), *Reinforcement Learning with Action Chunking*, for IFQL-n.
@@ -24,7 +24,7 @@ from trainer.agents.ifql_config import IFQLConfig
 from trainer.agents.parts.baseline import (
     BaselineAgent,
     clip_actions,
-    figures,
+    collect_metrics,
 )
 from trainer.agents.parts.flow_policies import FlowPolicy, pick_best
 from trainer.agents.parts.implicit_values import ImplicitValues
@@ -34,7 +34,7 @@ from trainer.nn.networks import Params
 
 @dataclass(frozen=True)
 class IFQL(BaselineAgent):
-    """The agent: pure functions of its configuration and the data set's facts."""
+    """IFQL as pure functions of its configuration and the facts of the data."""
 
     config: IFQLConfig
 
@@ -42,12 +42,12 @@ class IFQL(BaselineAgent):
 
     @cached_property
     def sampler(self) -> NStepSampler:
-        """Windows of ``n_step`` steps."""
+        """Sampler of windows of ``n_step`` steps."""
         c = self.config
         return NStepSampler(c.n_step, c.discount, rule=c.window_rule)
 
     def init(self, key: jax.Array) -> AgentState:
-        """Draws fresh parameters; the target critics start as exact copies."""
+        """Draws the state before the first update."""
         S, A = self.facts.observation_dim, self.facts.action_dim
         values_key, flow_key = jax.random.split(key)
         params = self._values.init(values_key, S, A)
@@ -55,18 +55,19 @@ class IFQL(BaselineAgent):
         return self.first_state(params, target="critic")
 
     def act(self, params: Params, observation: jax.Array, key: jax.Array) -> jax.Array:
-        """The best of several actions of the flow: ``f32[S]`` to ``f32[1, A]``."""
+        """Takes the best of several flow actions: ``f32[S]`` to ``f32[1, A]``."""
         count = self.config.candidates
         states, actions = self._policy.candidates(
             params, observation[None], key, count=count
         )
+        # The smaller of the online critics; only losses read the targets.
         scores = self._values.critics(params, states, actions).min(axis=0)
         return pick_best(actions, scores, count=count)
 
     def total_loss(
         self, params: Params, targets: Params, batch: NStepBatch, key: jax.Array
     ) -> tuple[jax.Array, Metrics]:
-        """Sum of the three losses, all at the same parameters.
+        """Computes the sum of the three losses.
 
         Args:
             params: Trained parameters.
@@ -75,16 +76,18 @@ class IFQL(BaselineAgent):
             key: PRNG key.
 
         Returns:
-            ``f32[]`` and the figures to log.
+            The loss ``f32[]``, and the metrics to log.
         """
         batch = clip_actions(batch)
         frozen = jax.lax.stop_gradient(params)
         value_loss, values = self._values.value_loss(params, targets, batch)
         critic_loss, critics = self._values.critic_loss(params, frozen, batch)
+        # The policy clones first actions of all windows: each was recorded, whether
+        # its window is valid or not.
         flow_loss = self._policy.error(
             params, batch.observations, batch.actions, key
         ).mean()
-        metrics = figures(
+        metrics = collect_metrics(
             {
                 "value_loss": value_loss,
                 "critic_loss": critic_loss,
@@ -100,8 +103,8 @@ class IFQL(BaselineAgent):
     def action_values(
         self, params: Params, batch: NStepBatch, key: jax.Array
     ) -> jax.Array:
-        """Values of the recorded actions, the mean of both critics: ``f32[B]``."""
-        return self._values.recorded(params, batch)
+        """Computes the mean of both critics at the recorded actions: ``f32[B]``."""
+        return self._values.recorded_values(params, batch)
 
     @cached_property
     def _values(self) -> ImplicitValues:
@@ -110,5 +113,6 @@ class IFQL(BaselineAgent):
 
     @cached_property
     def _policy(self) -> FlowPolicy:
+        # The published code normalises layers of critics, but not of policies.
         net = self.network(self.facts.action_dim, layer_norm=False)
         return FlowPolicy(net, self.config.flow_steps)

@@ -1,4 +1,4 @@
-"""Hyperparameters of IFQL; what they are for stands in ``ifql.py``."""
+"""Hyperparameters of IFQL, see ``trainer.agents.ifql``."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,15 +10,15 @@ from trainer.data.nstep_windows import WindowRule
 
 @dataclass(frozen=True)
 class IFQLConfig(BaselineConfig):
-    """Hyperparameters, besides those of ``BaselineConfig``.
+    """Hyperparameters of IFQL, besides those of ``BaselineConfig``.
 
     Attributes:
         name: ``"ifql"``, or ``"ifql-n"`` with returns of several steps.
-        n_step: Rewards summed before the critics are backed up from V.
-        window_rule: What happens at an episode's end and after success, see
+        n_step: Rewards that are summed before the critics are backed up from V.
+        window_rule: Rule for an episode's end and for rows after success, see
             ``NStepSampler``.
-        expectile: τ of the value loss.
-        candidates: Actions drawn at a step, of which the best by Q acts.
+        expectile: Expectile τ of the value loss.
+        candidates: Actions that are drawn at a step; the best by Q is executed.
         flow_steps: Euler steps of a flow sample.
     """
 

@@ -1,4 +1,4 @@
-"""Hyperparameters of IQL; what they are for stands in ``iql.py``."""
+"""Hyperparameters of IQL, see ``trainer.agents.iql``."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,19 +9,19 @@ from trainer.agents.settings import NotNegative, Positive, Share
 
 @dataclass(frozen=True)
 class IQLConfig(BaselineConfig):
-    """Hyperparameters, besides those of ``BaselineConfig``.
+    """Hyperparameters of IQL, besides those of ``BaselineConfig``.
 
     Attributes:
-        name: Of the agent.
-        alpha: Of the policy's weights ``exp(alpha * advantage)``; by data set.
-        expectile: τ of the value loss.
+        name: Name of the agent.
+        alpha: Inverse temperature of the policy's weights ``exp(alpha * advantage)``;
+            differs by data set.
+        expectile: Expectile τ of the value loss.
         max_weight: Largest weight of a sample in the policy's loss.
-        advantage_critics: ``"online"`` as the published code, or ``"target"`` as the
-            original implementation of IQL.
     """
+
+    dropped_options = {"advantage_critics": "online"}  # noqa: RUF012
 
     name: Literal["iql"] = "iql"
     alpha: NotNegative = 10.0
     expectile: Share = 0.9
     max_weight: Positive = 100.0
-    advantage_critics: Literal["online", "target"] = "online"

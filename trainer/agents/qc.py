@@ -1,14 +1,16 @@
-"""QC: Q-learning over chunks of actions, acting by the best of a behaviour flow's.
+"""QC: Q-learning over chunks of actions, executing the best of a cloned flow's chunks.
 
-Two losses at the same old parameters: twin Q of a state and h actions, backed up from
-the state h steps later and the policy's chunk there; and flow matching of recorded
-chunks. The policy draws candidate chunks from the flow and takes the best by the
-*online* critics; in the target, that choice is then valued by the *target* critics.
-Acting executes all h actions before looking again.
+Two losses are evaluated at the same old parameters: twin Q of a state and h actions,
+backed up from the state h steps later and the policy's chunk there; and flow matching
+of recorded chunks. The policy draws candidate chunks from the flow and takes the best
+by the *online* critics; targets value that chunk by the *target* critics. Acting
+executes all h actions of a chunk before it draws the next one.
 
-Follows the published code, offline. Its two discounts, of rewards within the chunk and
-of the value after it, are one setting here: they are only ever right together. The
-one-step policy that the code makes along is left out, since nothing trains it.
+This is the published code's offline training, with two differences:
+
+- the discount of rewards within a chunk and that of the value after it are one setting
+  here; the code has two, which must be changed together;
+- the code also builds a one-step policy, which gets no gradient in this mode.
 
 Source: Li, Zhou & Levine (2025), *Reinforcement Learning with Action Chunking*.
 
@@ -26,7 +28,7 @@ from trainer.agents.parts.baseline import (
     CRITICS,
     BaselineAgent,
     clip_actions,
-    figures,
+    collect_metrics,
 )
 from trainer.agents.parts.flow_policies import FlowPolicy, pick_best
 from trainer.agents.qc_config import QCConfig
@@ -37,23 +39,23 @@ from trainer.nn.networks import MLP, Params
 
 @dataclass(frozen=True)
 class QC(BaselineAgent):
-    """The agent: pure functions of its configuration and the data set's facts."""
+    """QC as pure functions of its configuration and the facts of the data."""
 
     config: QCConfig
 
     @property
     def chunk(self) -> int:
-        """Actions executed open loop."""
+        """Actions h of a chunk, which are executed open loop."""
         return self.config.n_step
 
     @cached_property
     def sampler(self) -> NStepSampler:
-        """Windows of h steps, with all their actions."""
+        """Sampler of windows of h steps, with all their actions."""
         c = self.config
         return NStepSampler(c.n_step, c.discount, rule=c.window_rule)
 
     def init(self, key: jax.Array) -> AgentState:
-        """Draws fresh parameters; the target critics start as exact copies."""
+        """Draws the state before the first update."""
         S, size = self.facts.observation_dim, self._policy.net.outputs
         critic_key, flow_key = jax.random.split(key)
         params = {
@@ -65,17 +67,17 @@ class QC(BaselineAgent):
         return self.first_state(params, target="critic")
 
     def act(self, params: Params, observation: jax.Array, key: jax.Array) -> jax.Array:
-        """The best of several chunks: ``f32[S]`` to ``f32[h, A]``."""
+        """Takes the best of several chunks: ``f32[S]`` to ``f32[h, A]``."""
         chunk = self.best_chunks(params, observation[None], key)
         return chunk.reshape(self.chunk, self.facts.action_dim)
 
     def best_chunks(
         self, params: Params, states: jax.Array, key: jax.Array
     ) -> jax.Array:
-        """The policy: the best of N chunks by the online critics.
+        """Chooses the best of N chunks of the flow by the online critics.
 
         Args:
-            params: Read for ``flow`` and ``critic``.
+            params: Parameters of ``flow`` and ``critic``.
             states: ``f32[B, S]``.
             key: PRNG key.
 
@@ -90,7 +92,7 @@ class QC(BaselineAgent):
     def total_loss(
         self, params: Params, targets: Params, batch: NStepBatch, key: jax.Array
     ) -> tuple[jax.Array, Metrics]:
-        """Sum of both losses, at the same parameters.
+        """Computes the sum of both losses.
 
         Args:
             params: Trained parameters.
@@ -99,7 +101,7 @@ class QC(BaselineAgent):
             key: PRNG key.
 
         Returns:
-            ``f32[]`` and the figures to log.
+            The loss ``f32[]``, and the metrics to log.
         """
         batch = clip_actions(batch)
         frozen = jax.lax.stop_gradient(params)
@@ -107,7 +109,7 @@ class QC(BaselineAgent):
         target = self.critic_target(frozen, targets, batch, target_key)
         critic_loss, critics = self.critic_loss(params, batch, target)
         flow_loss = self.flow_loss(params, batch, flow_key)
-        metrics = figures(
+        metrics = collect_metrics(
             {"critic_loss": critic_loss, "flow_loss": flow_loss},
             critics,
             return_max=self.facts.return_max,
@@ -117,55 +119,58 @@ class QC(BaselineAgent):
     def action_values(
         self, params: Params, batch: NStepBatch, key: jax.Array
     ) -> jax.Array:
-        """Values of the recorded chunks, as acting ranks chunks: ``f32[B]``."""
+        """Computes values of the recorded chunks, as acting ranks them: ``f32[B]``."""
         batch = clip_actions(batch)
-        return self._values(params, batch.observations, _flat(batch.chunks))
+        return self._values(params, batch.observations, _flatten(batch.chunks))
 
     def critic_target(
         self, frozen: Params, targets: Params, batch: NStepBatch, key: jax.Array
     ) -> jax.Array:
-        """Return of the windows, going on with the policy's next chunk.
+        """Computes the critics' targets, continuing with the policy's next chunk.
 
         Args:
-            frozen: Online networks: they choose the chunk.
-            targets: Target critics: they value it.
+            frozen: Online networks, which choose the next chunk.
+            targets: Target critics, which value it.
             batch: ``B`` windows.
             key: PRNG key.
 
         Returns:
             ``f32[B]``.
         """
+        # Online critics choose and targets value, as in double Q-learning: one set for
+        # both would value its own errors, of which the best of N takes the largest.
         chunks = self.best_chunks(frozen, batch.states_n, key)
-        following = self._values(targets, batch.states_n, chunks)
-        return batch.returns_n + batch.bootstraps * following
+        next_values = self._values(targets, batch.states_n, chunks)
+        return batch.returns_n + batch.bootstraps * next_values
 
     def critic_loss(
         self, params: Params, batch: NStepBatch, target: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Squared error of both critics at the recorded chunks.
+        """Computes the squared error of both critics at the recorded chunks.
 
         Args:
-            params: Trains ``critic``.
-            batch: ``B`` windows; those not ``valid`` weigh nothing but are counted.
+            params: Parameters; the loss trains ``critic``.
+            batch: ``B`` windows.
             target: ``f32[B]``.
 
         Returns:
-            ``f32[]``, and the critics' values ``f32[E, B]``.
+            The loss ``f32[]``, and the critics' values ``f32[E, B]``.
         """
         critics = networks.apply_ensemble(
-            self._critic, params["critic"], batch.observations, _flat(batch.chunks)
+            self._critic, params["critic"], batch.observations, _flatten(batch.chunks)
         )
+        # As in the published code, windows that are not valid weigh nothing, but the
+        # mean still counts them.
         errors = jnp.square(critics - target[None]) * batch.valid[None]
         return errors.mean(), critics
 
     def flow_loss(self, params: Params, batch: NStepBatch, key: jax.Array) -> jax.Array:
-        """Flow matching of recorded chunks: ``f32[]``.
-
-        Actions beyond an episode's end weigh nothing but are counted.
-        """
+        """Computes the flow-matching loss of recorded chunks: ``f32[]``."""
         errors = self._policy.error(
-            params, batch.observations, _flat(batch.chunks), key
+            params, batch.observations, _flatten(batch.chunks), key
         )
+        # As in the published code, actions beyond an episode's end weigh nothing, but
+        # the mean still counts them.
         by_action = errors.reshape(batch.chunks.shape)
         return (by_action * batch.valid_actions[..., None]).mean()
 
@@ -188,5 +193,6 @@ class QC(BaselineAgent):
         return FlowPolicy(net, self.config.flow_steps)
 
 
-def _flat(chunks: jax.Array) -> jax.Array:
+def _flatten(chunks: jax.Array) -> jax.Array:
+    """Joins the actions of chunks: ``f32[B, h, A]`` to ``f32[B, h * A]``."""
     return chunks.reshape(len(chunks), -1)

@@ -1,4 +1,4 @@
-"""Hyperparameters of QC; what they are for stands in ``qc.py``."""
+"""Hyperparameters of QC, see ``trainer.agents.qc``."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -11,15 +11,15 @@ from trainer.nn.choices import Aggregation
 
 @dataclass(frozen=True)
 class QCConfig(BaselineConfig):
-    """Hyperparameters, besides those of ``BaselineConfig``.
+    """Hyperparameters of QC, besides those of ``BaselineConfig``.
 
     Attributes:
-        name: Of the agent.
-        n_step: h, actions of a chunk and rewards summed before the backup.
-        window_rule: What happens at an episode's end and after success, see
+        name: Name of the agent.
+        n_step: Actions h of a chunk, and rewards that are summed before the backup.
+        window_rule: Rule for an episode's end and for rows after success, see
             ``NStepSampler``.
-        candidates: Chunks drawn, of which the best by Q is taken.
-        aggregation: Of the critics, for choosing and for targets.
+        candidates: Chunks that are drawn; the best by Q is executed.
+        aggregation: Reduction of the two critics, for choosing chunks and for targets.
         flow_steps: Euler steps of a flow sample.
     """
 

@@ -1,13 +1,14 @@
-"""What the hyperparameters of every agent have in common, and that they are checked.
+"""The base of every agent's hyperparameters, and the check of their ranges.
 
-A setting that is a number says its range where it is declared::
+The range of a number is declared with it::
 
     width: Count = 512
     expectile: Share = 0.9
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, ClassVar, get_type_hints
 
 from trainer.errors import ConfigError
 from trainer.nn.choices import Precision
@@ -15,13 +16,13 @@ from trainer.nn.choices import Precision
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers a setting may be.
+    """The range of a setting; a bound that is None does not apply.
 
     Attributes:
-        least: Smallest, or None.
-        above: What it must exceed, or None.
-        most: Largest, or None.
-        below: What it must stay under, or None.
+        least: Smallest value allowed.
+        above: Number that the value must exceed.
+        most: Largest value allowed.
+        below: Number that the value must be less than.
     """
 
     least: float | None = None
@@ -30,7 +31,7 @@ class Range:
     below: float | None = None
 
     def holds(self, value: float) -> bool:
-        """Whether a number is in the range; not-a-number is in none."""
+        """Says whether a number is in the range; NaN is in none."""
         return (
             (self.least is None or value >= self.least)
             and (self.above is None or value > self.above)
@@ -40,7 +41,7 @@ class Range:
         )
 
     def __str__(self) -> str:
-        """As in ``"at least 1"``, ``"above 0"`` or ``"a value in (0, 1]"``."""
+        """Describes the range, such as ``"at least 1"`` or ``"a value in (0, 1]"``."""
         start = f"({self.above:g}" if self.least is None else f"[{self.least:g}"
         if self.most is not None:
             return f"a value in {start}, {self.most:g}]"
@@ -54,20 +55,26 @@ class Range:
 Count = Annotated[int, Range(least=1)]
 Positive = Annotated[float, Range(above=0)]
 NotNegative = Annotated[float, Range(least=0)]
-# Strictly between none and all of something.
+# A share, strictly between 0 and 1.
 Share = Annotated[float, Range(above=0, below=1)]
-# All of it included, such as a discount of 1.
+# A share that may also be 1, such as a discount.
 Fraction = Annotated[float, Range(above=0, most=1)]
-# None of it included as well.
+# A share that may also be 0 or 1.
 Probability = Annotated[float, Range(least=0, most=1)]
 
 
 class AgentSettings:
     """Base of every agent's hyperparameters, which are frozen dataclasses.
 
-    This is no dataclass itself: each agent declares all of its settings, in an order of
-    its own. The annotations say what every agent has.
+    This class is no dataclass itself: each agent declares all of its settings, in its
+    own order. The annotations here list the settings that every agent has.
+
+    Attributes:
+        dropped_options: Settings that earlier versions had, with the only value that is
+            still computed; runs of that value can still be opened.
     """
+
+    dropped_options: ClassVar[Mapping[str, Any]] = {}
 
     name: str
     discount: float
@@ -79,19 +86,22 @@ class AgentSettings:
     rematerialise: bool
 
     def __post_init__(self) -> None:
-        """Refuses what is outside of its range.
+        """Refuses a setting that is outside of its range.
 
         Raises:
-            ConfigError: Naming the setting, what was expected, and what came.
+            ConfigError: Names the setting, what was expected, and what came.
         """
+        # Here and not by the decoder: settings that are made in code are checked, too.
         for name, allowed in ranges(type(self)).items():
             value = getattr(self, name)
             if not allowed.holds(value):
-                raise ConfigError(f"agent.{name}: expected {allowed}, got {value}")
+                raise ConfigError(
+                    f"agent.{name}: expected {allowed}, got {value}; set another value"
+                )
 
 
 def ranges(settings: type[Any]) -> dict[str, Range]:
-    """Ranges by name of the settings that have one."""
+    """Collects the ranges of a class of settings, by the setting's name."""
     hints = get_type_hints(settings, include_extras=True)
     return {
         name: part

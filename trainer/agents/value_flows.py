@@ -1,22 +1,23 @@
-"""Value Flows: the whole distribution of returns, as a flow from noise to returns.
+"""Value Flows: the distribution of returns as a flow from noise to returns.
 
 Twin fields ``v(z, t, s, a)`` carry noise at t = 0 to returns at t = 1. They are trained
 towards the backed-up returns of the policy's next action, as end points (bootstrapped
 flow matching) and as points on the way (distributional flow matching), with more weight
-where returns spread widely. A behaviour flow proposes actions; the policy takes the
-best by a one-step reading of the fields. A one-step policy is distilled along, which
-only online fine-tuning would use.
+where returns spread widely. A cloned flow proposes actions, and the policy takes the
+best by a one-step reading of the fields. A one-step policy is distilled besides; only
+online fine-tuning would act with it.
 
-Follows the published code. Where that departs from its own derivation or the paper, an
-option has the other reading:
+Where the published code departs from its own derivation or from the paper, the code is
+followed:
 
-- the on-the-way target is the next state's velocity itself, neither discounted nor
-  masked, although its point is (``transported_velocity`` multiplies it by both);
+- the target on the way is the next state's velocity itself, neither discounted nor
+  masked, although its point is; carrying a return to its backup would multiply both;
 - values are read with a single noise, so that choosing among candidates is noisy; the
-  paper takes an expectation (``value_noises`` averages over several);
-- noise and samples of returns are clipped from the first step on, while the points
-  trained at are not; actions are clipped after every step of their flow, and, for the
-  distillation, before it: there is no option for these.
+  paper takes an expectation over noises;
+- samples of returns are clipped from the first Euler step on, while the points that
+  fields are trained at are not;
+- actions are clipped after every step of their flow and, unlike in FQL, before the
+  distillation.
 
 The bounds of returns come from the smallest and largest reward of the task's data.
 
@@ -36,14 +37,9 @@ from trainer.agents.parts.baseline import (
     CRITICS,
     BaselineAgent,
     clip_actions,
-    figures,
+    collect_metrics,
 )
-from trainer.agents.parts.flow_policies import (
-    FlowPolicy,
-    improvement,
-    pick_best,
-    squared_distance,
-)
+from trainer.agents.parts.flow_policies import FlowPolicy, pick_best
 from trainer.agents.value_flows_config import ValueFlowsConfig
 from trainer.data.nstep_windows import NStepBatch, NStepSampler
 from trainer.nn import flow, losses, networks
@@ -52,7 +48,7 @@ from trainer.nn.networks import MLP, Params
 
 @dataclass(frozen=True)
 class ValueFlows(BaselineAgent):
-    """The agent: pure functions of its configuration and the data set's facts."""
+    """Value Flows as pure functions of its configuration and the facts of the data."""
 
     config: ValueFlowsConfig
 
@@ -60,17 +56,19 @@ class ValueFlows(BaselineAgent):
 
     @cached_property
     def sampler(self) -> NStepSampler:
-        """Single steps, each equally likely."""
+        """Sampler of single steps."""
         return NStepSampler(1, self.config.discount)
 
     @cached_property
     def bounds(self) -> tuple[float, float]:
-        """Smallest and largest return of the task."""
+        """Smallest and largest return of the task, if its data bound the rewards."""
+        # As in the published code, the largest may be below 0 where the task is never
+        # solved in the data.
         scale = 1 - self.config.discount
         return self.facts.reward_min / scale, self.facts.reward_max / scale
 
     def init(self, key: jax.Array) -> AgentState:
-        """Draws fresh parameters; the target fields start as exact copies."""
+        """Draws the state before the first update."""
         S, A = self.facts.observation_dim, self.facts.action_dim
         critic_key, flow_key, one_step_key = jax.random.split(key, 3)
         params = {
@@ -84,7 +82,7 @@ class ValueFlows(BaselineAgent):
         return self.first_state(params, target="critic")
 
     def act(self, params: Params, observation: jax.Array, key: jax.Array) -> jax.Array:
-        """The best of several actions of the flow: ``f32[S]`` to ``f32[1, A]``."""
+        """Takes the best of several flow actions: ``f32[S]`` to ``f32[1, A]``."""
         actions_key, values_key = jax.random.split(key)
         count = self.config.candidates
         states, actions = self._policy.candidates(
@@ -96,10 +94,10 @@ class ValueFlows(BaselineAgent):
     def values(
         self, params: Params, states: jax.Array, actions: jax.Array, key: jax.Array
     ) -> jax.Array:
-        """Reads values off the fields: one Euler step of size 1, from noise.
+        """Reads values off the fields by one Euler step of size 1 from noise.
 
         Args:
-            params: Read for ``critic``.
+            params: Parameters of ``critic``.
             states: ``f32[B, S]``.
             actions: ``f32[B, A]``.
             key: PRNG key; both fields see the same noise.
@@ -107,24 +105,19 @@ class ValueFlows(BaselineAgent):
         Returns:
             ``f32[B]``, within the bounds of returns.
         """
-        shape = (self.config.value_noises, len(states), 1)
-        noises = jax.random.normal(key, shape, states.dtype)
-
-        def read(noise: jax.Array) -> jax.Array:
-            ends = noise[None] + self._velocity(
-                params["critic"], noise, jnp.zeros_like(noise), states, actions
-            )
-            clipped = jnp.clip(ends[..., 0], *self.bounds)
-            return losses.aggregate(clipped, self.config.aggregation)
-
-        return jax.vmap(read)(noises).mean(axis=0)
-
-    # Losses. Each takes `params`, which it may train; all else is stopped.
+        # One noise for a value, as in the published code; the paper's value is the mean
+        # over noises.
+        noise = jax.random.normal(key, (len(states), 1), states.dtype)
+        ends = noise[None] + self._velocity(
+            params["critic"], noise, jnp.zeros_like(noise), states, actions
+        )
+        clipped = jnp.clip(ends[..., 0], *self.bounds)
+        return losses.aggregate(clipped, self.config.aggregation)
 
     def total_loss(
         self, params: Params, targets: Params, batch: NStepBatch, key: jax.Array
     ) -> tuple[jax.Array, Metrics]:
-        """Sum of all losses, at the same parameters.
+        """Computes the sum of all losses.
 
         Args:
             params: Trained parameters.
@@ -133,20 +126,20 @@ class ValueFlows(BaselineAgent):
             key: PRNG key.
 
         Returns:
-            ``f32[]`` and the figures to log.
+            The loss ``f32[]``, and the metrics to log.
         """
         batch = clip_actions(batch)
+        # Each loss trains its own network in `params` and reads the others from here.
         frozen = jax.lax.stop_gradient(params)
         keys = jax.random.split(key, 7)
-        # Candidates at the next states and the actions to distil, in one call of the
-        # sampler: its steps run one after another, whatever the number of rows.
-        taught_noise = jax.random.normal(
+        distill_noise = jax.random.normal(
             keys[0], batch.actions.shape, batch.actions.dtype
         )
-        next_actions, taught = self.draw_actions(
-            frozen, batch, taught_noise, keys[1], keys[2]
+        next_actions, flow_actions = self.draw_actions(
+            frozen, batch, distill_noise, keys[1], keys[2]
         )
         spread = self.spread(targets, batch, keys[3])
+        # Between 1/2 and 1, and larger where returns spread more widely.
         weights = jax.nn.sigmoid(-self.config.confidence / spread) + 0.5
         end_loss, path_loss = self.return_losses(
             params, targets, batch, next_actions, weights, keys[4]
@@ -162,9 +155,9 @@ class ValueFlows(BaselineAgent):
         read_key, improve_key = jax.random.split(keys[6])
         if self.config.distill:
             parts |= self.one_step_losses(
-                params, frozen, batch, taught_noise, taught, improve_key
+                params, frozen, batch, distill_noise, flow_actions, improve_key
             )
-        metrics = figures(
+        metrics = collect_metrics(
             parts,
             self.values(frozen, batch.observations, batch.actions, read_key),
             return_max=self.facts.return_max,
@@ -177,7 +170,7 @@ class ValueFlows(BaselineAgent):
     def action_values(
         self, params: Params, batch: NStepBatch, key: jax.Array
     ) -> jax.Array:
-        """Values of the recorded actions, read off the fields: ``f32[B]``."""
+        """Computes values of the recorded actions, read off the fields: ``f32[B]``."""
         batch = clip_actions(batch)
         return self.values(params, batch.observations, batch.actions, key)
 
@@ -185,42 +178,45 @@ class ValueFlows(BaselineAgent):
         self,
         frozen: Params,
         batch: NStepBatch,
-        taught_noise: jax.Array,
+        distill_noise: jax.Array,
         actions_key: jax.Array,
         values_key: jax.Array,
     ) -> tuple[jax.Array, jax.Array]:
         """Draws the policy's next actions and the flow's actions to distil.
 
         Args:
-            frozen: Read for ``flow`` and the online ``critic``.
+            frozen: Parameters of ``flow`` and of the online ``critic``.
             batch: ``B`` steps.
-            taught_noise: ``f32[B, A]``, to carry along at the first states.
+            distill_noise: ``f32[B, A]``, noise of the actions to distil.
             actions_key: PRNG key of the candidates.
             values_key: PRNG key of the candidates' values.
 
         Returns:
-            The best of N actions at ``states_n``, and the flow's at
-            ``observations``: ``f32[B, A]`` each.
+            The best of N actions at ``states_n``, and the flow's actions at
+            ``observations``, both ``f32[B, A]``.
         """
         count = self.config.candidates
         states = jnp.repeat(batch.states_n, count, axis=0)
         noise = jax.random.normal(
-            actions_key, (len(states), taught_noise.shape[-1]), taught_noise.dtype
+            actions_key, (len(states), distill_noise.shape[-1]), distill_noise.dtype
         )
-        both = self._policy.sample(
+        # One call of the sampler for both, because its steps run one after another,
+        # whatever the number of rows.
+        samples = self._policy.sample(
             frozen,
             jnp.concatenate([states, batch.observations]),
-            jnp.concatenate([noise, taught_noise]),
+            jnp.concatenate([noise, distill_noise]),
         )
-        candidates, taught = jnp.split(both, [len(states)])
+        candidates, flow_actions = jnp.split(samples, [len(states)])
+        # The online fields choose, as they do in acting.
         scores = self.values(frozen, states, candidates, values_key)
-        return pick_best(candidates, scores, count=count), taught
+        return pick_best(candidates, scores, count=count), flow_actions
 
     def spread(self, targets: Params, batch: NStepBatch, key: jax.Array) -> jax.Array:
-        """How fast returns change with the noise they start from, by the targets.
+        """Computes how fast returns change with the noise that they start from.
 
-        The derivative of the flow's end with respect to its start, carried along by a
-        forward-mode product at each step; clipping is not differentiated.
+        That is the absolute derivative of the flow's end with respect to its start, by
+        the target fields.
 
         Args:
             targets: Target fields.
@@ -230,6 +226,9 @@ class ValueFlows(BaselineAgent):
         Returns:
             ``f32[B]``, at least 0.
         """
+        # Forward mode: one product with the Jacobian a step, beside the step itself,
+        # where reverse mode would keep all steps. As in the published code, clipping is
+        # not differentiated, or the spread would be 0 wherever a sample hit a bound.
         steps = self.config.flow_steps
         shape = (len(batch.actions), 1)
         start = jax.random.normal(key, shape, batch.actions.dtype)
@@ -270,40 +269,40 @@ class ValueFlows(BaselineAgent):
         weights: jax.Array,
         key: jax.Array,
     ) -> tuple[jax.Array, jax.Array]:
-        """Weighted losses of both fields towards end points and points on the way.
-
-        One noise and one time for each sample serve both losses, and the noise that
-        the next return starts from is also where the path to its backup starts.
+        """Computes the losses of both fields towards end points and points on the way.
 
         Args:
-            params: Trains ``critic``.
+            params: Parameters; the losses train ``critic``.
             targets: Target fields.
             batch: ``B`` steps.
             next_actions: ``f32[B, A]``.
-            weights: ``f32[B]``.
+            weights: ``f32[B]``, weight of each step.
             key: PRNG key.
 
         Returns:
-            ``f32[]`` each, summed over fields, not yet weighted by λ.
+            Both losses ``f32[]``, summed over fields and not yet weighted by λ.
         """
+        # As in the published code, one noise and one time for each step serve both
+        # losses, and the noise that the next return starts from is also the start of
+        # the path to the backed-up return.
         noise_key, time_key = jax.random.split(key)
         shape = (len(next_actions), 1)
         noise = jax.random.normal(noise_key, shape, next_actions.dtype)
         time = jax.random.uniform(time_key, shape, next_actions.dtype)
-        following, on_the_way = self.next_returns(
+        next_returns, on_the_way = self.next_returns(
             targets, batch.states_n, next_actions, noise, time
         )
-        carried = batch.bootstraps[:, None]
-        end = batch.returns_n[:, None] + carried * following
-        point = batch.returns_n[:, None] + carried * on_the_way
+        bootstraps = batch.bootstraps[:, None]
+        end = batch.returns_n[:, None] + bootstraps * next_returns
+        point = batch.returns_n[:, None] + bootstraps * on_the_way
+        # The published code takes the next state's velocity as it is. Carried to
+        # `point`, it would have to be multiplied by `bootstraps`, too.
         velocity = losses.aggregate(
             self._velocity(
                 targets["critic"], on_the_way, time, batch.states_n, next_actions
             ),
             self.config.return_aggregation,
         )
-        if self.config.transported_velocity:
-            velocity = carried * velocity
 
         def errors(critic: Params) -> tuple[jax.Array, jax.Array]:
             def field(z: jax.Array, at: jax.Array) -> jax.Array:
@@ -335,12 +334,15 @@ class ValueFlows(BaselineAgent):
             targets: Target fields.
             states: ``f32[B, S]``.
             actions: ``f32[B, A]``.
-            noise: ``f32[B, 1]``, where both start.
-            time: ``f32[B, 1]``, where the second stops, in as many steps.
+            noise: ``f32[B, 1]``, start of both samples.
+            time: ``f32[B, 1]``, time that the second sample stops at, after as many
+                steps as the first.
 
         Returns:
-            ``f32[B, 1]`` each.
+            The complete and the partial samples, both ``f32[B, 1]``.
         """
+        # Both in one call, because the steps of a flow run one after another. As in the
+        # published code, a partial sample takes smaller steps, not fewer.
         twice = [jnp.concatenate([x, x]) for x in (states, actions, noise)]
 
         def follow(critic: Params) -> jax.Array:
@@ -366,35 +368,34 @@ class ValueFlows(BaselineAgent):
         frozen: Params,
         batch: NStepBatch,
         noise: jax.Array,
-        taught: jax.Array,
+        flow_actions: jax.Array,
         key: jax.Array,
     ) -> dict[str, jax.Array]:
-        """Losses of the one-step policy, both of its clipped action.
+        """Computes the losses of the one-step policy.
 
         Args:
-            params: Trains ``one_step``.
-            frozen: Read for ``critic``.
+            params: Parameters; the losses train ``one_step``.
+            frozen: Parameters of ``critic``, not trained here.
             batch: ``B`` steps.
             noise: ``f32[B, A]``.
-            taught: ``f32[B, A]``, the flow's actions of that noise.
+            flow_actions: ``f32[B, A]``, the flow's actions of that noise.
             key: PRNG key of the values.
 
         Returns:
-            ``distill_loss`` (weighted) and ``improve_loss``.
+            ``distill_loss`` (weighted by α) and ``improve_loss``.
         """
+        # Clipped before the distillation, too, unlike in FQL.
         actions = jnp.clip(
             networks.apply(self._actor, params["one_step"], batch.observations, noise),
             -1,
             1,
         )
         values = self.values(frozen, batch.observations, actions, key)
-        apart = squared_distance(actions, taught, how="mean")
+        distance = jnp.square(actions - flow_actions).mean()
         return {
-            "distill_loss": self.config.alpha * apart,
-            "improve_loss": improvement(values, normalize=False),
+            "distill_loss": self.config.alpha * distance,
+            "improve_loss": -values.mean(),
         }
-
-    # Parts.
 
     @cached_property
     def _field(self) -> MLP:
@@ -402,6 +403,7 @@ class ValueFlows(BaselineAgent):
 
     @cached_property
     def _actor(self) -> MLP:
+        # With LayerNorm, unlike the policies of the other baselines.
         return self.network(self.facts.action_dim, layer_norm=True)
 
     @cached_property
@@ -417,5 +419,5 @@ class ValueFlows(BaselineAgent):
         actions: jax.Array,
     ) -> jax.Array:
         return jax.vmap(
-            lambda one: networks.apply(self._field, one, z, time, states, actions)
+            lambda field: networks.apply(self._field, field, z, time, states, actions)
         )(critic)

@@ -1,4 +1,4 @@
-"""Hyperparameters of Value Flows; what they are for stands in ``value_flows.py``."""
+"""Hyperparameters of Value Flows, see ``trainer.agents.value_flows``."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,33 +10,36 @@ from trainer.nn.choices import Aggregation
 
 @dataclass(frozen=True)
 class ValueFlowsConfig(BaselineConfig):
-    """Hyperparameters, besides those of ``BaselineConfig``.
+    """Hyperparameters of Value Flows, besides those of ``BaselineConfig``.
 
     Attributes:
-        name: Of the agent.
-        end_weight: λ_B, of the loss towards end points; by data set.
-        path_weight: λ_D, of the loss towards points on the way.
-        confidence: c, of the weights ``sigmoid(-c / spread) + 1/2``; by data set. Not
-            0, at which a spread of 0 would give 0 / 0.
-        return_aggregation: Of the fields' returns and velocities in targets.
-        aggregation: Of the fields' values and spreads.
-        candidates: Actions drawn at a step, of which the best by value acts.
-        flow_steps: Euler steps of a sample, of actions as of returns.
-        value_noises: Noises that a value is averaged over.
-        transported_velocity: Whether the on-the-way target is discounted and masked.
-        distill: Whether the one-step policy is made and trained.
-        alpha: Weight of its distillation.
+        name: Name of the agent.
+        end_weight: Weight λ_B of the loss towards end points; differs by data set.
+        path_weight: Weight λ_D of the loss towards points on the way.
+        confidence: Temperature c of the weights ``sigmoid(-c / spread) + 1/2``;
+            differs by data set.
+        return_aggregation: Reduction of the two fields' returns and velocities in
+            targets.
+        aggregation: Reduction of the two fields' values and spreads.
+        candidates: Actions that are drawn at a step; the best by value is executed.
+        flow_steps: Euler steps of a sample, of actions as well as of returns.
+        distill: Whether the one-step policy is built and trained; it never acts.
+        alpha: Weight of the one-step policy's distillation.
     """
+
+    dropped_options = {  # noqa: RUF012
+        "value_noises": 1,
+        "transported_velocity": False,
+    }
 
     name: Literal["value-flows"] = "value-flows"
     end_weight: NotNegative = 1.0
     path_weight: NotNegative = 1.0
+    # Not 0: a spread of 0 would then give 0 / 0.
     confidence: Positive = 0.3
     return_aggregation: Aggregation = "mean"
     aggregation: Aggregation = "mean"
     candidates: Count = 16
     flow_steps: Count = 10
-    value_noises: Count = 1
-    transported_velocity: bool = False
     distill: bool = True
     alpha: NotNegative = 10.0

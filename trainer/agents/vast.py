@@ -1,17 +1,17 @@
 """VAST: horizon-adaptive offline policy learning via value stitching.
 
-Five networks, one loss each, all taken at the same old parameters:
+VAST has five networks with one loss each, all evaluated at the same old parameters:
 
 - ``G(s, s+, k)``, the discounted return collected on the way from ``s`` to ``s+`` in
   ``k`` steps (eq. 8 to 10 of the paper);
 - the stitching policy ``(k, s_k) ~ stitch(s)``, a flow weighted by advantage;
 - the execution policy ``a ~ exec(s, s_goal)``, a flow that clones behaviour;
 - ``V(s)``, the expectile of ``G + discount ** k * Q`` over stitched continuations;
-- ``Q(s, a)``, twins with targets.
+- ``Q(s, a)``, twin critics with targets.
 
 Source: *Horizon Adaptive Offline Policy Learning via Value Stitching*, sections 3 and
-4 and appendix B. Where the paper leaves a point open, the option's comment says how
-it is read and why.
+4 and appendix B. No code of VAST is published; where the paper leaves a point open,
+``VASTConfig`` says how it is read and why.
 
 Dimensions: B batch, S observation, A action, E = 2 critics, K maximum horizon.
 """
@@ -34,12 +34,14 @@ from trainer.data.horizon_windows import (
 from trainer.nn import flow, losses, networks, optimizers
 from trainer.nn.networks import MLP, Params
 
+# Twin critics with targets and a single V without one are deduced: they give the
+# paper's count of about 6.9 million parameters.
 CRITICS = 2
 
 
 @dataclass(frozen=True)
 class VAST:
-    """The agent: pure functions of its configuration and the data set's facts."""
+    """VAST as pure functions of its configuration and the facts of the data."""
 
     config: VASTConfig
     facts: DataFacts
@@ -48,17 +50,19 @@ class VAST:
 
     @cached_property
     def sampler(self) -> HorizonSampler:
-        """Windows with an intermediate row and a goal, see ``HorizonBatch``."""
+        """Sampler of windows with an intermediate row and a goal."""
         return self.config.make_sampler()
 
     def init(self, key: jax.Array) -> AgentState:
-        """Draws fresh parameters; the target critics start as exact copies.
+        """Draws the state before the first update.
+
+        The target critics start as exact copies of the critics.
 
         Args:
             key: PRNG key.
 
         Returns:
-            The state before the first update.
+            The state.
         """
         S, A = self.facts.observation_dim, self.facts.action_dim
         keys = jax.random.split(key, 5)
@@ -78,6 +82,8 @@ class VAST:
 
     def move_targets(self, targets: Params, *, before: Params, after: Params) -> Params:
         """Moves the target critics towards the critics after the step."""
+        # After the step, as in the usual Polyak update; the published code of the
+        # baselines takes the critics from before it.
         return optimizers.soft_update(
             targets, {"critic": after["critic"]}, rate=self.config.target_rate
         )
@@ -85,10 +91,8 @@ class VAST:
     def act(self, params: Params, observation: jax.Array, key: jax.Array) -> jax.Array:
         """Draws a sub-goal, then actions towards it, and takes the best by Q.
 
-        The sub-goal is drawn anew at every step; its horizon is not kept.
-
         Args:
-            params: Of the agent.
+            params: Parameters of the agent.
             observation: ``f32[S]``, in the units of the data.
             key: PRNG key of this step.
 
@@ -99,7 +103,9 @@ class VAST:
             Eq. 20 (rejection sampling) and algorithm 1 of the paper.
         """
         stitch_key, exec_key = jax.random.split(key)
-        state = self._scaled(observation)[None]
+        state = self._scale(observation)[None]
+        # Algorithm 1 draws a sub-goal anew at every step, so the horizon of the
+        # previous plan is not kept.
         _, goal = self.sample_stitch(params, state, stitch_key)
         states, goals = (
             jnp.repeat(x, self.config.candidates, axis=0) for x in (state, goal)
@@ -111,10 +117,10 @@ class VAST:
     def predict_subgoal(
         self, params: Params, observation: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Draws the sub-goal that ``act`` with the same key would pursue.
+        """Draws the sub-goal that ``act`` would pursue with the same key.
 
         Args:
-            params: Of the agent.
+            params: Parameters of the agent.
             observation: ``f32[S]``, in the units of the data.
             key: PRNG key of this step.
 
@@ -123,28 +129,25 @@ class VAST:
         """
         stitch_key, _ = jax.random.split(key)
         horizon, goal = self.sample_stitch(
-            params, self._scaled(observation)[None], stitch_key
+            params, self._scale(observation)[None], stitch_key
         )
         shift, scale = observation_scale(self.facts, self.config.state_scaling)
         return horizon[0], goal[0] * scale + shift
 
     def value(self, params: Params, observations: jax.Array) -> jax.Array:
-        """State values: ``f32[..., S]`` in the units of the data to ``f32[...]``."""
-        return self._value(params, self._scaled(observations))
+        """Computes V ``f32[...]`` of states ``f32[..., S]``, in the data's units."""
+        return self._value(params, self._scale(observations))
 
     def critic(
         self, params: Params, observations: jax.Array, actions: jax.Array
     ) -> jax.Array:
-        """Action values, aggregated over the twins: ``f32[...]``."""
-        return self._critic(params, self._scaled(observations), actions)
-
-    # Losses. Each takes `params`, which it may train, and reads everything else from
-    # `frozen`, the same parameters with their gradient stopped.
+        """Computes Q, aggregated over the twins: ``f32[...]``."""
+        return self._critic(params, self._scale(observations), actions)
 
     def total_loss(
         self, params: Params, targets: Params, batch: HorizonBatch, key: jax.Array
     ) -> tuple[jax.Array, Metrics]:
-        """Sum of the five losses, all at the same parameters.
+        """Computes the sum of the five losses.
 
         Args:
             params: Trained parameters.
@@ -153,18 +156,21 @@ class VAST:
             key: PRNG key.
 
         Returns:
-            ``f32[]`` and the figures to log.
+            The loss ``f32[]``, and the metrics to log.
         """
-        batch = self._scaled_batch(batch)
-        # A flow's ten steps would cast its layers anew each.
+        batch = self._scale_batch(batch)
+        # A loss trains its own network in `params` and reads all others from `frozen`,
+        # where gradients are stopped. So every network has the gradient of one loss,
+        # and the weights of the sum do not matter under Adam, but for clipping.
+        # Layers are cast once here; each of a flow's steps would cast them again.
         frozen = networks.cast_hidden(
             jax.lax.stop_gradient(params), self.config.precision
         )
         sample_key, next_key, stitch_key, exec_key = jax.random.split(key, 4)
         horizon, subgoal = self.sample_stitch(frozen, batch.observations, sample_key)
-        # Both continuations in one sampling call: flow steps run one after another,
-        # so a call on 2B rows costs little more than one on B. Stacked, not joined: a
-        # device keeps its rows of the batch.
+        # Both continuations are sampled in one call: flow steps run one after another,
+        # so a call on 2B rows costs little more than one on B. States are stacked, not
+        # concatenated, so that a device keeps its rows of the batch.
         at_subgoal, at_window_end = self.continuation(
             frozen, targets, jnp.stack([subgoal, batch.states_k]), next_key
         )
@@ -207,7 +213,7 @@ class VAST:
     def action_values(
         self, params: Params, batch: HorizonBatch, key: jax.Array
     ) -> jax.Array:
-        """Values of the recorded actions, aggregated over the twins: ``f32[B]``."""
+        """Computes Q of the recorded actions, aggregated over the twins: ``f32[B]``."""
         return self.critic(params, batch.observations, batch.actions)
 
     def value_loss(
@@ -219,28 +225,27 @@ class VAST:
         subgoal: jax.Array,
         continuation: jax.Array,
     ) -> tuple[jax.Array, jax.Array]:
-        """Expectile regression of V on stitched targets (eq. 17 and 26).
-
-        The paper has no ends. Where success is one, nothing goes on from a solved
-        state; its windows end at the next one, so that a plan does not lead past it,
-        and there ``continuation`` is the reward alone, by the mask of Q.
+        """Computes the expectile loss of V on stitched targets (eq. 17 and 26).
 
         Args:
-            params: Trains ``value``.
-            frozen: Read for G.
+            params: Parameters; the loss trains ``value``.
+            frozen: Parameters of G, not trained here.
             batch: ``B`` windows, scaled states.
-            horizon: ``f32[B]``, κ in [1, K], drawn from the stitching policy.
-            subgoal: ``f32[B, S]``, the state drawn with it, scaled.
-            continuation: ``f32[B]``, value of going on from there.
+            horizon: ``f32[B]``, horizons κ in [1, K] from the stitching policy.
+            subgoal: ``f32[B, S]``, scaled states that were drawn with the horizons.
+            continuation: ``f32[B]``, value of continuing from the sub-goals.
 
         Returns:
-            ``f32[]``, and V at the window starts ``f32[B]``.
+            The loss ``f32[]``, and V of the windows' first states ``f32[B]``.
         """
-        gained = self._segment(frozen, batch.observations, subgoal, horizon)
-        ahead = self.config.discount**horizon * continuation
+        segment = self._segment(frozen, batch.observations, subgoal, horizon)
+        bootstrap = self.config.discount**horizon * continuation
+        # The paper has no terminal states. Where success is one, a solved state is not
+        # bootstrapped from. Windows end at the next solved row, so the stitching policy
+        # plans no further, and there `continuation` is the reward alone: Q has a mask.
         if self.config.success == "ends":
-            ahead = batch.masks * ahead
-        target = gained + ahead
+            bootstrap = batch.masks * bootstrap
+        target = segment + bootstrap
         values = self._value(params, batch.observations)
         difference = jax.lax.stop_gradient(target) - values
         loss = losses.expectile_loss(difference, expectile=self.config.expectile)
@@ -249,18 +254,19 @@ class VAST:
     def critic_loss(
         self, params: Params, frozen: Params, batch: HorizonBatch
     ) -> tuple[jax.Array, jax.Array]:
-        """One-step backup of both critics from V (eq. 15).
+        """Computes the loss of both critics on one-step targets from V (eq. 15).
 
         Args:
-            params: Trains ``critic``.
-            frozen: Read for V.
+            params: Parameters; the loss trains ``critic``.
+            frozen: Parameters of V, not trained here.
             batch: ``B`` windows, scaled states.
 
         Returns:
-            ``f32[]``, summed over critics, and the critics' values ``f32[E, B]``.
+            The loss ``f32[]``, summed over critics, and Q ``f32[E, B]``.
         """
-        following = self._value(frozen, batch.next_observations)
-        target = batch.rewards + self.config.discount * batch.masks * following
+        # V is the online one: only the critics have targets.
+        next_values = self._value(frozen, batch.next_observations)
+        target = batch.rewards + self.config.discount * batch.masks * next_values
         values = networks.apply_ensemble(
             self._scalar, params["critic"], batch.observations, batch.actions
         )
@@ -269,23 +275,24 @@ class VAST:
     def segment_loss(
         self, params: Params, batch: HorizonBatch
     ) -> tuple[jax.Array, jax.Array]:
-        """Monte-Carlo and compositional regression of G (eq. 8 to 10).
+        """Computes the Monte-Carlo and compositional losses of G (eq. 8 to 10).
 
         Args:
-            params: Trains ``segment``.
+            params: Parameters; the loss trains ``segment``.
             batch: ``B`` windows, scaled states.
 
         Returns:
-            ``f32[]``, and G of the whole windows ``f32[B]``.
+            The loss ``f32[]``, and G of the whole windows ``f32[B]``.
         """
         k, i = batch.horizons, batch.intermediates
+        # The three evaluations are one on stacked rows: larger products, fewer kernels.
         whole, first, second = self._segment(
             params,
             jnp.stack([batch.observations, batch.observations, batch.states_i]),
             jnp.stack([batch.states_k, batch.states_i, batch.states_k]),
             jnp.stack([k, i, k - i]),
         )
-        # A window solved before row i has nothing more to collect after it.
+        # A window that is solved before row i collects nothing after it.
         composed = first + self.config.discount**i * batch.alive_i * second
         if not self.config.composed_gradient:
             composed = jax.lax.stop_gradient(composed)
@@ -300,23 +307,23 @@ class VAST:
         values: jax.Array,
         continuation: jax.Array,
     ) -> jax.Array:
-        """How much better than V the recorded window is, stopped (eq. 18).
+        """Computes the advantage of the recorded windows over V (eq. 18).
 
         Args:
             batch: ``B`` windows.
             segments: ``f32[B]``, G of the windows.
-            values: ``f32[B]``, V of their first states.
-            continuation: ``f32[B]``, value of going on from their ends.
+            values: ``f32[B]``, V of the windows' first states.
+            continuation: ``f32[B]``, value of continuing from the windows' ends.
 
         Returns:
-            ``f32[B]``.
+            ``f32[B]``, with its gradient stopped.
         """
-        gained = (
+        returns = (
             segments if self.config.advantage_return == "model" else batch.returns_k
         )
         discounts = self.config.discount**batch.horizons
-        ahead = gained + discounts * batch.alive_k * continuation
-        return jax.lax.stop_gradient(ahead - values)
+        window_values = returns + discounts * batch.alive_k * continuation
+        return jax.lax.stop_gradient(window_values - values)
 
     def stitch_loss(
         self,
@@ -325,18 +332,20 @@ class VAST:
         advantage: jax.Array,
         key: jax.Array,
     ) -> tuple[jax.Array, jax.Array]:
-        """Weighted flow matching of recorded ``(k / K, s_k)`` (eq. 19).
+        """Computes the weighted flow-matching loss of ``(k / K, s_k)`` (eq. 19).
 
         Args:
-            params: Trains ``stitch``.
+            params: Parameters; the loss trains ``stitch``.
             batch: ``B`` windows, scaled states.
             advantage: ``f32[B]``.
             key: PRNG key.
 
         Returns:
-            ``f32[]``, and the weights ``f32[B]``.
+            The loss ``f32[]``, and the weights ``f32[B]``.
         """
         weights = self.weights(advantage)
+        # The horizon enters as k / K, in [0, 1], since the flow's noise is of one size
+        # for all components.
         data = jnp.concatenate(
             [batch.horizons[:, None] / self.config.max_horizon, batch.states_k], axis=-1
         )
@@ -346,26 +355,23 @@ class VAST:
         return (weights * error).mean(), weights
 
     def weights(self, advantage: jax.Array) -> jax.Array:
-        """Weights of windows in the stitching loss: ``f32[B]``."""
+        """Computes the weights of windows in the stitching loss: ``f32[B]``."""
         beta = self.config.temperature
         if self.config.weight_form == "exp_beta":
             weights = jnp.exp(beta * advantage)
         else:
             weights = beta * jnp.exp(advantage)
+        # Bounded, since a few windows can dominate a batch while V is still wrong.
         return jnp.minimum(weights, self.config.max_weight)
 
     def exec_loss(
         self, params: Params, batch: HorizonBatch, key: jax.Array
     ) -> jax.Array:
-        """Flow matching of actions, given state and goal (eq. 29): ``f32[]``.
-
-        Recorded actions are not moved off the bounds by 1e-5, as published code does:
-        that keeps densities of squashed actions finite, and a flow asks for none.
-        """
+        """Computes the flow-matching loss of actions towards goals (eq. 29)."""
+        # The base code clips recorded actions to the bounds less 1e-5, which keeps
+        # densities of squashed Gaussians finite. A flow needs no densities.
         field = self._exec_field(params, batch.observations, batch.goals)
         return flow.matching_error(field, batch.actions, key).sum(axis=-1).mean()
-
-    # Samples.
 
     def sample_stitch(
         self, params: Params, states: jax.Array, key: jax.Array
@@ -373,25 +379,37 @@ class VAST:
         """Draws horizons and sub-goals from the stitching policy.
 
         Args:
-            params: Read for ``stitch``.
+            params: Parameters of the stitching policy, ``stitch``.
             states: ``f32[B, S]``, scaled.
             key: PRNG key.
 
         Returns:
-            κ ``f32[B]``, clipped to [1, K] and not rounded, and sub-goals
-            ``f32[B, S]``, scaled.
+            Horizons κ ``f32[B]`` in [1, K], not rounded, and sub-goals ``f32[B, S]``,
+            scaled.
         """
         noise = jax.random.normal(key, (*states.shape[:-1], 1 + states.shape[-1]))
 
         field = self._stitch_field(params, states)
         plans = flow.integrate(field, noise, steps=self.config.flow_steps)
         K = self.config.max_horizon
+        # A flow may overshoot the range of its data, and G was trained within it. G and
+        # the discount take real numbers, so rounding would only lose precision.
         return jnp.clip(plans[..., 0] * K, 1, K), plans[..., 1:]
 
     def sample_exec(
         self, params: Params, states: jax.Array, goals: jax.Array, key: jax.Array
     ) -> jax.Array:
-        """Draws actions towards goals: scaled ``f32[B, S]`` twice to ``f32[B, A]``."""
+        """Draws actions towards goals from the execution policy.
+
+        Args:
+            params: Parameters of the execution policy, ``exec``.
+            states: ``f32[B, S]``, scaled.
+            goals: ``f32[B, S]``, scaled.
+            key: PRNG key.
+
+        Returns:
+            ``f32[B, A]`` in [-1, 1].
+        """
         noise = jax.random.normal(key, (*states.shape[:-1], self.facts.action_dim))
 
         field = self._exec_field(params, states, goals)
@@ -401,10 +419,10 @@ class VAST:
     def continuation(
         self, params: Params, targets: Params, states: jax.Array, key: jax.Array
     ) -> jax.Array:
-        """Value of going on from states as both policies would (eq. 26).
+        """Computes the value of continuing from states with both policies (eq. 26).
 
         Args:
-            params: Read for ``stitch`` and ``exec``.
+            params: Parameters of the policies ``stitch`` and ``exec``.
             targets: Target critics.
             states: ``f32[B, S]``, scaled.
             key: PRNG key.
@@ -416,8 +434,6 @@ class VAST:
         _, goals = self.sample_stitch(params, states, stitch_key)
         actions = self.sample_exec(params, states, goals, exec_key)
         return self._critic(targets, states, actions)
-
-    # Parts.
 
     @cached_property
     def _scalar(self) -> MLP:
@@ -432,6 +448,8 @@ class VAST:
         return self._network(self.facts.action_dim)
 
     def _network(self, outputs: int) -> MLP:
+        # tanh and LayerNorm, the defaults of MLP, as the paper says; the baselines'
+        # code has GELU.
         c = self.config
         return MLP(
             outputs,
@@ -443,7 +461,7 @@ class VAST:
 
     @cached_property
     def optimizer(self) -> optax.GradientTransformation:
-        """Adam for all networks, after clipping the norm of their gradient."""
+        """Adam for all networks, with the global norm of their gradient clipped."""
         return optimizers.adam(
             self.config.learning_rate, clip_norm=self.config.clip_norm
         )
@@ -473,13 +491,14 @@ class VAST:
         self, params: Params, states: jax.Array, ends: jax.Array, horizons: jax.Array
     ) -> jax.Array:
         share = horizons[..., None] / self.config.max_horizon
-        gained = networks.apply_scalar(
+        returns = networks.apply_scalar(
             self._scalar, params["segment"], states, ends, share
         )
-        # What is left of a window of one step after its first: nothing.
-        return jnp.where(horizons > 0, gained, 0.0)
+        # The second part of a window of one step has no steps, and G of no steps is 0
+        # by definition.
+        return jnp.where(horizons > 0, returns, 0.0)
 
-    def _scaled(self, states: jax.Array) -> jax.Array:
+    def _scale(self, states: jax.Array) -> jax.Array:
         if self.config.state_scaling == "none":
             return states
         shift, scale = observation_scale(self.facts, self.config.state_scaling)
@@ -487,7 +506,7 @@ class VAST:
             scale, states.shape
         )
 
-    def _scaled_batch(self, batch: HorizonBatch) -> HorizonBatch:
+    def _scale_batch(self, batch: HorizonBatch) -> HorizonBatch:
         return batch._replace(
-            **{name: self._scaled(getattr(batch, name)) for name in STATE_FIELDS}
+            **{name: self._scale(getattr(batch, name)) for name in STATE_FIELDS}
         )

@@ -1,4 +1,4 @@
-"""Hyperparameters of VAST, with our reading of every point the paper leaves open."""
+"""Hyperparameters of VAST; points that the paper leaves open are options."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -27,59 +27,70 @@ Success = Literal["ends", "mixed"]
 class VASTConfig(AgentSettings):
     """Hyperparameters; defaults are the paper's general ones (appendix B).
 
-    Where readings were compared, the figures are in tests/benchmarks/README.md.
-
     Attributes:
-        name: Of the agent.
-        discount: Of rewards; the store must hold its return sums.
-        max_horizon: K, largest horizon of a stitched segment.
-        min_horizon: Shortest recorded segment: 2 as the paper's appendix B samples
-            (default), or 1 as its eq. 8 is written.
+        name: Name of the agent.
+        discount: Discount of rewards; the store must hold its return sums.
+        max_horizon: Largest horizon K of a stitched segment.
+        min_horizon: Shortest recorded segment: 2 as in the paper's appendix B, or 1 as
+            in its eq. 8.
         temperature: β of the stitching policy's weight ``exp(β * advantage)``.
-        candidates: N_rej, actions drawn at a step, of which the best by Q acts.
-        width: Of every hidden layer.
-        depth: Hidden layers.
-        learning_rate: Of Adam, for all networks.
+        candidates: Actions N_rej that are drawn at a step; the best by Q is executed.
+        width: Width of every hidden layer.
+        depth: Number of hidden layers.
+        learning_rate: Learning rate of Adam, for all networks.
         clip_norm: Largest global norm of the gradient.
-        target_rate: Of the soft update of the target critics, from the new critics.
-        expectile: τ of the value loss.
-        composition: λ, weight of the compositional loss of G.
+        target_rate: Rate of the soft update of the target critics.
+        expectile: Expectile τ of the value loss.
+        composition: Weight λ of the compositional loss of G.
         flow_steps: Euler steps of a flow sample.
         max_weight: Largest weight of a sample in the stitching loss.
         goal_current: Share of goals that are the current state.
-        goal_future: Share of goals from later in the episode.
+        goal_future: Share of goals that are a later state of the episode.
         goal_random: Share of goals that are any state of the data.
-        goal_rule: Which later state: ``"uniform"`` over the rest of the episode (the
-            paper's "randomly sampled future goal state"), ``"geometric"`` with the
-            discount, or ``"horizon"``, uniform over the next K rows. The last imitated
-            best towards goals within K rows; which rule acts best was not separable.
-        aggregation: Of the critics, for continuations and for choosing actions. The
-            paper does not say; the minimum is the cautious reading. With the mean, V
-            lay above the best return a little more often on the 4x4 grid, at the edge
-            of what eight seeds tell apart.
-        weight_form: ``"exp_beta"`` is ``exp(β * adv)``, the paper's closed form (eq.
-            28); ``"beta_exp"`` is ``β * exp(adv)`` as its loss is printed (eq. 19),
-            under which β only scales the loss, and Adam undoes that.
-        advantage_return: The window's return within the advantage: ``"model"`` is
-            G's estimate, ``"data"`` the recorded one: weights were a little larger
-            with it, nothing else was separable.
-        composed_gradient: Whether the composed side of the compositional loss is
-            trained too, as the equation is written. Without it nothing trains
-            ``G(., ., 1)``, unless ``min_horizon`` is 1: its error was several times
-            as large, and V lower. With windows of one step G was better without.
-        success: What a solved state is to V: ``"ends"``, an end as it is to Q and G, so
-            that no window goes past one and nothing is continued from one; or
-            ``"mixed"``, where windows lead past it and V alone goes on, and is neither
-            of a task that ends there nor of one that does not.
-        state_scaling: How networks and flows see states, see
-            ``agents.base.observation_scale``. In short runs of narrow networks raw
-            states, of deviation 6, fitted worse than scaled ones in a maze; on
-            cube-single-play ``"common"`` and raw were not separable, and
-            ``"standard"`` fitted sub-goals better. The paper's sizes were not tried.
-        precision: Of the hidden layers' products, see ``nn.networks.MLP``.
-        rematerialise: Whether gradients compute what networks and flow samplers did
-            anew, evaluation by evaluation, where keeping it takes too much memory.
+        goal_rule: Distribution of later states: ``"uniform"`` over the rest of the
+            episode, ``"geometric"`` with the discount, or ``"horizon"``, uniform over
+            the next K rows.
+        aggregation: Reduction of the two critics, for continuations and for choosing
+            actions: ``"min"`` or ``"mean"``.
+        weight_form: Weight of the stitching loss: ``"exp_beta"`` is ``exp(β * adv)``
+            (eq. 28), ``"beta_exp"`` is ``β * exp(adv)`` (eq. 19).
+        advantage_return: Return of the window within the advantage: ``"model"`` is
+            G's estimate, ``"data"`` is the recorded return.
+        composed_gradient: Whether gradients flow through the composed side of the
+            compositional loss.
+        success: Meaning of a solved state to V: ``"ends"``, an end of the episode, as
+            it is to Q and G; or ``"mixed"``, where windows lead past it and V alone
+            continues from it.
+        state_scaling: Scaling of states for networks and flows, see
+            ``agents.base.observation_scale``.
+        precision: Precision of the hidden layers' products, see ``nn.networks.MLP``.
+        rematerialise: Whether gradients evaluate networks again, one evaluation at a
+            time, instead of keeping the outputs of layers; saves memory.
     """
+
+    # How the paper's open points were decided; figures of the comparisons are in
+    # tests/benchmarks/README.md under "VAST's open points".
+    #
+    # - goal_rule: "uniform" is the paper's "randomly sampled future goal state".
+    #   "horizon" imitated best towards goals within K rows; which rule acts best was
+    #   not separable.
+    # - aggregation: the paper does not say, and the minimum is the cautious reading.
+    #   With the mean, V lay above the best return a little more often on the 4x4 grid,
+    #   at the edge of what eight seeds can tell.
+    # - weight_form: eq. 28 is the closed form that the paper derives. Under eq. 19, as
+    #   the loss is printed, β only scales the loss, and Adam undoes that.
+    # - advantage_return: weights were a little larger with the recorded return;
+    #   nothing else was separable.
+    # - composed_gradient: True is the equation as written. Without it nothing trains
+    #   G(., ., 1) unless min_horizon is 1: its error was several times as large, and V
+    #   lower. With windows of one step G was better without.
+    # - success: the paper has no terminal states at all. "mixed" is neither the value
+    #   of a task that ends at success nor of one that goes on: on a chain through its
+    #   goal its fixed point is -83 one step before a goal worth -1.
+    # - state_scaling: raw states (standard deviation 6) fitted worse than scaled ones
+    #   in a maze with narrow networks. On cube-single-play "common" and raw were not
+    #   separable, and "standard" fitted sub-goals better. The paper's sizes were not
+    #   tried.
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
 
@@ -113,11 +124,15 @@ class VASTConfig(AgentSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # Shares of goals have to sum to 1, which the sampler knows.
+        # The sampler checks that the shares of goals sum to 1.
         self.make_sampler()
 
     def make_sampler(self) -> HorizonSampler:
-        """Makes the sampler of windows; raises ConfigError for what there cannot be."""
+        """Builds the sampler of windows.
+
+        Raises:
+            ConfigError: If the sampler refuses the horizons or the shares of goals.
+        """
         kind = EndingHorizonSampler if self.success == "ends" else HorizonSampler
         return kind(
             max_horizon=self.max_horizon,

@@ -1,4 +1,4 @@
-"""What VAST logs of a batch besides its losses."""
+"""The metrics that VAST logs of a batch besides its losses."""
 
 import jax
 import jax.numpy as jnp
@@ -18,20 +18,20 @@ def summarise(
     max_horizon: int,
     return_max: float,
 ) -> Metrics:
-    """Figures that tell a healthy run from one that feeds on its own estimates.
+    """Computes metrics that tell a healthy run from one that over-estimates values.
 
     Args:
         batch: ``B`` windows.
         horizon: ``f32[B]``, horizons drawn from the stitching policy, in [1, K].
         segments: ``f32[B]``, G of the windows.
-        values: ``f32[B]``, V of their first states.
-        critics: ``f32[E, B]``, Q of their first rows.
-        max_horizon: K.
-        return_max: Best return in the data; ``over_estimation`` is the share of V
+        values: ``f32[B]``, V of the windows' first states.
+        critics: ``f32[E, B]``, Q of the windows' first rows.
+        max_horizon: Maximum horizon K.
+        return_max: Largest return in the data; ``over_estimation`` is the share of V
             above it.
 
     Returns:
-        The figures. Vectors are ``f32[K + 1]``, entry ``j`` for horizon ``j``.
+        The metrics. Vectors are ``f32[K + 1]``, with entry ``j`` for horizon ``j``.
     """
     size = max_horizon + 1
     recorded = batch.horizons.astype(jnp.int32)
@@ -55,12 +55,12 @@ def summarise(
             "segment_max": segments.max(),
         },
         total={
-            # Divide by the solved rows for the mean V there, which is to be that row's
-            # reward; a batch may hold none.
+            # Summed, since a batch may hold no solved row: their quotient is the mean
+            # V of solved states, which should be the reward there and no more.
             "solved_rows": jnp.where(solved, ones, 0).sum(),
             "solved_value": jnp.where(solved, values, 0).sum(),
             "windows_by_horizon": losses.per_bin(ones, recorded, size=size),
-            # Divide by the windows for the mean error.
+            # Divided by `windows_by_horizon`, this is the mean error of a horizon.
             "segment_error_by_horizon": losses.per_bin(error, recorded, size=size),
             "drawn_by_horizon": losses.per_bin(ones, drawn, size=size),
         },

@@ -19,13 +19,14 @@ from pipeline.store.manifest import ReferenceScores, Task, describe_fields
 from pipeline.store.reader import Store
 from pipeline.store.schema import ACTION_TOLERANCE
 from pipeline.store.seals import check_seal, seal, without_seal
-from trainer.agents import make_agent
+from trainer.agents import AGENTS, make_agent
 from trainer.agents.base import Agent, DataFacts
 from trainer.config import Config
 from trainer.data.table import acting_range
 from trainer.runs.folder import RUN_FILE, RunFolder
 
-# Of runs written before there was a choice, by agent: what they were trained with.
+# Options that agents have been given since the first version, with the value that runs
+# from before were trained with.
 _BEFORE_OPTIONS: dict[str, dict[str, Any]] = {"vast": {"success": "mixed"}}
 
 # Whose versions can change what a run computes.
@@ -88,7 +89,7 @@ class Run:
             DataFormatError: If it is none.
         """
         try:
-            return pydantic.TypeAdapter(cls).validate_python(_with_options(value))
+            return pydantic.TypeAdapter(cls).validate_python(_update_options(value))
         except pydantic.ValidationError as error:
             first = read_first_error(error)
             raise DataFormatError(
@@ -97,13 +98,21 @@ class Run:
             ) from error
 
 
-def _with_options(value: Any) -> Any:
-    """A run's plain values, with the options that the agent has been given since."""
+def _update_options(value: Any) -> Any:
+    """Adds options that the agent has been given since, and takes those it has lost."""
     try:
         agent = value["config"]["agent"]
-        known = _BEFORE_OPTIONS.get(agent["name"], {})
-        config = {**value["config"], "agent": {**known, **agent}}
-    except (KeyError, TypeError):  # No run at all: decoding says what is wrong.
+        added = _BEFORE_OPTIONS.get(agent["name"], {})
+        dropped = AGENTS[agent["name"]].config.dropped_options
+        # A dropped option of another value stays, and decoding refuses it by name: that
+        # run cannot be computed any more.
+        kept = {
+            name: option
+            for name, option in agent.items()
+            if name not in dropped or option != dropped[name]
+        }
+        config = {**value["config"], "agent": {**added, **kept}}
+    except (KeyError, TypeError, AttributeError):  # Decoding says what is wrong.
         return value
     return {**value, "config": config}
 

@@ -85,20 +85,18 @@ def flow_action(params, state, noise: np.ndarray) -> np.ndarray:
     return x
 
 
-def reference(
-    params, targets, batch, key, *, aggregate=np.mean, noises=1, transported=False
-) -> Losses:
+def reference(params, targets, batch, key, *, aggregate=np.mean) -> Losses:
     size = cases.SIZE
     keys = jax.random.split(key, 7)
     taught_noise = cases.normal(keys[0], size, 2)
     noise_a = cases.normal(keys[1], size * N, 2)
-    noise_q = cases.normal(keys[2], noises, size * N, 1)
+    noise_q = cases.normal(keys[2], 1, size * N, 1)
     noise_w = cases.normal(keys[3], size, 1)
     noise_key, time_key = jax.random.split(keys[4])
     noise_z = cases.normal(noise_key, size, 1)
     times = np.asarray(jax.random.uniform(time_key, (size, 1), jnp.float64))
     _, improve_key = jax.random.split(keys[6])
-    noise_i = cases.normal(improve_key, noises, size, 1)
+    noise_i = cases.normal(improve_key, 1, size, 1)
     fields = [references.member(targets["critic"], j) for j in range(2)]
     online = [references.member(params["critic"], j) for j in range(2)]
     actions = cases.clipped(batch.actions)
@@ -125,8 +123,6 @@ def reference(
         x = batch.returns_n[n] + batch.bootstraps[n] * there
         at = np.array([[there]]), np.array([[t]]), following, chosen
         velocity = aggregate([cases.mlp(f, *at).item() for f in fields])
-        if transported:
-            velocity *= batch.bootstraps[n]
         for field in online:
             z = np.array([[(1 - t) * e + t * y]])
             at_end = cases.mlp(field, z, np.array([[t]]), s, a).item()
@@ -159,12 +155,10 @@ def test_options_against_numpy() -> None:
     options = {
         "return_aggregation": "min",
         "aggregation": "min",
-        "value_noises": 2,
-        "transported_velocity": True,
     }
     with jax.enable_x64(True):
         case = cases.make_case(make_agent(**options))
-        expected = partial(reference, aggregate=min, noises=2, transported=True)
+        expected = partial(reference, aggregate=min)
         cases.check_losses(case, expected)
 
 
@@ -213,5 +207,5 @@ def test_without_distillation_there_is_no_one_step_policy() -> None:
 def test_bad_hyperparameters_are_named() -> None:
     with pytest.raises(ValueError, match=r"agent\.confidence.*above 0.*0\.0"):
         ValueFlowsConfig(confidence=0.0)
-    with pytest.raises(ValueError, match=r"agent\.value_noises.*at least 1.*0"):
-        ValueFlowsConfig(value_noises=0)
+    with pytest.raises(ValueError, match=r"agent\.candidates.*at least 1.*0"):
+        ValueFlowsConfig(candidates=0)

@@ -306,7 +306,7 @@ def test_windows_stay_within_their_episodes_whichever_blocks_are_there(
     assert len(windows) > 21  # All blocks come by.
     for step in range(400):
         with many.at(step) as table:
-            index = source._batches(table, range(step, step + 1))
+            index = source._draw(table, range(step, step + 1))
             ends = table.episode_starts + table.episode_lengths
             owner = np.full(len(table.observations), -1)
             for episode, (a, b) in enumerate(

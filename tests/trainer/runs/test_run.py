@@ -11,6 +11,8 @@ import pytest
 from pipeline.store.errors import DataFormatError
 from tests.fuzz import drill, mutate_json
 from tests.runs import FakeTrainer, make_run
+from trainer.agents.floq_config import FloqConfig
+from trainer.agents.fql_config import FQLConfig
 from trainer.agents.iql_config import IQLConfig
 from trainer.runs.checkpoints import CheckpointReader
 from trainer.runs.folder import RUN_FILE, RunFolder
@@ -37,6 +39,30 @@ def test_a_run_reads_back() -> None:
         run = with_agent(make_run(), success=success)
         value = json.loads(json.dumps(run.to_json()))
         assert Run.from_json(value, where="memory") == run
+
+
+@pytest.mark.parametrize(
+    ("agent", "options", "other"),
+    [
+        (IQLConfig(), {"advantage_critics": "online"}, "target"),
+        (FQLConfig(), {"normalize_q": False, "distance": "mean"}, "sum"),
+        (FloqConfig(), {"time_zero": False, "time_features": "cosine"}, "fourier"),
+    ],
+)
+def test_a_run_with_a_dropped_option_opens_if_it_had_the_default(
+    agent: Any, options: dict[str, Any], other: str
+) -> None:
+    made = make_run()
+    run = dataclasses.replace(
+        made, config=dataclasses.replace(made.config, agent=agent)
+    )
+    value = json.loads(json.dumps(run.to_json()))
+    value["config"]["agent"] |= options
+    assert Run.from_json(value, where="memory") == run
+    name = list(options)[-1]
+    value["config"]["agent"][name] = other
+    with pytest.raises(DataFormatError, match=rf"memory: .*{name}"):
+        Run.from_json(value, where="memory")
 
 
 def test_runs_of_before_went_past_success_and_go_on_so(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the baselines share: general settings, first state, targets, figures.
+"""The base of all baselines: networks, optimiser, first state, targets and metrics.
 
 Dimensions: B batch, E critics.
 """
@@ -18,12 +18,14 @@ from trainer.nn import optimizers
 from trainer.nn.networks import MLP, Params
 
 CRITICS = 2
+# All published code clips recorded actions to these bounds. It goes back to densities
+# of squashed Gaussians, which are infinite at 1; flows do not need it.
 LARGEST_ACTION = 1 - 1e-5
 
 
 @dataclass(frozen=True)
 class BaselineAgent:
-    """What all six agents do alike."""
+    """The parts that are the same in all six agents."""
 
     config: BaselineConfig
     facts: DataFacts
@@ -36,7 +38,18 @@ class BaselineAgent:
         output_scale: float = 1.0,
         depth: int | None = None,
     ) -> MLP:
-        """A network of the configured size, or depth: GELU, then LayerNorm if any."""
+        """Builds a network of the configured width.
+
+        Args:
+            outputs: Width of the output.
+            layer_norm: Whether LayerNorm follows each activation.
+            output_scale: Scale of the variance of the output's kernel.
+            depth: Hidden layers; the configured number by default.
+
+        Returns:
+            The network.
+        """
+        # GELU as in the published code; VAST has tanh.
         return MLP(
             outputs,
             self.config.width,
@@ -50,11 +63,13 @@ class BaselineAgent:
 
     @cached_property
     def optimizer(self) -> optax.GradientTransformation:
-        """One Adam, without clipping: networks share no loss, so it is one for each."""
+        """Adam for all networks, without clipping."""
+        # Every loss trains one network only, and Adam works on each element alone, so
+        # one optimiser for all networks equals one for each.
         return optimizers.adam(self.config.learning_rate, clip_norm=None)
 
     def first_state(self, params: Params, *, target: str) -> AgentState:
-        """The state before the first update; the target starts as an exact copy.
+        """Builds the state before the first update; the target is an exact copy.
 
         Args:
             params: Fresh parameters.
@@ -71,10 +86,9 @@ class BaselineAgent:
         )
 
     def move_targets(self, targets: Params, *, before: Params, after: Params) -> Params:
-        """Moves targets towards the critics from *before* the step: they lag it by one.
-
-        So does the code of all six methods.
-        """
+        """Moves the targets towards the critics from *before* the step."""
+        # The published code of all six methods does so: targets lag by one step more
+        # than in the usual Polyak update.
         return optimizers.soft_update(
             targets,
             {name: before[name] for name in targets},
@@ -83,30 +97,31 @@ class BaselineAgent:
 
 
 def clip_actions(batch: NStepBatch) -> NStepBatch:
-    """Keeps recorded actions off the bounds, as all the published code does."""
+    """Clips recorded actions to slightly less than [-1, 1], as the published code."""
     return batch._replace(
         actions=jnp.clip(batch.actions, -LARGEST_ACTION, LARGEST_ACTION),
         chunks=jnp.clip(batch.chunks, -LARGEST_ACTION, LARGEST_ACTION),
     )
 
 
-def figures(
+def collect_metrics(
     losses: dict[str, jax.Array],
     critics: jax.Array,
     *,
     return_max: float,
     **others: jax.Array,
 ) -> Metrics:
-    """What every baseline logs.
+    """Collects the metrics that every baseline logs.
 
     Args:
-        losses: Each ``f32[]``, as they enter the total.
+        losses: Losses ``f32[]`` by name, as they enter the total.
         critics: ``f32[E, B]`` or ``f32[B]``, values of the batch's actions.
-        return_max: Best return in the data.
-        **others: Further figures to average, ``f32[]`` each.
+        return_max: Largest return in the data.
+        **others: Further metrics ``f32[]`` to average.
 
     Returns:
-        The figures; ``over_estimation`` is the share of values above the best return.
+        The metrics, among them ``loss``, the sum of the losses, and
+        ``over_estimation``, the share of values above the largest return.
     """
     mean: dict[str, Any] = {
         "loss": sum(losses.values()),

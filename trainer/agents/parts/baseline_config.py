@@ -1,4 +1,4 @@
-"""Hyperparameters that every baseline has."""
+"""Hyperparameters that all baselines share."""
 
 from dataclasses import dataclass
 
@@ -14,17 +14,18 @@ from trainer.nn.choices import Precision
 
 @dataclass(frozen=True)
 class BaselineConfig(AgentSettings):
-    """Settings of every baseline; the defaults are those of all their code.
+    """Settings of every baseline; the defaults are those of their published code.
 
     Attributes:
-        discount: Of rewards; the store must hold its return sums.
-        width: Of every hidden layer.
-        depth: Hidden layers.
-        learning_rate: Of Adam, for all networks; gradients are not clipped.
-        target_rate: Of the soft update of the target critics.
-        precision: Of the hidden layers' products, see ``nn.networks.MLP``.
-        rematerialise: Whether gradients compute what networks and flow samplers did
-            anew, evaluation by evaluation, where keeping it takes too much memory.
+        discount: Discount of rewards; the store must hold its return sums.
+        width: Width of every hidden layer.
+        depth: Number of hidden layers.
+        learning_rate: Learning rate of Adam, for all networks; gradients are not
+            clipped.
+        target_rate: Rate of the soft update of the target critics.
+        precision: Precision of the hidden layers' products, see ``nn.networks.MLP``.
+        rematerialise: Whether gradients evaluate networks again, one evaluation at a
+            time, instead of keeping the outputs of layers; saves memory.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
@@ -38,9 +39,15 @@ class BaselineConfig(AgentSettings):
     rematerialise: bool = False
 
     def check_name(self, n_step_name: str, *, n_step: int, name: str) -> None:
-        """Refuses a name that does not say whether returns are of several steps."""
+        """Refuses a name that does not say whether returns are of several steps.
+
+        Raises:
+            ConfigError: If name and number of steps disagree.
+        """
+        # Methods are told apart by name in folders, tables and reports, so that a name
+        # must not stand for two of them.
         if (name == n_step_name) != (n_step > 1):
             raise ConfigError(
                 f"agent.n_step: expected {'more than 1' if n_step == 1 else '1'} for "
-                f"{name}, got {n_step}; of several steps it is {n_step_name}"
+                f"{name}, got {n_step}; the agent of several steps is {n_step_name}"
             )

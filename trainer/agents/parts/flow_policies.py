@@ -1,4 +1,4 @@
-"""Policies that are flows, as the baselines use them.
+"""The baselines' flow policies: a cloned flow, and a policy distilled from it.
 
 Dimensions: B batch, S observation, D dimension of a sample (A, or h times A for a
 chunk), N candidates.
@@ -6,7 +6,6 @@ chunk), N candidates.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +13,7 @@ import jax.numpy as jnp
 from trainer.nn import flow, networks
 from trainer.nn.networks import MLP, Params
 
-# (states f32[B, S], actions f32[B, A]) -> f32[E, B], critics that are not trained here
+# (states f32[B, S], actions f32[B, A]) -> f32[E, B]; critics that are not trained here.
 Critics = Callable[[jax.Array, jax.Array], jax.Array]
 
 
@@ -23,10 +22,10 @@ class FlowPolicy:
     """A flow that clones the recorded actions; its parameters are called ``flow``.
 
     Attributes:
-        net: The field, of ``(s, x, t)``.
+        net: Network of the velocity field, of ``(s, x, t)``.
         steps: Euler steps of a sample.
-        clip_steps: Whether samples are kept in [-1, 1] after every step, not only at
-            the end.
+        clip_steps: Whether samples are clipped to [-1, 1] after every step and not only
+            at the end; the code of Value Flows does so.
     """
 
     net: MLP
@@ -34,16 +33,16 @@ class FlowPolicy:
     clip_steps: bool = False
 
     def init(self, key: jax.Array, observation_dim: int) -> Params:
-        """Draws the parameters."""
+        """Draws the parameters of the field."""
         return networks.init(self.net, key, observation_dim, self.net.outputs, 1)
 
     def error(
         self, params: Params, states: jax.Array, actions: jax.Array, key: jax.Array
     ) -> jax.Array:
-        """Flow matching of recorded actions.
+        """Computes the flow-matching error of recorded actions.
 
         Args:
-            params: Trains ``flow``.
+            params: Parameters; the error trains ``flow``.
             states: ``f32[B, S]``.
             actions: ``f32[B, D]``.
             key: PRNG key.
@@ -66,18 +65,20 @@ class FlowPolicy:
     def candidates(
         self, params: Params, states: jax.Array, key: jax.Array, *, count: int
     ) -> tuple[jax.Array, jax.Array]:
-        """Draws several samples for each state, all in one call of the sampler.
+        """Draws several samples for each state.
 
         Args:
-            params: Read for ``flow``.
+            params: Parameters of the flow, ``flow``.
             states: ``f32[B, S]``.
             key: PRNG key.
-            count: N.
+            count: Number N of samples for each state.
 
         Returns:
             States ``f32[B * N, S]``, each repeated N times in a row, and a sample for
-            each ``f32[B * N, D]``.
+            each of these rows ``f32[B * N, D]``.
         """
+        # One call of the sampler for all: its steps run one after another, whatever
+        # the number of rows.
         repeated = jnp.repeat(states, count, axis=0)
         noise = jax.random.normal(key, (len(repeated), self.net.outputs), states.dtype)
         return repeated, self.sample(params, repeated, noise)
@@ -87,12 +88,12 @@ class FlowPolicy:
 
 
 def pick_best(candidates: jax.Array, scores: jax.Array, *, count: int) -> jax.Array:
-    """The best of each state's candidates.
+    """Picks the candidate with the highest score for each state.
 
     Args:
         candidates: ``f32[B * N, D]``, those of one state in a row.
         scores: ``f32[B * N]``.
-        count: N.
+        count: Number N of candidates for each state.
 
     Returns:
         ``f32[B, D]``.
@@ -104,18 +105,14 @@ def pick_best(candidates: jax.Array, scores: jax.Array, *, count: int) -> jax.Ar
 
 @dataclass(frozen=True)
 class DistilledPolicy:
-    """A one-step policy between a flow that clones behaviour and a critic.
+    """A one-step policy that is distilled from a cloned flow and raises a critic.
 
-    Its parameters are called ``one_step``, beside those of the flow.
+    Parameters are called ``one_step``, beside ``flow`` of the cloned flow.
 
     Attributes:
-        flow: That it is distilled from.
-        net: The policy, of ``(s, z)``.
-        alpha: Weight of the distillation.
-        distance: Squared distance to the flow's action, by its ``"mean"`` over the
-            action's components, as the published code takes it and α is tuned for, or
-            by their ``"sum"``, as the paper writes it.
-        normalize: Whether the critic's term is divided by its mean size.
+        flow: Flow that the policy is distilled from.
+        net: Network of the policy, of ``(s, z)``.
+        alpha: Weight α of the distillation.
 
     References:
         Park, Li & Levine (2025), Flow Q-Learning, section 4.
@@ -124,8 +121,6 @@ class DistilledPolicy:
     flow: FlowPolicy
     net: MLP
     alpha: float
-    distance: Literal["mean", "sum"] = "mean"
-    normalize: bool = False
 
     def init(self, key: jax.Array, observation_dim: int) -> Params:
         """Draws the parameters of both policies."""
@@ -138,11 +133,11 @@ class DistilledPolicy:
         }
 
     def propose(self, params: Params, states: jax.Array, noise: jax.Array) -> jax.Array:
-        """Actions before they are clipped: ``f32[B, A]``, and as many noises."""
+        """Maps noise ``f32[B, A]`` to actions ``f32[B, A]`` that are not clipped."""
         return networks.apply(self.net, params["one_step"], states, noise)
 
     def act(self, params: Params, states: jax.Array, noise: jax.Array) -> jax.Array:
-        """Actions ``f32[B, A]`` in [-1, 1]."""
+        """Maps noise ``f32[B, A]`` to actions ``f32[B, A]`` in [-1, 1]."""
         return jnp.clip(self.propose(params, states, noise), -1, 1)
 
     def losses(
@@ -154,47 +149,34 @@ class DistilledPolicy:
         critics: Critics,
         key: jax.Array,
     ) -> dict[str, jax.Array]:
-        """Losses of both policies.
-
-        The critic sees clipped actions, so a component beyond the bounds gets no
-        gradient from it; the distance to the flow's action is taken before clipping.
+        """Computes the losses of both policies.
 
         Args:
-            params: Trains ``flow`` and ``one_step``.
-            frozen: Read for the flow's actions.
+            params: Parameters; the losses train ``flow`` and ``one_step``.
+            frozen: Parameters of the flow that actions are sampled with.
             states: ``f32[B, S]``.
             actions: ``f32[B, A]``, as recorded.
-            critics: Values of actions; their mean is raised, however targets are
-                aggregated.
+            critics: Critics whose mean is raised.
             key: PRNG key.
 
         Returns:
-            ``flow_loss``, ``distill_loss`` (weighted) and ``improve_loss``.
+            ``flow_loss``, ``distill_loss`` (weighted by α) and ``improve_loss``.
         """
         match_key, noise_key = jax.random.split(key)
+        # Both policies get the same noise: distillation is a regression of the flow's
+        # map, noise by noise, not of its distribution.
         noise = jax.random.normal(noise_key, actions.shape, actions.dtype)
-        taught = self.flow.sample(frozen, states, noise)
+        flow_actions = self.flow.sample(frozen, states, noise)
         proposed = self.propose(params, states, noise)
+        # The critics see clipped actions, so a component beyond the bounds has no
+        # gradient from them, while the distance is taken before clipping. Their mean is
+        # raised even where targets take the minimum. All as in the published code.
         values = critics(states, jnp.clip(proposed, -1, 1)).mean(axis=0)
+        # The paper writes the squared norm of the difference. The code takes the mean
+        # over components, and published values of α belong to the mean.
+        distance = jnp.square(proposed - flow_actions).mean()
         return {
             "flow_loss": self.flow.error(params, states, actions, match_key).mean(),
-            "distill_loss": self.alpha
-            * squared_distance(proposed, taught, how=self.distance),
-            "improve_loss": improvement(values, normalize=self.normalize),
+            "distill_loss": self.alpha * distance,
+            "improve_loss": -values.mean(),
         }
-
-
-def squared_distance(
-    actions: jax.Array, others: jax.Array, *, how: Literal["mean", "sum"]
-) -> jax.Array:
-    """Squared distance of actions ``f32[B, A]``, averaged over the batch: ``f32[]``."""
-    squares = jnp.square(actions - others)
-    return squares.mean() if how == "mean" else squares.sum(axis=-1).mean()
-
-
-def improvement(values: jax.Array, *, normalize: bool) -> jax.Array:
-    """Loss that raises values ``f32[B]``: ``f32[]``."""
-    loss = -values.mean()
-    if normalize:
-        loss = loss / jax.lax.stop_gradient(jnp.abs(values).mean())
-    return loss

@@ -1,4 +1,4 @@
-"""Values without asking for unseen actions: what IQL and IFQL learn alike.
+"""Implicit values, which IQL and IFQL share: V and Q of recorded actions alone.
 
 Dimensions: B batch, S observation, A action, E = 2 critics.
 """
@@ -18,12 +18,11 @@ from trainer.nn.networks import MLP, Params
 class ImplicitValues:
     """V as an expectile of the target critics, and twin critics backed up from V.
 
-    Their parameters are called ``value`` and ``critic``; only the critics have
-    targets.
+    Parameters are called ``value`` and ``critic``; only the critics have targets.
 
     Attributes:
-        net: Of a scalar.
-        expectile: τ of the value loss.
+        net: Scalar network, of both V and the critics.
+        expectile: Expectile τ of the value loss.
 
     References:
         Kostrikov et al. (2021), Offline Reinforcement Learning with Implicit
@@ -34,7 +33,7 @@ class ImplicitValues:
     expectile: float
 
     def init(self, key: jax.Array, observation_dim: int, action_dim: int) -> Params:
-        """Draws the parameters."""
+        """Draws the parameters of V and the critics."""
         value_key, critic_key = jax.random.split(key)
         return {
             "value": networks.init(self.net, value_key, observation_dim),
@@ -44,55 +43,58 @@ class ImplicitValues:
         }
 
     def value(self, params: Params, states: jax.Array) -> jax.Array:
-        """State values: ``f32[B]``."""
+        """Computes V of states: ``f32[B]``."""
         return networks.apply_scalar(self.net, params["value"], states)
 
     def critics(
         self, params: Params, states: jax.Array, actions: jax.Array
     ) -> jax.Array:
-        """Action values of each critic: ``f32[E, B]``."""
+        """Computes the value of actions by each critic: ``f32[E, B]``."""
         return networks.apply_ensemble(self.net, params["critic"], states, actions)
 
-    def recorded(self, params: Params, batch: NStepBatch) -> jax.Array:
-        """Values of the recorded actions, the mean of both critics: ``f32[B]``."""
+    def recorded_values(self, params: Params, batch: NStepBatch) -> jax.Array:
+        """Computes the mean of both critics at the recorded actions: ``f32[B]``."""
         batch = clip_actions(batch)
         return self.critics(params, batch.observations, batch.actions).mean(axis=0)
 
     def value_loss(
         self, params: Params, targets: Params, batch: NStepBatch
     ) -> tuple[jax.Array, jax.Array]:
-        """Expectile regression of V on the smaller target critic.
-
-        All rows train it: it needs no window.
+        """Computes the expectile loss of V on the smaller target critic.
 
         Args:
-            params: Trains ``value``.
+            params: Parameters; the loss trains ``value``.
             targets: Target critics.
             batch: ``B`` windows.
 
         Returns:
-            ``f32[]``, and V of the first states ``f32[B]``.
+            The loss ``f32[]``, and V of the first states ``f32[B]``.
         """
-        best = self.critics(targets, batch.observations, batch.actions).min(axis=0)
+        # Windows that are not `valid` train V, too: only their first rows are read.
+        action_values = self.critics(targets, batch.observations, batch.actions)
         values = self.value(params, batch.observations)
-        loss = losses.expectile_loss(best - values, expectile=self.expectile)
+        difference = action_values.min(axis=0) - values
+        loss = losses.expectile_loss(difference, expectile=self.expectile)
         return loss.mean(), values
 
     def critic_loss(
         self, params: Params, frozen: Params, batch: NStepBatch
     ) -> tuple[jax.Array, jax.Array]:
-        """Backup of both critics from V at the window's end.
+        """Computes the loss of both critics, backed up from V at the window's end.
 
         Args:
-            params: Trains ``critic``.
-            frozen: Read for V, the online one: it has no target.
-            batch: ``B`` windows; those not ``valid`` weigh nothing but are counted.
+            params: Parameters; the loss trains ``critic``.
+            frozen: Parameters of V, not trained here.
+            batch: ``B`` windows.
 
         Returns:
-            ``f32[]``, summed over critics, and their values ``f32[E, B]``.
+            The loss ``f32[]``, summed over critics, and their values ``f32[E, B]``.
         """
-        following = self.value(frozen, batch.states_n)
-        target = batch.returns_n + batch.bootstraps * following
+        # V is the online one: only the critics have targets.
+        next_values = self.value(frozen, batch.states_n)
+        target = batch.returns_n + batch.bootstraps * next_values
         critics = self.critics(params, batch.observations, batch.actions)
+        # As in the published code, windows that are not valid weigh nothing, but the
+        # mean still counts them.
         errors = jnp.square(critics - target[None]) * batch.valid[None]
         return errors.sum(axis=0).mean(), critics
