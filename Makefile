@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup libtpu browser demo test test-all lint
+.PHONY: setup libtpu browser docs demo test test-all lint
 
 setup: $(STAMP)
 
@@ -14,7 +14,7 @@ $(STAMP): pyproject.toml infra/constraints.txt
 	$(BIN)/python -m pip install --quiet uv
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet \
 	  --constraint infra/constraints.txt \
-	  --editable '.[pipeline,trainer,eval,report,cloud,dask,rlds,launch,dev]'
+	  --editable '.[pipeline,trainer,eval,report,cloud,dask,rlds,launch,docs,dev]'
 	touch $@
 
 # The compiler for TPUs, which needs none: 0.7 GB, for Linux on x86-64. It lies beside
@@ -35,6 +35,12 @@ browser: setup
 	@command -v chromium chromium-browser google-chrome >/dev/null || \
 	  { apt-get update && apt-get install --yes --no-install-recommends chromium; } \
 	  >/dev/null 2>&1 || echo "no Chromium here, and apt-get cannot install it"
+
+# The documentation, to be opened from the disk. Strict: a link or a reference that leads
+# nowhere fails. The theme's notice is of its own future versions; ours are pinned.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "open build/site/index.html"
 
 demo: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash infra/demo.sh

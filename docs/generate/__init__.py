@@ -1,0 +1,1 @@
+"""What the site takes from elsewhere: parsers, dataclasses, tables and equations."""

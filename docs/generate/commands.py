@@ -1,0 +1,104 @@
+"""Pages of the commands, from the parsers that read them."""
+
+import inspect
+import re
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import tyro
+
+import infra.cli
+import pipeline.cli
+import trainer.cli
+from pipeline.front_door import Program
+
+PROGRAMS = (pipeline.cli.PROGRAM, trainer.cli.PROGRAM, infra.cli.PROGRAM)
+# What help adds to an option's own: what it is if it is not given.
+_DEFAULT = re.compile(r"\s*\((?:default: (.*)|(required)|repeatable|optional)\)$", re.S)
+
+
+def make_page(program: Program) -> str:
+    """Writes the page of one program.
+
+    Args:
+        program: With its commands.
+
+    Returns:
+        Markdown: a section for each command, with a table of its options.
+    """
+    lines = [
+        f"# `python -m {program.name}`",
+        "",
+        f"{program.purpose} Installed, it is also called `{program.script}`. "
+        "This page is made of the parsers themselves: it is what `--help` says.",
+        "",
+    ]
+    for name, kind in program.commands.items():
+        with warnings.catch_warnings():
+            # The replacement that tyro plans is not there yet; versions are pinned.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            parser = tyro.extras.get_parser(
+                kind,
+                config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
+            )
+        lines += _describe(parser, f"{program.name} {name}", about=kind.__doc__ or "")
+        if name in program.loose:
+            lines += [
+                "Every field of the [configuration](configuration.md) is an option as "
+                "well, such as `--agent.width 128`.",
+                "",
+            ]
+    return "\n".join(lines)
+
+
+def _describe(parser: Any, command: str, *, about: str, level: int = 2) -> list[str]:
+    """A command's section, and those of its subcommands below it."""
+    text = inspect.cleandoc(about).split("\nAttributes:")[0].strip()
+    shown = [f"{'#' * level} {command.partition(' ')[2]}", "", _plain(text), ""]
+    rows: list[str] = []
+    nested: dict[str, Any] = {}
+    for action in parser._actions:
+        if isinstance(action.choices, dict):  # Subcommands, and not values to choose.
+            nested = action.choices
+        elif "--help" not in action.option_strings:
+            rows.append(_row(action))
+    if rows:
+        shown += ["| argument | meaning | default |", "|---|---|---|", *rows, ""]
+    for name, inner in nested.items():
+        about = inner.description or ""
+        shown += _describe(inner, f"{command} {name}", about=about, level=level + 1)
+    return shown
+
+
+def _row(action: Any) -> str:
+    help_text, default = action.help or "", ""
+    ending = _DEFAULT.search(help_text)
+    if ending is not None:
+        help_text = help_text[: ending.start()]
+        default = ending[1] or ("*required*" if ending[2] else "")
+    if default and default != "*required*":
+        default = "" if default == "None" else f"`{default}`"
+    names = " ".join(f"`{each}`" for each in action.option_strings)
+    taken = "" if action.nargs == 0 else str(action.metavar or action.dest.upper())
+    taken = taken.replace("{None}|", "")
+    if not names:  # Positional: by its own name.
+        names = f"`{action.dest.rpartition('.')[2].upper()}`"
+        taken = ""
+    taken = f" `{taken}`" if taken else ""
+    cells = (f"{names}{taken}", _plain(help_text), default)
+    return "| " + " | ".join(each.replace("|", "\\|") for each in cells) + " |"
+
+
+def _plain(text: str) -> str:
+    """Docstrings' double backticks as Markdown's; nothing is taken for a tag."""
+    text = text.replace("``", "`")
+    if "\n\n" not in text:
+        return " ".join(text.split())
+    return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
+
+
+def list_pages() -> Iterator[tuple[str, str]]:
+    """Path and text of each program's page."""
+    for program in PROGRAMS:
+        yield f"reference/{program.name}.md", make_page(program)

@@ -1,0 +1,71 @@
+"""The page of all configuration fields, from the dataclasses that own them."""
+
+import dataclasses
+from typing import Any
+
+from trainer.agents import AGENTS
+from trainer.agents.settings import ranges
+from trainer.commands.fields import read_meanings
+from trainer.config import Config
+
+PAGE = "reference/configuration.md"
+
+
+def make_page() -> str:
+    """Writes the page.
+
+    Returns:
+        Markdown: a table for each group of fields, with meaning, default and range.
+    """
+    lines = [
+        "# Configuration fields",
+        "",
+        "A configuration is one TOML file with a table for each section below. Every "
+        "field is also an option of `train`, `compile` and a sweep's file, written as "
+        "`--trainer.steps 8000`. This page is made of the dataclasses that own the "
+        "fields. `python -m trainer describe CONFIG` prints the values of one "
+        "configuration. Defaults are those of the code; the shipped files of "
+        "`configs/` override them for each data set.",
+        "",
+        "`dataset` stands above all tables: the data set that the configuration is "
+        "meant for. A table `[tasks.N.agent]` overrides `[agent]` for task N.",
+        "",
+    ]
+    groups = read_meanings(Config)
+    for member in dataclasses.fields(Config):
+        if member.name in ("dataset", "agent"):
+            continue
+        kind: Any = member.type
+        lines += [f"## {member.name}", "", groups[member.name], ""]
+        lines += _table(kind, prefix=member.name)
+    lines += [
+        "## agent",
+        "",
+        "The agent's own settings. Which agent a table is for is said by `agent.name`; "
+        "without it the agent is `vast`.",
+        "",
+    ]
+    seen: dict[type[Any], list[str]] = {}
+    for name, kind_of_agent in AGENTS.items():
+        seen.setdefault(kind_of_agent.config, []).append(name)
+    for kind, names in seen.items():
+        lines += [f"### {', '.join(names)}", ""]
+        lines += _table(kind, prefix="agent")
+    return "\n".join(lines)
+
+
+def _table(kind: type[Any], *, prefix: str) -> list[str]:
+    meanings, allowed = read_meanings(kind), ranges(kind)
+    rows = ["| field | meaning | default | allowed |", "|---|---|---|---|"]
+    for each in dataclasses.fields(kind):
+        default = each.default
+        if each.default_factory is not dataclasses.MISSING:
+            default = each.default_factory()
+        cells = (
+            f"`{prefix}.{each.name}`",
+            meanings[each.name].replace("``", "`"),
+            f"`{default}`",
+            str(allowed.get(each.name, "")),
+        )
+        rows.append("| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |")
+    return [*rows, ""]

@@ -1,0 +1,58 @@
+"""What MkDocs calls: pages made of the code and of other files, and equations."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+from docs.generate import commands, configuration, equations
+
+ROOT = Path(__file__).parents[2]
+# Pages that are files of the repository, read where they stand.
+INCLUDED = {
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "infra/README.md": "how-to/launching.md",
+    "tests/benchmarks/README.md": "results/benchmarks.md",
+}
+_LINK = re.compile(r"\[([^\]]+)\]\((?!https?:|#)([^)#]+)(#[^)]*)?\)")
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Adds the generated pages."""
+    pages = {
+        **dict(commands.list_pages()),
+        configuration.PAGE: configuration.make_page(),
+        **{page: include(source) for source, page in INCLUDED.items()},
+    }
+    for path, text in pages.items():
+        files.append(File.generated(config, path, content=text))
+    return files
+
+
+def include(source: str) -> str:
+    """A file of the repository as a page: its links lead to pages, if they can.
+
+    Args:
+        source: Path below the repository's root.
+
+    Returns:
+        Markdown. A link to a file that is no page becomes its path.
+    """
+    page = Path(INCLUDED[source])
+
+    def lead(found: re.Match[str]) -> str:
+        said, path, place = found[1], found[2], found[3] or ""
+        target = (ROOT / source).parent.joinpath(path).resolve().relative_to(ROOT)
+        if target.as_posix() not in INCLUDED:
+            return f"{said} (`{target}`)"
+        up = "../" * (len(page.parts) - 1)
+        return f"[{said}]({up}{INCLUDED[target.as_posix()]}{place})"
+
+    return _LINK.sub(lead, (ROOT / source).read_text())
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Draws the equations of a page."""
+    return equations.draw(html)

@@ -1,0 +1,74 @@
+"""Commands that the documentation shows are taken by the parsers that read them."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+import infra.cli
+import pipeline.cli
+import trainer.cli
+from pipeline import front_door
+from trainer import config as configuration
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = {
+    word: program
+    for program in (pipeline.cli.PROGRAM, trainer.cli.PROGRAM, infra.cli.PROGRAM)
+    for word in (f"python -m {program.name}", program.script)
+}
+PAGES = sorted(
+    page.relative_to(ROOT).as_posix()
+    for page in (ROOT / "README.md", *ROOT.glob("docs/**/*.md"))
+)
+
+
+def shown_commands(text: str) -> list[list[str]]:
+    """Words of each command line of ours in a page's fenced blocks."""
+    lines = []
+    for block in re.findall(r"^ *```[^\n]*\n(.*?)^ *```$", text, re.DOTALL | re.M):
+        lines += block.replace("\\\n", " ").splitlines()
+    words = [shlex.split(line, comments=True) for line in lines if is_ours(line)]
+    return [each[2:] if each[0] == "python" else each for each in words]
+
+
+def is_ours(line: str) -> bool:
+    return any(re.match(rf"\s*{re.escape(word)}\s", line) for word in PROGRAMS)
+
+
+def check(words: list[str]) -> None:
+    """Parses a command line, and what it says of a configuration's fields."""
+    name, *arguments = words
+    program = next(
+        program
+        for word, program in PROGRAMS.items()
+        if name in (word, word.rpartition(" ")[2])
+    )
+    command, more = front_door.parse(program, arguments)
+    if arguments[0] in program.loose:
+        configuration.resolve(
+            command.config, agent=command.agent, dataset="x", overrides=more, prog=name
+        )
+    elif getattr(command, "config", None) is not None:
+        configuration.load(command.config, task=1)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_that_a_page_shows_are_taken(page, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    for words in shown_commands((ROOT / page).read_text()):
+        try:
+            check(words)
+        except SystemExit:
+            pytest.fail(f"{page}: {shlex.join(words)}")
+
+
+def test_a_wrong_option_or_field_would_be_found():
+    text = "```\npython -m trainer train cube-single-play --store a --out b {}\n```\n"
+    for wrong in ("--nonsense 1", "--agent.nonsense 1"):
+        (words,) = shown_commands(text.format(wrong))
+        with pytest.raises(SystemExit):
+            check(words)
+    (words,) = shown_commands(text.format("--agent.width 64"))
+    check(words)
