@@ -29,7 +29,7 @@ def draw(page: str) -> str:
 
     def convert(found: re.Match[str]) -> str:
         block = found[1] == "div"
-        drawn = _TO_MATHML.convert_with_local_state(
+        drawn: str = _TO_MATHML.convert_with_local_state(
             html.unescape(found[2]).strip(), displaystyle=block
         )
         return f'<div class="equation">{drawn}</div>' if block else drawn
