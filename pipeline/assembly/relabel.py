@@ -259,12 +259,10 @@ def _inputs(
 ) -> dict[str, npt.NDArray[Any]]:
     """What the labels of a block are made from."""
     names = [name for name in _PHYSICS if name in store.manifest.fields]
-    stored = plan.tasks[0].recipe == "stored"
-    if stored:
+    if plan.tasks[0].recipe == "stored":
         names = [schema.REWARDS, schema.MASKS]
     first, last = block.first_row, block.first_row + block.rows
-    rows = {name: store.read_rows(plan.part, name, first, last) for name in names}
-    return {name: v[:, 0] for name, v in rows.items()} if stored else rows
+    return {name: store.read_rows(plan.part, name, first, last) for name in names}
 
 
 def _kept(named: Mapping[str, Any]) -> dict[str, Any]:

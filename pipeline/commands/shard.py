@@ -99,6 +99,7 @@ class Shard:
 
     def _plan(self, output: Output) -> "StorePlan":
         from pipeline.assembly.actions import choose_scale
+        from pipeline.assembly.labels import count_tasks
         from pipeline.assembly.plan import PlanOptions, look_at, plan_inputs
         from pipeline.commands import execution
         from pipeline.domains.datasets import parse_dataset
@@ -144,20 +145,24 @@ class Shard:
             environment_id, arguments = recorded.environment_id, recorded.arguments
             scores = recorded.reference_scores
         check_environment_id(environment_id)
-        task = Task(
-            task=1,
-            name="stored",
-            environment_id=environment_id,
-            environment_kwargs=arguments,
-            recipe="stored",
-            success_timing=self.success_timing,
-        )
+        count = count_tasks(inputs.found[0][2].fields)
+        tasks = [
+            Task(
+                task=number,
+                name="stored" if count == 1 else f"stored_{number}",
+                environment_id=environment_id,
+                environment_kwargs=arguments,
+                recipe="stored",
+                success_timing=self.success_timing,
+            )
+            for number in range(1, count + 1)
+        ]
         plan = plan_inputs(
             self.out,
             inputs,
             dataset=self.dataset,
             environment_id=environment_id,
-            tasks=[task],
+            tasks=tasks,
             discounts=self.discounts,
             options=options,
             action_scale=scale,

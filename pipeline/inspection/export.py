@@ -54,7 +54,7 @@ def _write_split(store: Store, split: str, path: str) -> None:
         for name in (schema.OBSERVATIONS, schema.ACTIONS, TERMINALS, *schema.PHYSICS)
         if name == TERMINALS or name in store.manifest.fields
     ]
-    if [task.recipe for task in store.manifest.tasks] == ["stored"]:
+    if {task.recipe for task in store.manifest.tasks} == {"stored"}:
         names += [schema.REWARDS, schema.MASKS]
     try:
         with zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as archive:
@@ -77,7 +77,7 @@ def _write_member(
     header = {
         "descr": np.lib.format.dtype_to_descr(np.dtype(field.dtype)),
         "fortran_order": False,
-        "shape": (store.rows(split), *field.shape),
+        "shape": (store.rows(split), *field.shape, *_tasks(store, field)),
     }
     # Dated like all members NumPy writes, so equal stores give equal files.
     info = zipfile.ZipInfo(f"{name}.npy")
@@ -95,10 +95,18 @@ def _blocks(store: Store, split: str, name: str) -> Iterator[npt.NDArray[np.gene
         terminals[episodes.starts + episodes.lengths - 1] = True
         yield terminals
         return
-    step = arrays.shard_rows(store.manifest.fields[name])
+    field = store.manifest.fields[name]
+    per_task = field.per == "row_and_task"
+    step = arrays.shard_rows(field)
     for part in store.manifest.parts_of(split):
         for first in range(0, part.rows, step):
             rows = store.read_rows(part, name, first, min(first + step, part.rows))
             if name == schema.ACTIONS and store.manifest.action_scale is not None:
                 rows = store.manifest.action_scale.from_unit(rows)
-            yield rows[:, 0] if name in (schema.REWARDS, schema.MASKS) else rows
+            yield rows.reshape(len(rows), *_tasks(store, field)) if per_task else rows
+
+
+def _tasks(store: Store, field: FieldSpec) -> tuple[int, ...]:
+    """Axis of the tasks of a member: none of a single one's."""
+    tasks = len(store.manifest.tasks)
+    return (tasks,) if field.per == "row_and_task" and tasks > 1 else ()

@@ -146,7 +146,7 @@ def _check_labels(store: Store, part: PartManifest) -> Iterator[str]:
         labels = label_episodes(
             manifest.tasks,
             manifest.discounts,
-            _inputs(rows),
+            rows,
             np.asarray(block.lengths, np.int64),
         )
         for name, values in labels.items():
@@ -168,14 +168,6 @@ def _check_labels(store: Store, part: PartManifest) -> Iterator[str]:
     yield from _compare_statistics(
         "part.json", summary.statistics(), part.statistics, "of its rows"
     )
-
-
-def _inputs(rows: dict[str, Array]) -> dict[str, Array]:
-    """What labels are made from: rewards that came with the data have one task."""
-    return {
-        name: values[:, 0] if name in (schema.REWARDS, schema.MASKS) else values
-        for name, values in rows.items()
-    }
 
 
 def _compare_statistics(

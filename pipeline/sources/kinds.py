@@ -91,9 +91,10 @@ KINDS: dict[str, InputKind] = {
         ),
         InputKind(
             "npz",
-            "`observations`, `actions`, `rewards`, `terminals`, and either `masks` (0 "
-            "where the task is solved; rows are states) or `timeouts` (1 where an "
-            "episode was cut off; rows are transitions), perhaps `next_observations`",
+            "`observations`, `actions`, `rewards` (`[rows, tasks]` of several tasks), "
+            "`terminals`, and either `masks` (0 where the task is solved, for all "
+            "tasks or each; rows are states) or `timeouts` (1 where an episode was cut "
+            "off; rows are transitions), perhaps `next_observations`",
             OwnNpz,
             NPZ,
         ),

@@ -1,4 +1,6 @@
-"""A plain npz with rewards of its own: one task, whose labels came with the data.
+"""A plain npz with rewards of its own: tasks whose labels came with the data.
+
+Rewards are one number a row, or ``[rows, tasks]``; masks are likewise, or one for all.
 
 Two layouts, told apart by what there is. With ``masks``, rows are as OGBench's: an
 episode of T transitions has T+1 of them, ``terminals`` marks its last row, and masks
@@ -28,7 +30,8 @@ from pipeline.store.errors import DataFormatError
 
 _REQUIRED = (schema.OBSERVATIONS, schema.ACTIONS, schema.REWARDS, TERMINALS)
 _OPTIONAL = (schema.MASKS, TIMEOUTS, NEXT_OBSERVATIONS)
-_PER_STEP = (schema.REWARDS, schema.MASKS, TERMINALS, TIMEOUTS)
+_PER_STEP = (TERMINALS, TIMEOUTS)
+_PER_TASK = (schema.REWARDS, schema.MASKS)
 
 
 @dataclass(frozen=True)
@@ -162,8 +165,11 @@ class OwnNpz:
         return boundaries.find_suspects(read, table, where=os.path.basename(self.path))
 
     def _flat(self, name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Per-step numbers without a second axis, all else as it is."""
-        if name in _PER_STEP:
+        """Per-step numbers without a second axis of one, all else as it is.
+
+        Where episodes end holds for all tasks: what one of them ends at, masks say.
+        """
+        if name in _PER_STEP or (name in _PER_TASK and values.shape[1:] == (1,)):
             return transitions.flat(name, values, where=self.path)
         return values
 

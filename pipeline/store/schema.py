@@ -63,8 +63,9 @@ def input_fields(rows: Mapping[str, Array], *, where: str) -> dict[str, FieldSpe
 
     Raises:
         DataFormatError: If observations or actions are missing, observations are no
-            rows of numbers, actions are not continuous ``[rows, A]``, or rewards and
-            masks not one number a row.
+            rows of numbers, actions are not continuous ``[rows, A]``, rewards and
+            masks not one number a row or one for each task, or masks of other tasks
+            than rewards.
     """
     for name in (OBSERVATIONS, ACTIONS):
         if name not in rows:
@@ -74,6 +75,14 @@ def input_fields(rows: Mapping[str, Array], *, where: str) -> dict[str, FieldSpe
             )
     for name, values in rows.items():
         _check_shape(name, values, where)
+    if REWARDS in rows and MASKS in rows:
+        tasks, masks = (rows[name].shape[1:] for name in (REWARDS, MASKS))
+        if masks not in ((), tasks):
+            raise DataFormatError(
+                f"{where}: expected {MASKS} [rows] for all tasks alike, or as "
+                f"{REWARDS} are, {['rows', *tasks]}, got {['rows', *masks]}; one "
+                "column of each is one task"
+            )
     return {
         # Rewards of a source are described as it has them: a plan's digest says so.
         name: FieldSpec(
@@ -99,10 +108,10 @@ def _check_shape(name: str, values: Array, where: str) -> None:
             f"{where}: expected continuous {name} [rows, A] in floating point, {got}; "
             "discrete actions cannot be trained on, reshape continuous ones"
         )
-    if name in (REWARDS, MASKS) and shape:
+    if name in (REWARDS, MASKS) and len(shape) > 1:
         raise DataFormatError(
-            f"{where}: expected {name} [rows], one number a row, {got}; choose one "
-            "column"
+            f"{where}: expected {name} [rows], or [rows, tasks] for several tasks, "
+            f"{got}; choose one number a row for each task"
         )
 
 

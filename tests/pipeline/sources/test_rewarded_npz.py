@@ -91,6 +91,113 @@ def test_its_export_makes_an_equal_store(make_own, tmp_path):
     assert one.checksums == two.checksums
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_several_tasks_are_as_many_stores_of_one(make_own, tmp_path, shared):
+    random = np.random.default_rng(4)
+    rewards = random.normal(size=(28, 3))
+    masks = random.integers(0, 2, (28, 1) if shared else (28, 3))
+    path, out = make_own(rewards=rewards, masks=masks), str(tmp_path / "store")
+    assert main(["shard", path, "--dataset", "mine", "--out", out]) == 0
+    store = Store(out)
+    tasks = [(task.task, task.name) for task in store.manifest.tasks]
+    assert tasks == [(1, "stored_1"), (2, "stored_2"), (3, "stored_3")]
+    for task in range(3):
+        column = masks[:, 0 if shared else task]
+        alone = str(tmp_path / f"alone-{task}")
+        path = make_own(name=f"{task}.npz", rewards=rewards[:, task], masks=column)
+        assert main(["shard", path, "--dataset", "mine", "--out", alone]) == 0
+        single = Store(alone)
+        for name in ("rewards", "masks", "returns/0.99"):
+            values = store.read(name, column=task)
+            np.testing.assert_array_equal(values, single.read(name, column=0))
+            assert len(np.unique(values)) > 1
+    # New labels, checks and files of several tasks.
+    assert main(["relabel", out, "--discounts", "0.9"]) == 0
+    assert main(["verify", out, "--deep"]) == 0
+    npz, again = str(tmp_path / "out.npz"), str(tmp_path / "again")
+    assert main(["export", out, "--npz", npz]) == 0
+    discounts = ("--discounts", "0.9", "0.99")
+    assert main(["shard", npz, "--dataset", "mine", "--out", again, *discounts]) == 0
+    (one,), (two,) = (Store(each).manifest.parts for each in (out, again))
+    assert one.checksums == two.checksums
+
+
+def test_tasks_of_transitions_share_where_episodes_end(make_npz, make_rows):
+    terminals = make_rows(LENGTHS)["terminals"]
+    members = {"rewards": np.arange(56).reshape(28, 2), "timeouts": np.zeros(28)}
+    path = make_npz(
+        LENGTHS, without=["qpos", "qvel"], **members, terminals=terminals[:, None]
+    )
+    found = read_all(OwnNpz(path))
+    assert found["rewards"].shape == (28 + len(LENGTHS), 2)
+    last = np.cumsum(np.array(LENGTHS) + 1) - 1
+    np.testing.assert_array_equal(found["rewards"][last], np.zeros((6, 2)))
+    np.testing.assert_array_equal(
+        np.delete(found["rewards"], last, axis=0), members["rewards"]
+    )
+    assert (~found["masks"]).sum() == len(LENGTHS)
+    path = make_npz(
+        LENGTHS, without=["qpos", "qvel"], **members, terminals=np.ones((28, 2))
+    )
+    with pytest.raises(
+        DataFormatError, match=r"expected terminals \[rows\], one number"
+    ):
+        OwnNpz(path).describe()
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        (
+            {"rewards": np.ones((28, 3)), "masks": np.ones((28, 2))},
+            "expected masks [rows] for all tasks alike, or as rewards are, "
+            "['rows', 3], got ['rows', 2]",
+        ),
+        (
+            {"masks": np.ones((28, 2))},
+            "expected masks [rows] for all tasks alike, or as rewards are, ['rows'], "
+            "got ['rows', 2]",
+        ),
+        (
+            {"rewards": np.ones((28, 3, 1))},
+            "expected rewards [rows], or [rows, tasks] for several tasks, got "
+            "float64['rows', 3, 1]",
+        ),
+        (
+            {"rewards": np.where(np.arange(84) == 50, np.nan, 1.0).reshape(28, 3)},
+            "own.npz, episode 2, row 6: rewards[2] is nan",
+        ),
+        (
+            {"rewards": np.ones((28, 2)), "masks": np.full((28, 2), 0.5)},
+            "own.npz, episode 0, row 0: masks[0] is 0.5",
+        ),
+    ],
+)
+def test_tasks_that_cannot_be(make_own, tmp_path, members, message, capsys):
+    path = make_own(name="own.npz", **members)
+    out = str(tmp_path / "store")
+    assert main(["shard", path, "--dataset", "mine", "--out", out]) == 2
+    (line,) = capsys.readouterr().err.splitlines()[-1:]
+    assert message in line
+
+
+def test_files_of_unlike_tasks_are_refused(make_own, tmp_path, capsys):
+    folder, out = str(tmp_path / "data"), str(tmp_path / "store")
+    Path(folder).mkdir()
+    for name, tasks in (("a.npz", 3), ("b.npz", 2)):
+        path = make_own(name=name, rewards=np.ones((28, tasks)), masks=np.ones(28))
+        Path(path).rename(f"{folder}/{name}")
+    assert main(["shard", folder, "--dataset", "mine", "--out", out]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert "b.npz: expected rewards of 3 task(s), got 2; one store holds" in said[0]
+    store = ("--dataset", "mine", "--out", out)
+    assert main(["shard", f"{folder}/a.npz", *store]) == 0
+    capsys.readouterr()
+    assert main(["append", out, f"{folder}/b.npz"]) == 2
+    assert "b.npz: expected rewards of 3 task(s), got 2" in capsys.readouterr().err
+
+
 def test_what_a_terminal_means_has_to_be_said(make_npz):
     path = make_npz(rewards=np.zeros(17))
     with pytest.raises(DataFormatError, match="masks or timeouts"):

@@ -37,8 +37,8 @@ def test_observations_and_actions_are_needed(missing):
         ("actions", np.zeros((3, 1), np.bool_), "got bool"),
         ("actions", np.zeros((3, 2, 2)), r"got float64\['rows', 2, 2\]"),
         ("observations", np.zeros(3), r"observations \[rows, S\]"),
-        ("rewards", np.zeros((3, 2)), "rewards .*one number a row"),
-        ("masks", np.zeros((3, 2)), "masks .*one number a row"),
+        ("rewards", np.zeros((3, 2, 1)), "rewards .*one number a row for each task"),
+        ("masks", np.zeros((3, 2, 1)), "masks .*one number a row for each task"),
     ],
 )
 def test_a_field_of_other_dimensions_or_kind_is_refused(field, values, message):
