@@ -67,7 +67,7 @@ def test_train_with_overrides_then_again(
     assert len(RunFolder.open(out).read_lines(METRICS_FILE)) == 4
     code, said = run(capsys, *train, *wide)
     assert code == 0
-    assert "already finished, 20 updates were asked for: there is step 20" in said
+    assert "already finished: 20 updates were asked for, and the latest check" in said
     # The same folder with other hyperparameters.
     code, said = run(capsys, *train)
     assert code == 2

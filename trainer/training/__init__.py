@@ -1,1 +1,1 @@
-"""The loop, its session with folder and devices, and what it records."""
+"""The training loop, its session, and the metrics that it records."""

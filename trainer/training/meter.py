@@ -1,4 +1,4 @@
-"""What happens between two log points: figures of calls, time, and what ends a run."""
+"""What is gathered between two log points, and the check that ends a diverged run."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -9,18 +9,22 @@ import jax
 from trainer.agents.base import Metrics
 from trainer.step.call import CALLS_AHEAD
 from trainer.tracking.tracker import Json
-from trainer.training.metrics import combine, nonfinite, over_estimated
+from trainer.training.metrics import combine, find_nonfinite, find_over_estimated
 
-# Untrained networks' values are of size 1, however small the rewards are.
+# Values of untrained networks are of size 1, however small rewards are. A narrower
+# range of returns is taken as this wide, so that such values do not end a run.
 _LEAST_RANGE = 10.0
 
 
 class Meter:
-    """Gathers the metrics of calls, on the devices, and the time they take.
+    """Gathers the metrics of calls, which stay on the devices, and the time they take.
+
+    Attributes:
+        logged: Updates done at the last log point.
 
     Args:
         step: Updates done before the first call.
-        clock: Seconds, from anywhere.
+        clock: Clock in seconds, of any origin.
     """
 
     def __init__(
@@ -35,19 +39,19 @@ class Meter:
 
     @contextmanager
     def waiting_for_input(self) -> Iterator[None]:
-        """Counts the time within as spent on waiting for batches."""
+        """Counts the time within the context as spent waiting for batches."""
         started = self._clock()
         yield
         self._blocked_s += self._clock() - started
 
     def restart(self) -> float:
-        """Starts the clock of this log point anew, after what is no update.
-
-        That is compiling the first call, and measuring on held-out windows.
+        """Restarts the clock of this log point; the time before does not count.
 
         Returns:
-            Seconds since the clock was started, which count as none.
+            Seconds that were left out.
         """
+        # Called after compiling and after measuring on held-out windows: neither is an
+        # update, and `updates_per_s` is what people plan runs by.
         now = self._clock()
         left_out = now - self._since
         self._since, self._blocked_s = now, 0.0
@@ -56,31 +60,31 @@ class Meter:
     def add(self, step: int, metrics: Metrics) -> None:
         """Takes the metrics of a call that has been started.
 
-        Waits for an earlier call, so that batches of a few calls at most lie on the
-        devices.
-
         Args:
-            step: Updates done after it.
-            metrics: ``[Q]``, on the devices.
+            step: Updates done after the call.
+            metrics: Metrics on the devices, arrays ``[Q, ...]``.
         """
         self._step = step
         self._pending.append(metrics)
+        # JAX returns before a call has run. Without waiting for an earlier call, the
+        # host would run ahead, and the batches of all calls would lie on the devices.
         if len(self._pending) > CALLS_AHEAD:
             jax.block_until_ready(self._pending[-1 - CALLS_AHEAD].mean["loss"])
 
     def take(self) -> tuple[Metrics, Json] | None:
-        """Brings to the host what came since the last log point, and waits for it.
+        """Brings the metrics since the last log point to the host, and waits for them.
 
         Returns:
-            Metrics ``[Q]`` over all updates since, and the facts of a record; None if
-            there was no call.
+            Metrics over all updates since, arrays ``[Q, ...]``, and the fields of the
+            log point; None if there was no call.
         """
         if not self._pending:
             return None
         metrics = combine(self._pending)
+        # After the metrics have come, so that the time includes the devices' work.
         now = self._clock()
         elapsed = now - self._since
-        facts = {
+        point = {
             "step": self._step,
             "time_s": now - self._started,
             "updates_per_s": (self._step - self.logged) / elapsed,
@@ -88,32 +92,35 @@ class Meter:
         }
         self._pending.clear()
         self._since, self._blocked_s, self.logged = now, 0.0, self._step
-        return metrics, facts
+        return metrics, point
 
 
 def find_divergence(
     metrics: Metrics, returns: tuple[float, float], *, max_over_estimation: float
 ) -> tuple[str, str] | None:
-    """Tells what of a log point's figures ends a run.
+    """Finds out whether the metrics of a log point show that training has diverged.
 
     Args:
-        metrics: On the host.
-        returns: Least and largest discounted return there can be.
-        max_over_estimation: How far values may lie above, in lengths of that range.
+        metrics: Metrics on the host.
+        returns: Smallest and largest discounted return that are possible.
+        max_over_estimation: Distance that values may lie above the largest return, in
+            lengths of the range of returns.
 
     Returns:
-        What is wrong, and what else to look at; None if nothing is.
+        What is wrong, and a hint for the error message; None if nothing is wrong.
     """
-    bad = nonfinite(metrics)
+    bad = find_nonfinite(metrics)
     if bad:
         return f"{', '.join(bad)} became NaN or infinite", ""
+    # Bootstrapped values can grow far beyond any return without ever becoming NaN, and
+    # such a policy is as lost as one whose loss is.
     low, high = returns
     limit = high + max_over_estimation * max(high - low, _LEAST_RANGE)
-    too_high = over_estimated(metrics, limit=limit)
+    too_high = find_over_estimated(metrics, limit=limit)
     if not too_high:
         return None
     values = " and ".join(f"{name} {value:.4g}" for name, value in too_high.items())
     return (
         f"{values} is far above any return, {high:.4g} at most",
-        "; trainer.max_over_estimation is how far is too far",
+        "; trainer.max_over_estimation sets how far above is allowed",
     )

@@ -1,6 +1,6 @@
-"""How figures of calls are combined, what of them ends a run, and their records.
+"""Metrics of several calls: their reduction, their divergence and their records.
 
-Waiting for the devices happens here only, at log points.
+Only ``combine`` waits for the devices, and only log points call it.
 """
 
 import jax
@@ -10,7 +10,7 @@ from trainer.agents.base import Metrics
 from trainer.runs.history import VALIDATION
 from trainer.tracking.tracker import Json
 
-# What agents log of their values, in the units of returns.
+# Metrics that are values in the units of returns, by the names that agents log.
 _VALUES = ("critic", "value")
 
 
@@ -18,25 +18,26 @@ def combine(calls: list[Metrics]) -> Metrics:
     """Brings the metrics of several calls to the host and reduces them.
 
     Args:
-        calls: Metrics ``[Q]`` of each call, on the devices.
+        calls: Metrics of each call on the devices, arrays ``[Q, ...]``.
 
     Returns:
-        NumPy metrics, ``[Q]`` or ``[Q, K + 1]`` each.
+        Metrics as NumPy arrays ``[Q]`` or ``[Q, K + 1]``.
     """
+    # All calls are fetched at once: each transfer would wait for the devices.
     fetched = jax.device_get(calls)
     stacked: Metrics = jax.tree.map(lambda *leaves: np.stack(leaves), *fetched)
     return stacked.reduce()
 
 
-def nonfinite(metrics: Metrics) -> list[str]:
-    """Names of averaged figures that are NaN or infinite for some seed."""
+def find_nonfinite(metrics: Metrics) -> list[str]:
+    """Names the averaged metrics that are NaN or infinite for some seed."""
     return sorted(
         name for name, values in metrics.mean.items() if not np.isfinite(values).all()
     )
 
 
-def over_estimated(metrics: Metrics, *, limit: float) -> dict[str, float]:
-    """Averaged values above a limit for some seed: the highest, by name."""
+def find_over_estimated(metrics: Metrics, *, limit: float) -> dict[str, float]:
+    """Finds averaged values above a limit; returns the highest over seeds by name."""
     highest = {
         name: float(metrics.mean[name].max())
         for name in _VALUES
@@ -45,30 +46,33 @@ def over_estimated(metrics: Metrics, *, limit: float) -> dict[str, float]:
     return {name: value for name, value in highest.items() if value > limit}
 
 
-def records(
+def make_records(
     metrics: Metrics,
     *,
     seeds: tuple[int, ...],
-    facts: Json,
+    point: Json,
     held_out: Metrics | None = None,
 ) -> list[Json]:
-    """One JSON-ready record per seed.
+    """Makes a record of each seed, which JSON can hold.
 
     Args:
-        metrics: NumPy metrics, ``[Q]`` or ``[Q, K + 1]`` each.
-        seeds: Number of each of the Q seeds.
-        facts: What all seeds share: step, times, rates.
-        held_out: The same of held-out windows, if they were measured.
+        metrics: Metrics as NumPy arrays ``[Q]`` or ``[Q, K + 1]``.
+        seeds: The Q training seeds.
+        point: Fields of the log point that all seeds share: step, times and rates.
+        held_out: Metrics of held-out windows, in the same form; None if they were not
+            measured.
 
     Returns:
         Records of plain numbers and lists.
     """
     merged = {**metrics.mean, **metrics.max, **metrics.total}
     if held_out is not None:
+        # Their names are those of training with a prefix, so that charts can put both
+        # side by side.
         measured = {**held_out.mean, **held_out.max, **held_out.total}
-        merged |= {f"{VALIDATION}{name}": value for name, value in measured.items()}
+        merged |= {f"{VALIDATION}{name}": values for name, values in measured.items()}
     return [
-        {**facts, "seed": seed}
+        {**point, "seed": seed}
         | {name: np.asarray(values[q]).tolist() for name, values in merged.items()}
         for q, seed in enumerate(seeds)
     ]

@@ -1,4 +1,4 @@
-"""A trace of a few calls of the devices, to see where an update's time goes."""
+"""Traces of a few training calls, which show where the time of an update goes."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -10,30 +10,32 @@ import jax
 
 from pipeline.store.errors import UsageError
 
-# Calls before the trace: the first allocate, and the feed fills its buffers.
+# Calls before the trace, in which memory is allocated and the feed fills its buffers.
 WARM_UP_CALLS = 5
+# More calls would make a larger trace of the same.
 TRACED_CALLS = 3
 
-# Called after each call with what it returned.
+# Callback that takes a result of each call, to wait for.
 AfterCall = Callable[[Any], None]
 
 
 @contextmanager
 def trace_calls(folder: str | os.PathLike[str] | None) -> Iterator[AfterCall]:
-    """Traces some calls once they are warm; TensorBoard's profile plugin shows them.
+    """Traces some calls after a warm-up, for TensorBoard's profile plugin.
 
     Args:
-        folder: To write to, below ``plugins/profile``; None traces nothing.
+        folder: Folder to write to, below ``plugins/profile``; None traces nothing.
 
     Yields:
-        What to call after each call, with a value to wait for: the trace begins and
-        ends when the devices have nothing left to do.
+        A callback to be called after each call, with a result to wait for.
 
     Raises:
-        UsageError: If it is a file.
+        UsageError: If ``folder`` is a file.
     """
     if folder is not None and Path(folder).is_file():
-        raise UsageError(f"--profile: expected a folder, {folder} is a file")
+        raise UsageError(
+            f"--profile: expected a folder, got the file {folder}; give another path"
+        )
     calls, tracing = 0, False
 
     def after_call(value: Any) -> None:
@@ -41,6 +43,8 @@ def trace_calls(folder: str | os.PathLike[str] | None) -> Iterator[AfterCall]:
         calls += 1
         if folder is None or calls not in (WARM_UP_CALLS, WARM_UP_CALLS + TRACED_CALLS):
             return
+        # The trace begins and ends when the devices are idle, so that it holds whole
+        # calls.
         jax.block_until_ready(value)
         if calls == WARM_UP_CALLS:
             jax.profiler.start_trace(os.fspath(folder))
@@ -52,5 +56,5 @@ def trace_calls(folder: str | os.PathLike[str] | None) -> Iterator[AfterCall]:
     try:
         yield after_call
     finally:
-        if tracing:  # The run was shorter: what there is of it.
+        if tracing:  # The run ended within the trace, which is then written as it is.
             jax.profiler.stop_trace()

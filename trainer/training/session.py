@@ -1,7 +1,7 @@
-"""What a run is trained with, put together and taken apart again.
+"""The session of a run: its mesh, call, feed, checkpoints, records and lock.
 
-Everything that can be refused is refused here, before the first update: another run in
-the folder, a mesh that cannot be, processes that differ.
+Opening a session refuses everything that can be refused before the first update:
+another run in the folder, an impossible mesh, processes whose settings differ.
 """
 
 from collections.abc import Iterator
@@ -44,11 +44,11 @@ from trainer.tracking.trackers import Trackers
 
 @dataclass
 class Validation:
-    """What a state is measured with on held-out windows.
+    """The means to measure a state on held-out windows.
 
     Attributes:
-        source: Batches by step.
-        call: That measures; compiled by whoever calls it first.
+        source: Held-out batches by step.
+        call: Call that measures a state; the loop replaces it by its compiled form.
     """
 
     source: HeldOutSource
@@ -60,16 +60,16 @@ class Session:
     """A run, its folder and its devices, from the first update to the last.
 
     Attributes:
-        run: What is trained.
-        mesh: Devices.
+        run: Run that is trained.
+        mesh: Mesh of all devices.
         call: Training call, not compiled.
-        rows: Rows to gather from on the devices; None where the host gathers.
-        feed: Batches of one call after another, from the next step on.
-        checkpoints: Of the run's folder.
-        records: Where figures go; None in all processes but the first.
-        lock: On the folder, likewise.
-        folder: RUN.
-        validation: What measures the state on held-out windows; None for nothing.
+        rows: Rows on the devices to gather from; None where the host gathers.
+        feed: Iterator over the batches of each call, from the next step on.
+        checkpoints: Writer of the run's checkpoints.
+        records: Trackers that records go to; None in all processes but the first.
+        lock: Lock on the folder; None in all processes but the first.
+        folder: Folder of the run, RUN.
+        validation: Held-out windows and the call that measures on them; None for none.
     """
 
     run: Run
@@ -90,8 +90,12 @@ class Session:
     def validate(self, step: int, state: TrainState) -> Metrics:
         """Measures a state on the held-out windows of its step, and waits for it.
 
+        Args:
+            step: Updates done.
+            state: State after them.
+
         Returns:
-            NumPy metrics, ``[Q]`` or ``[Q, K + 1]`` each.
+            Metrics as NumPy arrays ``[Q]`` or ``[Q, K + 1]``.
         """
         assert self.validation is not None
         measured = self.validation.call(state, self.draw_held_out(step))
@@ -107,23 +111,31 @@ class Session:
         return drawn
 
     def record(self, records: list[Json]) -> None:
-        """Writes records of a log point, if this process is the one that does."""
+        """Writes the records of a log point, in the first process."""
         if self.records is not None:
-            with _writing(self.folder):
+            with _explain_write_errors(self.folder):
                 self.records.write(records)
 
     def save(self, step: int, state: TrainState) -> None:
-        """Starts saving a step, unless it is there. Waits for nothing but records.
+        """Starts saving a step unless it is saved already; waits for records only.
+
+        Args:
+            step: Updates done.
+            state: State after them.
 
         Raises:
             StorageError: If this step, or the one before, cannot be written, or another
-                process has taken over.
+                process has taken over the folder.
         """
+        # Two trainers in one folder would delete each other's checkpoints, so ownership
+        # is looked at directly before each save.
         if self.lock is not None:
             self.lock.check()
+        # A checkpoint must not exist without the records up to its step: a resumed run
+        # would leave a gap in them.
         if self.records is not None:
-            with _writing(self.folder):
-                self.records.sync()  # No step is there without the records up to it.
+            with _explain_write_errors(self.folder):
+                self.records.sync()
         if step not in self.checkpoints.steps():
             self.checkpoints.save(step, state, self.feed, self.run)
 
@@ -131,23 +143,25 @@ class Session:
         """Closes records and checkpoints, which waits for saves.
 
         Raises:
-            StorageError: If something cannot be written, and none has said so before.
+            StorageError: If a save or the records cannot be written, unless that was
+                raised before.
         """
-        with ExitStack() as last:
+        # The stack runs backwards, whatever fails on the way: checkpoints are closed
+        # first, and the lock is released only when nothing is being written any more.
+        with ExitStack() as stack:
             if self.lock is not None:
-                last.callback(self.lock.release)
-            last.enter_context(self.owned())
-            last.callback(self.checkpoints.close)
+                stack.callback(self.lock.release)
+            stack.enter_context(self.explaining_takeover())
+            stack.callback(self.checkpoints.close)
             if self.records is not None:
-                with _writing(self.folder):
+                with _explain_write_errors(self.folder):
                     self.records.close()
 
     @contextmanager
-    def owned(self) -> Iterator[None]:
-        """Says so where what failed did so because another process has taken over.
-
-        It has cleared away what this one was about to write.
-        """
+    def explaining_takeover(self) -> Iterator[None]:
+        """Replaces a storage error by that of a takeover, if one was its cause."""
+        # A process that takes over deletes what this one was about to write; advice to
+        # make room would mislead.
         try:
             yield
         except StorageError:
@@ -165,31 +179,31 @@ def open_session(
     take_over: bool = False,
     console: Console,
 ) -> tuple[Session, TrainState]:
-    """Puts together what a run is trained with, from its latest checkpoint if any.
+    """Opens the session of a run, from its latest checkpoint if there is one.
 
     All processes of a run must call this.
 
     Args:
-        run: What to train.
-        rows: Of its task.
-        folder: RUN; made if it does not exist.
-        held_out: Rows to measure on and not to train on, if that is asked for.
-        take_over: Whether to take the place of a trainer that may still run there.
-        console: For who is there, and where training goes on.
+        run: Run to train.
+        rows: Rows of the run's task.
+        folder: Folder of the run, RUN; made if it does not exist.
+        held_out: Rows to measure on; None for no measurements.
+        take_over: Whether to replace a trainer that may still be running there.
+        console: Console for the processes' introductions and the step of the start.
 
     Returns:
-        The session, to be closed, and the state of the step it starts from.
+        The session, which the caller closes, and the state that training starts from.
 
     Raises:
         DataFormatError: If the folder holds another run.
-        HostsError: If processes differ.
+        HostsError: If the settings of processes differ.
         RunLockedError: If another trainer is at work in the folder.
-        StorageError: If what is there cannot be read, or the run cannot be written.
+        StorageError: If a checkpoint cannot be read, or the run cannot be written.
     """
     config = run.config.trainer
     seeds = tuple(config.seed_range)
 
-    # What is refused is refused before anything is built.
+    # Whatever can be refused is refused before arrays are allocated or files written.
     agreement.check_alike(run.to_json())
     agent = run.agent()
     mesh = make_mesh(
@@ -212,7 +226,8 @@ def open_session(
         if latest is not None:
             saved = checkpoints.read_run(latest)
             if saved.fingerprint == rows.former_fingerprint:
-                # A run of an earlier version, which draws by what that called the data.
+                # A run of an earlier version goes on under that version's fingerprint,
+                # which keys its random streams.
                 rows = rows.with_fingerprint(saved.fingerprint)
                 run = replace(run, fingerprint=saved.fingerprint)
             check_same_run(saved, run, where=f"{checkpoints.folder}/{latest}")
@@ -227,13 +242,15 @@ def open_session(
             state = checkpoints.restore(
                 latest, state, feed, updates_per_call=config.updates_per_call
             )
-            say(console, f"{_how_it_goes_on(latest, config.steps)} {latest}")
+            say(console, _describe_resumption(latest, config.steps))
         elif folder.exists():
             say(console, "an earlier start here reached no checkpoint: starting anew")
+        # Memory for saves is allocated now. For a large state that takes many seconds,
+        # which the first save would hold up training for.
         checkpoints.prepare(state)
         records: Trackers | None = None
         if agreement.is_primary():
-            with _writing(folder):
+            with _explain_write_errors(folder):
                 write_run(folder, run)
                 records = Trackers(
                     folder, run, resume_step=step_of(state), console=console
@@ -254,14 +271,18 @@ def open_session(
         return session, state
 
 
-def _how_it_goes_on(latest: int, steps: int) -> str:
+def _describe_resumption(latest: int, steps: int) -> str:
     if latest >= steps:
-        return f"already finished, {steps} updates were asked for: there is step"
-    return "going on from the checkpoint of step"
+        return (
+            f"already finished: {steps} updates were asked for, and the latest "
+            f"checkpoint is of step {latest}"
+        )
+    return f"going on from the checkpoint of step {latest}"
 
 
 def _lock(folder: RunFolder, *, take_over: bool, console: Console) -> RunLock | None:
-    """Takes the lock in process 0; a refusal is raised by all of them."""
+    """Takes the lock in process 0; if that is refused, all processes raise."""
+    # If only process 0 raised, the others would wait for it until they time out.
     lock: RunLock | None = None
     refusal = ""
     if agreement.is_primary():
@@ -272,7 +293,7 @@ def _lock(folder: RunFolder, *, take_over: bool, console: Console) -> RunLock | 
         except OSError as error:
             raise StorageError(
                 f"{folder}: cannot be locked against other trainers ({error}); make "
-                "room there and look who may write, then run the same command"
+                "room there, check the permissions, then run the same command"
             ) from error
     agreement.wait_for_all("locked")
     refusal = agreement.gather({"refusal": refusal})[0]["refusal"]
@@ -282,13 +303,13 @@ def _lock(folder: RunFolder, *, take_over: bool, console: Console) -> RunLock | 
 
 
 def check_folder(folder: RunFolder) -> None:
-    """Refuses a folder that holds something else than this run.
+    """Refuses a folder that holds anything but a run.
 
     Args:
-        folder: RUN, as given.
+        folder: Folder of the run, RUN.
 
     Raises:
-        DataFormatError: If it is a file, or a folder of something else.
+        DataFormatError: If the path is a file, or a folder of something else.
     """
     path = folder.path
     if path.is_file():
@@ -301,15 +322,16 @@ def check_folder(folder: RunFolder) -> None:
         and not all(_left_by_a_start(file) for file in path.iterdir())
     ):
         raise DataFormatError(
-            f"{path}: is not empty and holds no run; give another --out"
+            f"{path}: expected an empty folder or that of a run, got one that is not "
+            "empty and holds no run; give another --out"
         )
 
 
 def _left_by_a_start(path: epath.Path) -> bool:
-    """Whether it is there before run.json is: a start may be killed in between."""
+    """Says whether a start that was killed before it wrote run.json leaves this."""
     if path.name == CHECKPOINTS:
         return path.is_dir() and not any(path.iterdir())
-    # They are written beside their places first.
+    # Files are written under a name of their own first, then renamed.
     return path.name.startswith((RUN_FILE, LOCK_FILE))
 
 
@@ -320,7 +342,7 @@ def _open_feed(
     mesh: Mesh,
     console: Console,
 ) -> tuple[grain.DatasetIterator, Any]:
-    """This process's part of all batches, and rows on the devices to gather from."""
+    """Opens the feed of this process, and puts rows on the devices if those gather."""
     config = run.config.trainer
     seeds = tuple(config.seed_range)
     part = local_part(mesh, seeds=config.seeds, batch_size=config.batch_size)
@@ -335,7 +357,7 @@ def _open_feed(
         part=part,
     )
     feed = make_feed(source, run.config.feed, updates_per_call=config.updates_per_call)
-    # The source has refused a device for what is not all in memory.
+    # The source has refused to gather on a device what is not all in memory.
     rows_on_mesh = (
         _to_mesh((rows.observations, rows.actions), replicated(mesh))
         if on_device and isinstance(rows, RowTable)
@@ -385,7 +407,8 @@ def _describe_rows(rows: RowTable | ResidentRows) -> str:
 
 
 def _to_mesh(values: Any, placed: jax.sharding.NamedSharding) -> Any:
-    """Sends what this process holds of each array to its devices."""
+    """Sends this process's part of each array to its devices."""
+    # `device_put` takes whole arrays, and with several processes none has them.
     if jax.process_count() == 1:
         return jax.device_put(values, placed)
     return jax.tree.map(
@@ -394,8 +417,12 @@ def _to_mesh(values: Any, placed: jax.sharding.NamedSharding) -> Any:
 
 
 @contextmanager
-def _writing(folder: RunFolder) -> Iterator[None]:
-    """Says what it was that could not be written."""
+def _explain_write_errors(folder: RunFolder) -> Iterator[None]:
+    """Turns an operating system's error into one that names the folder.
+
+    Raises:
+        StorageError: If the metrics cannot be written.
+    """
     try:
         yield
     except OSError as error:

@@ -29,9 +29,8 @@ def test_a_finished_run_started_again_changes_nothing(
     console = Console(file=said, width=500)
     folder = RunFolder.open(whole)
     assert loop.train(make_run(store, table), table, folder, console=console) == 40
-    assert "already finished, 40 updates were asked for: there is step 40" in (
-        said.getvalue()
-    )
+    expected = "40 updates were asked for, and the latest checkpoint is of step 40"
+    assert f"already finished: {expected}" in said.getvalue()
     assert "going on" not in said.getvalue()
     assert (whole / METRICS_FILE).read_text() == before
 
@@ -77,7 +76,7 @@ def test_a_second_ctrl_c_stops_at_once_and_says_what_is_lost(
     folder = RunFolder.open(tmp_path)
     # Of a program begun in the background it may be to ignore it.
     before = signal.getsignal(signal.SIGINT)
-    with loop._stop_requested(folder, 20) as stop:
+    with loop._collect_signals(folder, 20) as stop:
         os.kill(os.getpid(), signal.SIGINT)
         assert stop.requested
         os.kill(os.getpid(), signal.SIGTERM)  # A launcher's, which has patience.

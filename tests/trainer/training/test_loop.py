@@ -158,7 +158,7 @@ def test_what_is_not_sent_on_purpose_is_refused(
             make_run(store, table), table, RunFolder.open(tmp_path), console=QUIET
         )
     with (
-        loop._only_sent_on_purpose(),
+        loop._forbid_implicit_transfers(),
         pytest.raises(jax.errors.JaxRuntimeError, match="Disallowed"),
     ):
         float(jax.device_put(np.ones(2))[0])  # Its index would be sent.
