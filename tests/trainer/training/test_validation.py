@@ -202,7 +202,7 @@ def test_what_cannot_be_held_out_is_said_in_one_line(
     )
     short = Store(str(write_store(tmp_path / "short", val=((1,),))))
     assert "split 'val' of " in obstacle(short)
-    assert "need 2 rows of one episode" in obstacle(short)
+    assert "expected an episode of at least 2 rows" in obstacle(short)
     said = obstacle(data, memory_limit_bytes=1000)
     assert "feed.memory_limit_bytes is 1,000; raise it" in said
 
