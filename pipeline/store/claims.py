@@ -1,8 +1,10 @@
-"""Claims: small files that say which command is at work in the folder of a store.
+"""Claims: small files that say which command is writing into the folder of a store.
 
-They spare work and name who does it. What keeps a store sound is something else:
-writers cannot harm each other (`pipeline.store.writer`), and a commit replaces nothing
-that it has not seen (`pipeline.store.files.commit`).
+Claims prevent duplicate work and name the process at work; the soundness of a store
+does not rest on them. It rests on two other rules: two writers of the same part write
+the same bytes (`pipeline.store.writer`), and a commit replaces only the version of a
+file that it has read (`pipeline.store.files.commit`). So a claim may be wrong, for
+example left by a killed process, without harm to data.
 """
 
 import contextlib
@@ -28,15 +30,16 @@ from pipeline.store.errors import DataFormatError
 
 @dataclass(frozen=True)
 class Owner:
-    """A process that is at work in a folder.
+    """A process that is working in a folder.
 
     Attributes:
-        host: Name of its machine.
-        process: Number of the process.
-        time: When it began, UTC.
-        command: Its command line.
-        life: Which start of which process of which start of the machine it is, where
-            the system tells: numbers and names of machines are used again.
+        host: Host name of the process.
+        process: Process id.
+        time: Start of the claim, in UTC.
+        command: Command line of the process.
+        life: Boot id of the machine, PID namespace, and start time of the process, on
+            systems that have ``/proc``; empty elsewhere. They tell processes apart
+            whose host name and process id are equal, since both are reused.
     """
 
     host: str
@@ -47,7 +50,7 @@ class Owner:
 
     @classmethod
     def current(cls) -> "Owner":
-        """This process."""
+        """Describes this process."""
         began = datetime.datetime.now(datetime.UTC)
         return cls(
             host=socket.gethostname(),
@@ -59,7 +62,7 @@ class Owner:
 
     @classmethod
     def decode(cls, value: Any) -> "Owner | None":
-        """Reads plain values of one; None if they are none."""
+        """Decodes an owner from JSON values; returns None if they describe none."""
         try:
             owner = dict(value)
             owner["life"] = tuple(map(str, owner["life"]))
@@ -69,13 +72,18 @@ class Owner:
             return None
 
     def is_here(self) -> bool:
-        """Whether it is a process of this machine, since it was started."""
+        """Tells whether this machine can look the process up by its id."""
         here = _life(os.getpid())
-        # Of one container, too.
+        # The host name alone does not do: containers of one machine have process ids
+        # of their own, and after a reboot all ids mean other processes.
         return self.host == socket.gethostname() and self.life[:2] == here[:2]
 
     def is_gone(self) -> bool:
-        """Whether it has certainly ended: only its own machine can tell."""
+        """Tells whether the process has certainly ended.
+
+        Returns:
+            False for a process of another machine, which this machine cannot look up.
+        """
         if not self.is_here():
             return False
         try:
@@ -83,7 +91,10 @@ class Owner:
         except ProcessLookupError:
             return True
         except OSError:
+            # Another user's process may not be signalled, which shows that it exists.
             return False
+        # A process with this id exists; it is another one if it started at another
+        # time.
         now = _life(self.process)
         return bool(now) and now != self.life
 
@@ -95,12 +106,12 @@ class Owner:
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of this command.
+    """A claim that this command has taken.
 
     Attributes:
-        root: The store.
-        name: The file that holds it.
-        data: What the file holds as long as the claim stands.
+        root: Local path or ``gs://bucket/path`` of the store.
+        name: Name of the claim file, relative to the root.
+        data: Bytes of the claim file; the claim is valid while the file holds them.
     """
 
     root: str
@@ -108,29 +119,30 @@ class Claim:
     data: bytes
 
     def stands(self) -> bool:
-        """Whether nobody has taken over."""
+        """Tells whether no other command has taken the claim over."""
         return files.read(self.root, self.name).data == self.data
 
     def release(self) -> None:
-        """Leaves the folder to whoever comes next, unless that one is there already."""
-        there = files.read(self.root, self.name)
-        if there.data == self.data:
-            files.delete(self.root, self.name, replacing=there)
+        """Deletes the claim file, unless another command has taken the claim over."""
+        current = files.read(self.root, self.name)
+        if current.data == self.data:
+            files.delete(self.root, self.name, replacing=current)
 
     def check(self) -> None:
-        """Ends a command that another one has taken the place of.
+        """Refuses to go on once another command has taken the claim over.
 
         Raises:
-            DataFormatError: Naming it.
+            DataFormatError: If another command has; the message names it.
         """
-        there = files.read(self.root, self.name).data
-        if there == self.data:
+        current = files.read(self.root, self.name).data
+        if current == self.data:
             return
-        owner = None if there is None else _decode(there)[1]
+        owner = None if current is None else _decode(current)[1]
         who = "another process, which has ended," if owner is None else str(owner)
         raise DataFormatError(
-            f"{self.root}/{self.name}: {who} has taken over; this command has changed "
-            "nothing that is committed, look at what that one does"
+            f"{self.root}/{self.name}: expected the claim of this command, but {who} "
+            "has taken over; this command has changed nothing that is committed, look "
+            "at what the other one does"
         )
 
 
@@ -144,30 +156,33 @@ def held(
     take_over: bool = False,
     settled: Collection[str] = (),
 ) -> Iterator[Claim]:
-    """Claims a folder while its block runs, however that ends.
+    """Holds a claim on a folder while the block runs, and releases it at its end.
 
     Args:
-        root: The store.
-        name: File of the claim.
-        asked: Digests of what is to be written, in order.
-        what: What that is, for errors, such as ``"store"``.
-        take_over: Whether to go on in the place of a process that may still run.
-        settled: Digests of what is committed; a claim of those hinders nobody.
+        root: Local path or ``gs://bucket/path`` of the store.
+        name: Name of the claim file, relative to the root.
+        asked: Digests of the parts to be written, in order.
+        what: Noun for the written thing in errors, such as ``"store"``.
+        take_over: Whether to take the claim of a process that may still run.
+        settled: Digests of parts that are committed; a claim on nothing but those is
+            left over and is replaced.
 
     Yields:
         The claim.
 
     Raises:
-        DataFormatError: If another process is at work there and not known to have
-            ended, or if something else was begun there; and in place of what failed,
-            if another process has taken over meanwhile.
+        DataFormatError: If a process that may still run holds the claim; if a command
+            that writes something else was begun in the folder and not finished; or, in
+            place of an error that the block raised, if another command has taken the
+            claim over.
     """
     claim = _take(root, name, list(asked), what, take_over, frozenset(settled))
     try:
         with _released_by_signals(claim):
             yield claim
     except (OSError, DataFormatError):
-        # What was missing was cleared away by whoever took over: that is what to say.
+        # A command that takes over deletes unfinished files, and this one then fails
+        # over a missing file. The take-over is the cause, so it is reported instead.
         claim.check()
         raise
     finally:
@@ -176,36 +191,44 @@ def held(
 
 @contextmanager
 def _released_by_signals(claim: Claim) -> Iterator[None]:
-    """Has SIGTERM and SIGHUP release a claim before they end the process."""
+    """Releases a claim when SIGTERM or SIGHUP end the process during the block."""
     before: dict[int, Any] = {}
 
     def end(number: int, _: object) -> None:
         claim.release()
-        # At once, as without us: an error would wait for all that Beam has started.
+        # The signal is raised again with the previous handler, so that the process ends
+        # at once. An exception would first wait for all workers that Beam has started.
         signal.signal(number, before[number])
         os.kill(os.getpid(), number)
 
-    # Python tells signals to the main thread alone.
+    # Python allows only the main thread to install handlers.
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGHUP):
-            # Of `nohup`, a signal that is ignored stays so.
+            # A command under `nohup` ignores SIGHUP and must go on doing so.
             if signal.getsignal(number) != signal.SIG_IGN:
                 before[number] = signal.signal(number, end)
     try:
         yield
     finally:
-        for each, there in before.items():
-            signal.signal(each, there)
+        for handled, handler in before.items():
+            signal.signal(handled, handler)
 
 
 def clear(root: str, name: str) -> None:
-    """Deletes a claim whose process was killed after its store was committed."""
-    there = files.read(root, name)
-    if there.data is None:
+    """Deletes the claim file of a process that has certainly ended.
+
+    A process that is killed between its commit and its release leaves one.
+
+    Args:
+        root: Local path or ``gs://bucket/path`` of the store.
+        name: Name of the claim file, relative to the root.
+    """
+    current = files.read(root, name)
+    if current.data is None:
         return
-    owner = _decode(there.data)[1]
+    owner = _decode(current.data)[1]
     if owner is not None and owner.is_gone():
-        files.delete(root, name, replacing=there)
+        files.delete(root, name, replacing=current)
 
 
 def _take(
@@ -216,22 +239,25 @@ def _take(
     take_over: bool,
     settled: frozenset[str],
 ) -> Claim:
+    """Takes a claim for this process; the arguments are those of ``held``."""
     owner = dataclasses.asdict(Owner.current())
-    # Of two threads of one process, too, each has a claim of its own.
+    # Two threads of one process have equal owners; the token tells their claims apart.
     value = {"parts": asked, "owner": owner, "token": secrets.token_hex(8)}
     data = (json.dumps(value, indent=1) + "\n").encode()
-    there = files.read(root, name)
+    current = files.read(root, name)
     if not take_over:
-        _check_free(f"{root}/{name}", there.data, asked, what, settled)
-    # Of two at once one is quicker.
+        _check_free(f"{root}/{name}", current.data, asked, what, settled)
+    # If another command commits a claim at the same moment, the second read below
+    # finds that claim, and the error names its owner.
     with contextlib.suppress(DataFormatError):
-        files.commit(root, name, data, replacing=there)
+        files.commit(root, name, data, replacing=current)
     now = files.read(root, name).data
     if now != data:
         _check_free(f"{root}/{name}", now, asked, what, settled)
         raise DataFormatError(
-            f"{root}/{name}: other commands begin and end here at this moment; repeat "
-            "this one"
+            f"{root}/{name}: expected the claim that was just written, got another "
+            "command's; other commands begin and end here at this moment, repeat this "
+            "one"
         )
     return Claim(root, name, data)
 
@@ -243,13 +269,15 @@ def _check_free(
     what: str,
     settled: frozenset[str],
 ) -> None:
-    """Refuses what another process has begun, and says which."""
+    """Refuses a claim that another process holds, and names that process."""
     if data is None:
         return
     parts, owner = _decode(data)
     if parts is not None and settled.issuperset(parts):
         return
     if parts == asked:
+        # The claim of an ended process for the same parts is this command, begun
+        # earlier: its finished parts are reused.
         if owner is None or owner.is_gone():
             return
         raise DataFormatError(
@@ -265,13 +293,13 @@ def _check_free(
 
 
 def _decode(data: bytes) -> tuple[list[str] | None, Owner | None]:
-    """What is claimed, and by whom; None for what cannot be told."""
+    """Decodes a claim file: the claimed digests and the owner, None where unknown."""
     try:
         value: Any = json.loads(data)
     except (ValueError, RecursionError):
         return None, None
     if isinstance(value, list):
-        return value, None  # Of before claims had owners.
+        return value, None  # Earlier releases wrote claims without an owner.
     try:
         return list(value["parts"]), Owner.decode(value["owner"])
     except (KeyError, TypeError):
@@ -279,14 +307,20 @@ def _decode(data: bytes) -> tuple[list[str] | None, Owner | None]:
 
 
 def _life(process: int) -> tuple[str, ...]:
-    """Start of the machine, container and start of a process; empty if none runs."""
+    """Reads boot id, PID namespace and start time of a process from ``/proc``.
+
+    Returns:
+        The three as text, or an empty tuple if there is no such process or ``/proc``.
+    """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         container = os.readlink("/proc/self/ns/pid")
-        # The name, in brackets, may hold anything.
-        told = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        # The second field is the program's name in parentheses. It may contain spaces
+        # and parentheses, so the fields are counted from the last one.
+        stat = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return ()
-    state, started = told[0], told[19]
-    # One that was killed and that nobody has asked about yet has ended too.
+    state, started = stat[0], stat[19]
+    # A zombie (Z) or dead (X) process has ended, although its id still exists until
+    # its parent asks for its exit code.
     return (boot, container, "ended" if state in "ZX" else started)

@@ -1,4 +1,4 @@
-"""Plain values out of JSON, and what is wrong with them in one line for a person."""
+"""Decodes JSON, and reduces errors of decoding and validation to one line."""
 
 import json
 from dataclasses import dataclass
@@ -12,20 +12,20 @@ from pipeline.store.errors import DataFormatError
 def load_object(
     text: str | bytes, *, where: str, remedy: str, finite: bool = False
 ) -> dict[str, Any]:
-    """Decodes one object of JSON.
+    """Decodes a JSON text that must be an object.
 
     Args:
-        text: JSON.
-        where: Its path, for the error.
-        remedy: What to do where it is none.
-        finite: Whether to refuse NaN and Infinity, which are no JSON, and which
-            Python writes all the same.
+        text: The JSON text.
+        where: Path of its file, for the error.
+        remedy: Advice with which the error ends.
+        finite: Whether to refuse NaN and Infinity. JSON has neither, yet Python's
+            encoder writes both.
 
     Returns:
-        The object.
+        The decoded object.
 
     Raises:
-        DataFormatError: If it is no JSON, or JSON of anything else.
+        DataFormatError: If the text is not JSON, or its value is not an object.
     """
 
     def refuse(name: str) -> float:
@@ -33,8 +33,11 @@ def load_object(
 
     try:
         value = json.loads(text, parse_constant=refuse if finite else float)
+    # A damaged file of nothing but brackets nests deeper than Python recurses.
     except (ValueError, RecursionError) as error:
-        raise DataFormatError(f"{where}: not JSON ({error}); {remedy}") from error
+        raise DataFormatError(
+            f"{where}: expected JSON, got text that is none ({error}); {remedy}"
+        ) from error
     if not isinstance(value, dict):
         raise DataFormatError(
             f"{where}: expected a JSON object, got {type(value).__name__}; {remedy}"
@@ -44,13 +47,13 @@ def load_object(
 
 @dataclass(frozen=True)
 class FirstError:
-    """The first of the errors of a validation.
+    """The first error that pydantic reports of a validation.
 
     Attributes:
-        location: Keys and indices that lead to the value.
-        kind: Pydantic's name for what is wrong, such as ``"missing"``.
-        message: What is wrong; that of the exception, if a check of ours raised one.
-        given: The value.
+        location: Keys and indices that lead to the wrong value.
+        kind: Pydantic's name of the error, such as ``"missing"``.
+        message: Text of the error; if a check of ours raised an exception, its text.
+        given: The wrong value.
     """
 
     location: tuple[int | str, ...]
@@ -60,24 +63,28 @@ class FirstError:
 
     @property
     def place(self) -> str:
-        """The location as one name, such as ``"fields.qpos.dtype"``."""
+        """The location joined to one name, such as ``"fields.qpos.dtype"``."""
         return ".".join(str(part) for part in self.location)
 
 
 def read_first_error(error: pydantic.ValidationError) -> FirstError:
-    """Reads the first error, which is the one worth telling: others often follow it.
+    """Reads the first error of a validation.
+
+    One error is enough for a message of one line, and later errors are often
+    consequences of the first.
 
     Args:
-        error: As raised by a validation.
+        error: The exception that a validation raised.
 
     Returns:
-        Its parts.
+        The parts of its first error.
     """
     first = error.errors()[0]
     return FirstError(
         location=first["loc"],
         kind=first["type"],
-        # Pydantic puts these words before what a ``__post_init__`` raised.
+        # Pydantic puts these words before the text of a ValueError that a
+        # ``__post_init__`` raised, and "value error" tells a user nothing.
         message=first["msg"].removeprefix("Value error, "),
         given=first["input"],
     )

@@ -1,9 +1,9 @@
-"""What a person can put right, as exceptions with the exit code of each.
+"""Exceptions for faults that a user can mend, each with its exit code.
 
 The pipeline, the trainer and infra print the message of any exception that has an
-``exit_code`` as one line and end with that code. Every other exception but OSError is a
-bug and keeps its traceback. Exceptions of ours therefore have a code on their class,
-and nothing is caught by ValueError: a bug may raise that too.
+``exit_code`` as one line and exit with that code. Every other exception but OSError is
+a bug and keeps its traceback. So our exception classes carry a code, and no command
+catches ValueError: a bug may raise ValueError too.
 """
 
 import functools
@@ -11,70 +11,84 @@ import os
 import socket
 from typing import Any
 
+# Schedulers and launchers repeat a command that failed with 1, because a disk or a
+# network may have recovered, and give up on 2: the same command would fail again.
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+# Shells report 128 + 2 for a process that SIGINT, signal 2, has ended.
 EXIT_INTERRUPTED = 130
 
 
 class UsageError(ValueError):
-    """An argument or a setting that cannot be what was meant.
+    """A wrong argument, setting or environment variable.
 
-    The message names the argument, what was expected and what came.
+    The message names the argument, what was expected and what came. The class derives
+    from ValueError because pydantic and tyro report only ValueErrors of a check as
+    errors of the checked field.
     """
 
     exit_code = EXIT_USAGE
 
 
 class MissingPackageError(ImportError):
-    """A package of an extra that is not installed; the message has the pip line."""
+    """A package of an extra is not installed; the message gives the pip command."""
 
     exit_code = EXIT_USAGE
 
 
 class DataFormatError(Exception):
-    """Bytes on disk are not what the format says.
+    """Bytes in a file differ from what its format prescribes.
 
-    The message names what was expected, what came, where, and what to do next.
+    The message names what was expected, what came, the file, and what to do next.
     """
 
     exit_code = EXIT_USAGE
 
 
 class UnfinishedStoreError(DataFormatError):
-    """A store without ``dataset.json``: a run that never committed."""
+    """A store has no ``dataset.json``: the command that wrote it never committed."""
 
 
 class UnseenFileError(DataFormatError):
-    """A file that is there for who launched a pipeline, and not for its worker."""
+    """A worker of a pipeline does not see a file that the launching process saw."""
 
     @classmethod
     def of(cls, path: str) -> "UnseenFileError":
-        """The error of this process, naming it and its machine."""
+        """Builds the error for a file that this process does not see.
+
+        Args:
+            path: Local path of the file.
+
+        Returns:
+            The error, whose message names the file, the host and the process.
+        """
         return cls(
             f"{path} is not there on host {socket.gethostname()}, process "
             f"{os.getpid()}; expected a path that every worker sees, such as gs:// or "
-            "one on a shared disk"
+            "one on a shared disk; copy the file to such a path"
         )
 
 
 class FormatVersionError(DataFormatError):
-    """A store written by a newer version of this project than the reader's."""
+    """A store was written by a newer version of this project than the reader's."""
 
 
 class WorkerError(Exception):
-    """A worker of a pipeline failed, in a way that nobody has foreseen.
+    """A worker of a pipeline failed with an unforeseen exception.
 
-    The message names the file, the part and the episodes it was at, and the error.
+    The message gives that exception, and the file, the part and the episodes that the
+    worker was reading.
     """
 
     exit_code = EXIT_FAILED
 
 
 class BadEpisodeError(DataFormatError):
-    """An episode that must not be trained on: NaN, Inf or fields of unlike length.
+    """An episode cannot be trained on: NaN, Inf or fields of different lengths.
 
     Attributes:
-        reason: One word to count by, such as ``"nonfinite"``.
+        reason: One word under which dropped episodes are counted, such as
+            ``"nonfinite"``.
     """
 
     def __init__(self, message: str, *, reason: str) -> None:
@@ -82,5 +96,6 @@ class BadEpisodeError(DataFormatError):
         self.reason = reason
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Workers hand errors on as they are; by itself Python leaves out the reason.
+        # Workers of a pipeline pickle their errors, and pickle calls the class with
+        # `args` alone: without this method it would lack the keyword `reason`.
         return functools.partial(type(self), reason=self.reason), self.args

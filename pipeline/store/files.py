@@ -1,8 +1,9 @@
-"""Small files of a store, on disk or gs://, read and committed whole.
+"""Reads, writes and commits small files of a store, on a local disk or on gs://.
 
-TensorStore's key-value layer serves both: its writes are atomic, and a write can be
-made conditional on what was there before, with a lock and a rename on disk and with
-a generation precondition on Cloud Storage. Knows nothing of what the files say.
+TensorStore's key-value layer serves both places. Its writes are atomic, and a write can
+be made conditional on the version of the file that was read before: by a lock and a
+rename on disk, by a generation precondition on Cloud Storage. This module knows nothing
+of what the files contain.
 """
 
 import contextlib
@@ -16,18 +17,19 @@ import tensorstore as ts
 
 from pipeline.store.errors import DataFormatError, UsageError
 
-# As long as another process may take to commit a file that this one commits too.
+# A commit replaces one small file and holds its lock for milliseconds. A lock held for
+# half a minute belongs to a process that was stopped, and waiting on would never end.
 _COMMIT_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True)
 class Content:
-    """A small file as it was read.
+    """The content of a small file, and which version of the file it is.
 
     Attributes:
-        data: Its bytes, or None where there is no such file.
-        generation: Opaque version to make a later write conditional on; it is
-            meaningful for an absent file too.
+        data: The bytes of the file, or None if the file does not exist.
+        generation: Opaque version, on which a later write can be made conditional; an
+            absent file has a version too.
     """
 
     data: bytes | None
@@ -44,7 +46,7 @@ def kvstore_spec(root: str, path: str = "") -> dict[str, Any]:
 
     Args:
         root: Local path or ``gs://bucket/path``.
-        path: Folder within it, with forward slashes.
+        path: Folder relative to the root, with forward slashes.
 
     Returns:
         A TensorStore key-value store spec.
@@ -60,25 +62,28 @@ def kvstore_spec(root: str, path: str = "") -> dict[str, Any]:
         return {"driver": "gcs", "bucket": bucket, "path": f"{key}/" if key else ""}
     if is_remote(root):
         raise UsageError(
-            f"{root}: expected a local path or gs://bucket/path; other object stores "
-            "are not supported"
+            f"{root}: expected a local path or gs://bucket/path, got the scheme "
+            f"{root.partition('://')[0]!r}; copy the files to one of the two"
         )
     local = os.path.join(os.path.abspath(root), folder)
-    # A file is written beside its place, under a name of the writer's own, and renamed:
-    # no lock is needed for that, and nobody waits for a process that is stopped.
+    # TensorStore writes a file under a temporary name that is the writer's own, then
+    # renames it. Such writes need no lock, and without one no writer has to wait for a
+    # process that was stopped while it held the lock. Only conditional writes lock,
+    # see `_replace`.
     locking = {"mode": "none"}
     path = local.rstrip("/") + "/"
     return {"driver": "file", "path": path, "file_io_locking": locking}
 
 
 def follow_emulator() -> bool:
-    """Points TensorStore at the emulator that Google's own clients are pointed at.
+    """Points TensorStore at the emulator that ``STORAGE_EMULATOR_HOST`` names, if any.
 
-    ``STORAGE_EMULATOR_HOST`` is the one setting for all of them. TensorStore sends its
-    credentials to whatever it is pointed at, so it is given none.
+    Google's own client libraries follow that variable, and TensorStore does not.
+    TensorStore would send the user's credentials to the emulator, so it is given a
+    made-up token instead.
 
     Returns:
-        Whether there is an emulator.
+        Whether the variable names an emulator.
     """
     emulator = os.environ.get("STORAGE_EMULATOR_HOST")
     if not emulator:
@@ -90,19 +95,23 @@ def follow_emulator() -> bool:
 
 
 def open_folder(root: str, path: str = "") -> ts.KvStore:
-    """Opens a folder of small files."""
+    """Opens a folder of small files as a TensorStore key-value store."""
     return ts.KvStore.open(kvstore_spec(root, path)).result()
 
 
 @contextmanager
 def storage_errors(where: str) -> Iterator[None]:
-    """Raises as OSError what TensorStore reports of a disk or a bucket.
+    """Raises OSError where TensorStore reports a failing disk or bucket.
 
-    It has ValueError for all of it, which says of arguments elsewhere that they are
-    wrong: nobody would try again.
+    TensorStore raises ValueError for every failure. In this project a ValueError is a
+    bug, while an OSError is a fault of storage, after which a launcher may repeat the
+    command.
 
     Args:
-        where: What was read or written, for the error.
+        where: Path that the block reads or writes, for the error.
+
+    Raises:
+        OSError: If the block raised a ValueError.
     """
     try:
         yield
@@ -111,8 +120,8 @@ def storage_errors(where: str) -> Iterator[None]:
 
 
 @contextmanager
-def _holding(root: str, name: str) -> Iterator[ts.KvStore]:
-    """Opens the folder of a small file, for one thing to be done with that file."""
+def _open_for(root: str, name: str) -> Iterator[ts.KvStore]:
+    """Opens a folder for one operation on a file, which errors then name."""
     folder = open_folder(root)
     with storage_errors(os.path.join(root, name)):
         yield folder
@@ -123,71 +132,89 @@ def read(root: str, name: str) -> Content:
 
     Args:
         root: Local path or ``gs://bucket/path``.
-        name: File within it.
+        name: File name relative to the root.
 
     Returns:
-        Its bytes, or None as bytes where it does not exist, and its generation.
+        The content and generation of the file, which need not exist.
+
+    Raises:
+        OSError: If the disk or the bucket fails.
     """
-    with _holding(root, name) as folder:
+    with _open_for(root, name) as folder:
         result = folder.read(name).result()
     present = result.state == "value"
     return Content(result.value if present else None, result.stamp.generation)
 
 
 def write(root: str, name: str, data: bytes) -> None:
-    """Writes one small file atomically, replacing what was there."""
-    with _holding(root, name) as folder:
+    """Writes one small file atomically, replacing a file of the same name."""
+    with _open_for(root, name) as folder:
         folder.write(name, data).result()
 
 
 def commit(root: str, name: str, data: bytes, *, replacing: Content) -> None:
-    """Writes one small file only if it is still what it was when it was read.
+    """Writes one small file only if it has not changed since it was read.
 
     Args:
         root: Local path or ``gs://bucket/path``.
-        name: File within it.
-        data: New content.
-        replacing: What ``read`` returned. Of two writers with the same, one wins.
+        name: File name relative to the root.
+        data: New bytes of the file.
+        replacing: The result of ``read``. If several processes commit on the same
+            result, exactly one of them succeeds.
 
     Raises:
-        DataFormatError: If somebody else has written it meanwhile.
+        DataFormatError: If another process has written the file since, unless it wrote
+            the same bytes.
+        OSError: If the disk or the bucket fails.
     """
     if _replace(root, name, data, replacing):
         return
+    # The same bytes are no conflict. TensorStore repeats a request whose answer was
+    # lost although the write succeeded, and a second run of the same command writes an
+    # equal manifest.
     if read(root, name).data == data:
-        return  # A retry of a commit that did go through, or an equal twin.
+        return
     raise changed_meanwhile(root, name)
 
 
 def changed_meanwhile(root: str, name: str) -> DataFormatError:
-    """The error of a file that another process has written since it was read."""
+    """Builds the error for a file that another process changed since it was read."""
     return DataFormatError(
-        f"{os.path.join(root, name)}: another run has committed this file meanwhile; "
-        "nothing was overwritten. Look at what it wrote, or choose another folder"
+        f"{os.path.join(root, name)}: expected the file as it was read, got one that "
+        "another run has committed meanwhile; nothing was overwritten, look at what "
+        "that run wrote, or choose another folder"
     )
 
 
 def delete(root: str, name: str, *, replacing: Content | None = None) -> None:
-    """Deletes one small file; one that does not exist is no error.
+    """Deletes one small file, which need not exist.
 
     Args:
         root: Local path or ``gs://bucket/path``.
-        name: File within it.
-        replacing: What ``read`` returned, to leave alone what somebody else has
-            written meanwhile.
+        name: File name relative to the root.
+        replacing: The result of ``read``: the file is kept if another process has
+            written it since. None deletes the file in any case.
     """
     if replacing is not None:
         _replace(root, name, None, replacing)
         return
-    with _holding(root, name) as folder:
+    with _open_for(root, name) as folder:
         folder.write(name, None).result()
 
 
 def _replace(root: str, name: str, data: bytes | None, replacing: Content) -> bool:
-    """Writes or deletes a file if it is what it was; tells whether it was."""
+    """Writes or deletes a file if its generation is unchanged; returns whether it was.
+
+    Args:
+        root: Local path or ``gs://bucket/path``.
+        name: File name relative to the root.
+        data: New bytes of the file; None deletes it.
+        replacing: The result of ``read``.
+    """
     spec = kvstore_spec(root)
     if spec["driver"] == "file":
-        # What was read is compared and replaced under a lock of the system's.
+        # A local file system has no conditional write: TensorStore compares and renames
+        # while it holds a lock of the operating system.
         spec["file_io_locking"] = {"mode": "os"}
     where = os.path.join(root, name)
     with storage_errors(where):
@@ -197,26 +224,28 @@ def _replace(root: str, name: str, data: bytes | None, replacing: Content) -> bo
             written = request.result(timeout=_COMMIT_TIMEOUT_S)
         except TimeoutError:
             raise OSError(
-                f"{where}: another process has held this file for "
-                f"{_COMMIT_TIMEOUT_S:g} s; end that process, then repeat the command"
+                f"{where}: expected to lock this file within {_COMMIT_TIMEOUT_S:g} s, "
+                "but another process has held its lock for longer; end that process, "
+                "then repeat the command"
             ) from None
     return bool(written.generation)
 
 
 def copy(root: str, name: str, to_root: str, to_name: str) -> None:
-    """Gives another place the bytes of a file, atomically.
+    """Copies a file atomically, on one disk as a hard link where the disk has links.
 
-    On one disk that is a second name for them, where the disk can give one: nothing is
-    copied, and whoever replaces or deletes one of the files leaves the other as it is.
+    A hard link copies no bytes. Later commands replace or delete files and never write
+    into one, so that a change of either name leaves the other as it is.
 
     Args:
-        root: Local path or ``gs://bucket/path``.
-        name: File within it.
-        to_root: Where to, likewise.
-        to_name: File within that; what is there is replaced.
+        root: Local path or ``gs://bucket/path`` to copy from.
+        name: File name relative to that root.
+        to_root: Local path or ``gs://bucket/path`` to copy to.
+        to_name: File name relative to that root; an existing file is replaced.
 
     Raises:
         DataFormatError: If there is no such file.
+        OSError: If a disk or a bucket fails.
     """
     if not is_remote(root) and not is_remote(to_root):
         source = os.path.join(kvstore_spec(root)["path"], name)
@@ -228,26 +257,29 @@ def copy(root: str, name: str, to_root: str, to_name: str) -> None:
         except FileExistsError:
             if os.path.samefile(source, target):
                 return
-        except OSError:  # Another disk, or one that cannot; or there is no such file.
+        except OSError:
+            # The target is on another disk, the disk has no hard links, or the source
+            # is missing. Reading it below tells which.
             pass
-    found = read(root, name).data
-    if found is None:
+    data = read(root, name).data
+    if data is None:
         raise DataFormatError(
-            f"{os.path.join(root, name)}: is missing; run `python -m pipeline verify` "
-            "on the store, then fetch or write it again"
+            f"{os.path.join(root, name)}: expected a file of the store, got none; run "
+            "`python -m pipeline verify` on the store, then fetch or write it again"
         )
-    write(to_root, to_name, found)
+    write(to_root, to_name, data)
 
 
 def list_names(root: str, path: str = "") -> list[str]:
-    """Lists every file below a folder, relative to it, in order.
+    """Lists every file below a folder.
 
     Args:
         root: Local path or ``gs://bucket/path``.
-        path: Folder within it; one that does not exist holds no files.
+        path: Folder relative to the root; it need not exist.
 
     Returns:
-        Names with forward slashes.
+        Names relative to the folder, sorted, with forward slashes. Temporary files of
+        killed writers are left out; ``walk_names`` has them.
     """
     with storage_errors(os.path.join(root, path)):
         listed = open_folder(root, path).list().result()
@@ -255,42 +287,43 @@ def list_names(root: str, path: str = "") -> list[str]:
 
 
 def walk_names(root: str, path: str = "") -> Iterable[str]:
-    """Goes through every file below a folder, with what TensorStore left behind.
+    """Walks through every file below a folder, temporary files included.
 
     Args:
         root: Local path or ``gs://bucket/path``; it need not exist.
-        path: Folder within it.
+        path: Folder relative to the root.
 
     Returns:
         Names relative to that folder, with forward slashes.
     """
     if is_remote(root):
         return list_names(root, path)
-    # TensorStore's own listing leaves out what a killed writer did not finish.
+    # TensorStore's listing of a disk hides the temporary files of killed writers, and
+    # those are what callers look for in order to delete them.
     return _walk(kvstore_spec(root, path)["path"])
 
 
 def find_foreign(root: str, is_ours: Callable[[str], bool]) -> str | None:
-    """Looks for a file that is not ours in a folder.
+    """Searches a folder for a file that does not belong to this project.
 
     Args:
         root: Local path or ``gs://bucket/path``; it need not exist.
-        is_ours: Whether a file is ours, by its name below the root.
+        is_ours: Tells by the name relative to the root whether a file is ours.
 
     Returns:
-        The name of one that is not; None if there is none.
+        The name of the first foreign file, or None.
     """
     return next((name for name in walk_names(root) if not is_ours(name)), None)
 
 
 def delete_where(root: str, path: str, is_ours: Callable[[str], bool]) -> None:
-    """Deletes files below a folder, and of a disk the folders that are then empty.
+    """Deletes files below a folder, and on a disk the folders that this leaves empty.
 
     Args:
         root: Local path or ``gs://bucket/path``.
-        path: Folder within it; one that does not exist is no error.
-        is_ours: Whether to delete a file, by its name below that folder. Everything
-            else stays, and so do the folders that it is in.
+        path: Folder relative to the root; it need not exist.
+        is_ours: Tells by the name relative to that folder whether to delete a file.
+            Every other file stays, and so do its folders.
     """
     with storage_errors(os.path.join(root, path)):
         if is_remote(root):
@@ -304,7 +337,8 @@ def delete_where(root: str, path: str, is_ours: Callable[[str], bool]) -> None:
         place = os.path.join(top, name)
         with contextlib.suppress(FileNotFoundError):
             os.remove(place)
-        # Those that this has emptied and no other.
+        # Going up from the deleted file removes only folders that this deletion has
+        # emptied; a folder that was empty before may be the user's.
         with contextlib.suppress(OSError):
             while place != top:
                 place = os.path.dirname(place)
@@ -312,9 +346,12 @@ def delete_where(root: str, path: str, is_ours: Callable[[str], bool]) -> None:
 
 
 def _walk(top: str) -> Iterator[str]:
-    """Names of all files below a folder of this machine, links not followed."""
+    """Yields the names of all files below a local folder, without following links."""
     for folder, folders, names in os.walk(top):
+        # os.walk descends in the order of this list, so that sorting it sorts the walk.
         folders.sort()
-        links = [each for each in folders if os.path.islink(f"{folder}/{each}")]
+        # A link to a folder counts as a file: it may be a user's, and a folder that
+        # holds one is not empty.
+        links = [name for name in folders if os.path.islink(f"{folder}/{name}")]
         for name in sorted([*names, *links]):
             yield os.path.relpath(os.path.join(folder, name), top).replace(os.sep, "/")

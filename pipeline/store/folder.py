@@ -1,13 +1,14 @@
-"""Whether a store may be written into a folder: nothing of the user's is written over.
+"""Decides whether a store may be written into a folder without harm to a user's files.
 
-Knows names and a few words of small files, and nothing of what a store holds.
+This module knows file names and a few words of small files, and no field of a manifest.
 """
 
 from pipeline.store import files, layout
 from pipeline.store.errors import DataFormatError
 
-# A folder that holds one of these files is of this project: a store, the claim of one
-# that was begun, or a collection. What each of them says, whatever else it may say.
+# A folder with one of these files belongs to this project: it holds a store, a claim on
+# a store that was begun, or a collection. A file counts only if it contains the words
+# beside its name, because other programs also write files called `dataset.json`.
 _MARKS = {
     "dataset.json": b'"format_version"',
     "shard.json": b"sha256:",
@@ -19,15 +20,16 @@ _MARKS = {
 
 
 def check_folder(root: str) -> None:
-    """Refuses a folder that holds files and is not of this project.
+    """Refuses a folder that holds foreign files and no store.
 
-    Beside a store that is there already, other files may lie: they stay.
+    A folder that already holds a store may hold other files as well; no command deletes
+    them.
 
     Args:
-        root: Where a store is to be written; it need not exist.
+        root: Folder to write a store into; it need not exist.
 
     Raises:
-        DataFormatError: With one of the files that are there.
+        DataFormatError: If there are foreign files; the message names one of them.
     """
     for name, words in _MARKS.items():
         data = files.read(root, name).data
@@ -36,6 +38,7 @@ def check_folder(root: str) -> None:
     foreign = files.find_foreign(root, layout.is_store_file)
     if foreign is not None:
         raise DataFormatError(
-            f"{root}: expected an empty folder, or one with a store, got one that "
-            f"holds {foreign} and no store; nothing was written, choose another folder"
+            f"{root}: expected an empty folder or a folder with a store, got a folder "
+            f"that holds {foreign} and no store; nothing was written, choose another "
+            "folder"
         )

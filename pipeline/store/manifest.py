@@ -1,10 +1,12 @@
-"""The store's manifests as typed values: what ``dataset.json`` and ``part.json`` say.
+"""The manifests of a store, ``dataset.json`` and ``part.json``, as dataclasses.
 
-Knows nothing of arrays; `pipeline.store.manifest_json` reads and writes them.
+This module knows nothing of arrays, and `pipeline.store.manifest_json` encodes and
+decodes the dataclasses.
 
 Version 2 of the format has a checksum in every chunk of an array and a seal on its
-manifest. A store of version 1 stays one whatever is added to it, as what it held before
-has neither; `pipeline.assembly.upgrade` writes it anew.
+manifests. A store of version 1 stays at version 1 when data are added to it, because
+its older chunks have no checksums; `pipeline.assembly.upgrade` rewrites it as
+version 2.
 """
 
 import dataclasses
@@ -18,7 +20,8 @@ from pipeline.store.action_scale import ActionScale
 from pipeline.store.seals import digest
 
 FORMAT_VERSION = 2
-# From this version on, flipped bits are noticed by whoever reads.
+# Since this version chunks have checksums and manifests have seals, so that every
+# reader notices flipped bits.
 CHECKED_VERSION = 2
 DATASET_MANIFEST = "dataset.json"
 PART_MANIFEST = "part.json"
@@ -26,30 +29,34 @@ PART_MANIFEST = "part.json"
 Json = dict[str, Any]
 Split = Literal["train", "val"]
 Recipe = Literal["maze", "cube", "scene", "puzzle", "stored"]
-# Of environments, in files that others may have written. Gymnasium imports what stands
-# before a colon, and constructors may read files that arguments name.
+# A store may come from a stranger, so an environment in its manifest must not be able
+# to run code. Gymnasium imports the module named before a colon in an id, hence no
+# colons; constructors may open files named by arguments, hence only numbers and words
+# without slashes or dots.
 ENVIRONMENT_ID = r"^[^:\x00-\x1f\x7f]{1,200}$"
 EnvironmentId = Annotated[str, pydantic.StringConstraints(pattern=ENVIRONMENT_ID)]
 _Word = Annotated[str, pydantic.StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 EnvironmentArgument = bool | int | float | _Word | None
 
 
-def _ordered(scores: tuple[float, float]) -> tuple[float, float]:
-    """Refuses what no score can be made of: pydantic says where it stood."""
+def _check_order(scores: tuple[float, float]) -> tuple[float, float]:
+    """Refuses reference scores that are not in order; pydantic adds their place."""
     low, high = scores
     if not low < high:
         raise ValueError(f"expected a smaller and a larger return, got {low}, {high}")
     return scores
 
 
-# Returns that count as a normalised score of 0 and of 100.
+# Undiscounted returns that count as a normalised score of 0 and of 100.
 ReferenceScores = Annotated[
-    tuple[pydantic.FiniteFloat, pydantic.FiniteFloat], pydantic.AfterValidator(_ordered)
+    tuple[pydantic.FiniteFloat, pydantic.FiniteFloat],
+    pydantic.AfterValidator(_check_order),
 ]
 
 _STRICT: Any = {"extra": "forbid", "allow_inf_nan": False}
-# What fingerprints are made of. Runs name the data they were trained on by them, so
-# that what is added to manifests later is not added here.
+# Fields that enter a store's fingerprint. Training runs record the fingerprint of their
+# data, so a field that a later version adds to the manifest must not be added here: the
+# runs would no longer recognise their own store.
 _OF_A_STORE = (
     *("dataset", "environment_id", "fields", "tasks", "discounts", "parts"),
     *("statistics", "format_version"),
@@ -62,14 +69,14 @@ _OF_A_PART = (
 
 @dataclass(frozen=True)
 class FieldSpec:
-    """One array of a part.
+    """Describes one array of a part.
 
     Attributes:
         dtype: NumPy name of the element type, such as ``"float32"``.
-        shape: Trailing shape: that of one row.
+        shape: Shape of one row.
         per: ``"row"`` for arrays ``[rows, *shape]``; ``"row_and_task"`` for
-            ``[rows, tasks]``, chunked so that one task is one column to read.
-        unit: What a value means, for people.
+            ``[rows, tasks]``, chunked so that reading one task reads one column.
+        unit: Unit and meaning of a number, in words.
     """
 
     __pydantic_config__ = _STRICT
@@ -80,7 +87,8 @@ class FieldSpec:
     unit: str = ""
 
 
-# Of the episode table, which every part has. Digests came later.
+# Arrays of the episode table, which every part has. Parts of version 1 lack the
+# digests.
 EPISODE_FIELD = FieldSpec("int64", (), unit="rows")
 EPISODE_DIGESTS = "episode_digests"
 TABLE = {
@@ -91,7 +99,7 @@ TABLE = {
 
 
 def describe_fields(fields: Mapping[str, FieldSpec]) -> str:
-    """Fields in one line, such as ``"qpos float32[21], actions float32[5]"``."""
+    """Formats fields in one line: ``"qpos float32[21], actions float32[5]"``."""
     return ", ".join(
         f"{name} {field.dtype}{list(field.shape)}" for name, field in fields.items()
     )
@@ -99,22 +107,22 @@ def describe_fields(fields: Mapping[str, FieldSpec]) -> str:
 
 @dataclass(frozen=True)
 class Task:
-    """One task of a domain: whose reward and mask columns a store holds.
+    """Describes one task, to which a column of rewards and masks belongs.
 
     Attributes:
-        task: Task number as OGBench counts, from 1.
-        name: The environment's own name of it, such as ``"task1_horizontal"``.
-        environment_id: Gymnasium id of the environment to evaluate in, without a module
+        task: Number of the task, from 1 as OGBench counts.
+        name: The environment's name of the task, such as ``"task1_horizontal"``.
+        environment_id: Gymnasium id of the environment for evaluation, without a module
             to import.
-        environment_kwargs: What ``gymnasium.make`` needs besides the id: numbers and
+        environment_kwargs: Arguments of ``gymnasium.make`` besides the id: numbers and
             words.
-        recipe: How rewards and masks follow from the physics state;
-            ``"stored"`` where they came with the data.
-        goal: The target in the units of the physics state, as plain lists:
-            ``cube_xyzs`` (metres), ``button_states``, ``drawer`` and ``window``
-            (metres), or ``xy`` and ``tolerance`` (metres) of a maze.
-        success_timing: ``"pre"``: reward and mask of row ``t`` are of state
-            ``s_t``, as OGBench labels its data.
+        recipe: Rule that computes rewards and masks from the physics state;
+            ``"stored"`` if they came with the data.
+        goal: Target in the units of the physics state, as plain lists: ``cube_xyzs``
+            (metres), ``button_states``, ``drawer`` and ``window`` (metres), or ``xy``
+            and ``tolerance`` (metres) of a maze.
+        success_timing: State that the reward and mask of row ``t`` describe: ``"pre"``
+            for ``s_t``, as OGBench labels its data, ``"post"`` for ``s_{t+1}``.
     """
 
     __pydantic_config__ = _STRICT
@@ -132,12 +140,12 @@ class Task:
 
 @dataclass(frozen=True)
 class Statistics:
-    """Mergeable summary of one array over rows.
+    """Statistics of one array over its rows; ``pipeline.store.moments`` merges them.
 
     Attributes:
-        count: Rows counted.
-        mean: ``[D]``, per component of a row; fields of several axes, such as
-            images, by their last axis, and then ``count`` is of pixels.
+        count: Number of rows; of pixels, for a field of several axes.
+        mean: ``[D]``, per component of a row; per entry of the last axis for a field of
+            several axes, such as images.
         std: ``[D]``, population standard deviation.
         minimum: ``[D]``.
         maximum: ``[D]``.
@@ -154,13 +162,14 @@ class Statistics:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where the rows of a part came from.
+    """Names the input that the rows of a part came from.
 
     Attributes:
         source: Kind of input, such as ``"ogbench_npz"`` or ``"collect"``.
-        name: File name or environment id; never a path of one machine.
-        digest: ``sha256:...`` of what was read, or the collection's recipe.
-        first_episode: Index of the part's first episode within that input.
+        name: File name or environment id; never a path, so that the same input gives
+            the same bytes on every machine.
+        digest: ``sha256:...`` of the input file, or of a collection's recipe.
+        first_episode: Index of the part's first episode within the input.
     """
 
     __pydantic_config__ = _STRICT
@@ -173,24 +182,26 @@ class Origin:
 
 @dataclass(frozen=True)
 class PartManifest:
-    """What ``part.json`` says of one part: whole episodes, about a million rows.
+    """The content of ``part.json``, the manifest of one part.
+
+    A part holds whole episodes, about a million rows.
 
     Attributes:
         index: Number of the part.
         split: ``"train"`` or ``"val"``.
         rows: Rows of the part; an episode of T transitions has T + 1.
         episodes: Episodes of the part.
-        statistics: By field name; per task for rewards and masks.
-        checksums: By field name, ``sha256:...`` of the array's raw bytes, C order.
-        origin: Where the rows came from.
-        plan: ``sha256:...`` of what was asked for: input, episodes, fields, tasks
-            and discounts. A part of the same plan need not be written again.
-        dropped: Episodes left out, by reason, as indices within the input.
-        labels: Folder of the per-task arrays within the part, empty if they lie
-            beside the others: relabelling writes new ones and leaves the old.
-        key: What is asked for, as 16 hexadecimal digits in the name of the part's
-            folder: whoever writes something else writes elsewhere. Empty in stores
-            made before there was one.
+        statistics: Statistics by field name; per task for rewards and masks.
+        checksums: ``sha256:...`` of each array's raw bytes in C order, by field name.
+        origin: Input that the rows came from.
+        plan: ``sha256:...`` of the plan: input, episodes, fields, tasks and discounts.
+            A part with the same plan is not written again.
+        dropped: Indices within the input of the episodes left out, by reason.
+        labels: Folder of the per-task arrays, relative to the part; empty if they lie
+            beside the other arrays. Relabelling writes a new folder and keeps the old.
+        key: 16 hexadecimal digits of the plan's digest, part of the name of the part's
+            folder, so that commands with different plans write into different folders.
+            Empty in stores made before parts had keys.
     """
 
     __pydantic_config__ = _STRICT
@@ -214,25 +225,30 @@ class PartManifest:
 
     @property
     def table(self) -> dict[str, FieldSpec]:
-        """Arrays of its episode table; not every part has digests of its episodes."""
-        kept = EPISODE_DIGESTS in self.checksums
-        return {n: field for n, field in TABLE.items() if kept or n != EPISODE_DIGESTS}
+        """Arrays of the episode table; a part of version 1 has no episode digests."""
+        has_digests = EPISODE_DIGESTS in self.checksums
+        return {
+            name: field
+            for name, field in TABLE.items()
+            if has_digests or name != EPISODE_DIGESTS
+        }
 
     @property
     def labels_folder(self) -> str:
-        """Folder of its per-task arrays and of its manifest, relative to the store."""
+        """Folder of the per-task arrays and of ``part.json``, relative to the store."""
         return f"{self.folder}/{self.labels}" if self.labels else self.folder
 
 
 @dataclass(frozen=True)
 class Step:
-    """One command that a store was made or changed by.
+    """A command that made or changed a store.
 
     Attributes:
-        command: What of it decides what the store holds, such as ``"shard --dataset
-            cube-single-play --discounts 0.99"``: neither paths, which parts' origins
-            tell the names of, nor how many processes wrote it.
-        versions: Of what was installed there.
+        command: Command line reduced to the arguments that decide the store's content,
+            such as ``"shard --dataset cube-single-play --discounts 0.99"``. Paths are
+            left out (origins of parts name the files), and so is the number of
+            workers: the same input must give the same bytes.
+        versions: Versions of the packages that were installed, by name.
     """
 
     __pydantic_config__ = _STRICT
@@ -243,25 +259,26 @@ class Step:
 
 @dataclass(frozen=True)
 class DatasetManifest:
-    """What ``dataset.json`` says: the store's contract with its readers.
+    """The content of ``dataset.json``, the store's contract with its readers.
 
     Attributes:
         dataset: Data-set name, such as ``"cube-single-play"``.
         environment_id: Environment that made the data, such as
             ``"cube-single-v0"``.
-        fields: Every array of a part, by path within the part.
-        tasks: Column ``i`` of rewards, masks and returns belongs to ``tasks[i]``.
-        discounts: Discounts whose return sums are stored.
-        parts: In order; the logical arrays are their concatenation.
-        statistics: Merged over parts of the ``train`` split.
-        versions: Of ogbench, mujoco, numpy and this project.
-        skipped: Input files that were left out, by name, and why.
-        action_scale: What -1 and 1 of the stored actions were in the data; None if
-            they are stored as they were.
-        format_version: Of the layout.
-        history: What it was made and changed by, in order; not of version 1.
+        fields: Every array of a part, by its path relative to the part.
+        tasks: Tasks in the order of columns: column ``i`` of rewards, masks and returns
+            belongs to ``tasks[i]``.
+        discounts: Discounts for which return sums are stored.
+        parts: Parts in order; the logical arrays are their concatenation.
+        statistics: Statistics by field name, merged over parts of the ``train`` split.
+        versions: Versions of ogbench, mujoco, numpy and this project.
+        skipped: Reason of each input file that was left out, by file name.
+        action_scale: Bounds that the stored actions -1 and 1 had in the data; None if
+            actions are stored unscaled.
+        format_version: Version of the store's layout.
+        history: Commands that made and changed the store, in order; empty in version 1.
         reference_scores: Undiscounted returns that count as a normalised score of 0
-            and of 100; None if they are not known. Not of version 1.
+            and of 100; None if unknown, and always in version 1.
     """
 
     __pydantic_config__ = _STRICT
@@ -282,44 +299,56 @@ class DatasetManifest:
 
     @property
     def checked(self) -> bool:
-        """Whether everybody notices flipped bits in its arrays and its manifest."""
+        """Whether arrays have checksums and the manifest has a seal."""
         return self.format_version >= CHECKED_VERSION
 
     def after(self, command: str, versions: Mapping[str, str]) -> "tuple[Step, ...]":
-        """Its history once another command has changed it."""
+        """Returns the history extended by a command that changes the store.
+
+        Args:
+            command: See ``Step``; an empty command leaves the history as it is.
+            versions: Versions of installed packages, by name.
+        """
+        # Readers of version 1 refuse a manifest with a history.
         if self.format_version == 1 or not command:
             return self.history
         return (*self.history, Step(command, dict(versions)))
 
     def fingerprint(self) -> str:
-        """Digest of everything the store holds, 64 hexadecimal digits.
+        """Computes a digest of the store's data, 64 hexadecimal digits.
 
-        Versions, places and what is not there are left out: equal arrays are equal
-        data whoever wrote them, wherever, and in whichever version of the format.
+        Package versions, paths and skipped files do not enter it: stores with equal
+        arrays have equal fingerprints, whichever machine and version of the format
+        wrote them.
         """
         value = dataclasses.asdict(self)
-        value["parts"] = [_picked(part, _OF_A_PART) for part in value["parts"]]
+        value["parts"] = [_pick_keys(part, _OF_A_PART) for part in value["parts"]]
         for part in value["parts"]:
-            part["checksums"].pop(EPISODE_DIGESTS, None)  # They follow from the rows.
+            # Version 1 has no episode digests. They follow from the rows, whose
+            # checksums are in the fingerprint.
+            part["checksums"].pop(EPISODE_DIGESTS, None)
+        # Upgrading a store must not change its fingerprint, or its runs would be lost.
         value["format_version"] = 1
-        held = _picked(value, _OF_A_STORE)
+        held = _pick_keys(value, _OF_A_STORE)
+        # Added only where there is one: fingerprints of stores made before actions
+        # were scaled stay as they were.
         if self.action_scale is not None:
             held["action_scale"] = value["action_scale"]
         return digest(held).removeprefix("sha256:")
 
     def array_folder(self, part: PartManifest, field: str) -> str:
-        """Folder of one array of a part, relative to the store."""
+        """Returns the folder of one array of a part, relative to the store."""
         spec = self.fields.get(field)
         per_task = spec is not None and spec.per == "row_and_task"
         return f"{part.labels_folder if per_task else part.folder}/{field}"
 
     def parts_of(self, split: str) -> tuple[PartManifest, ...]:
-        """Parts of one split, in order."""
+        """Returns the parts of one split, in order."""
         return tuple(part for part in self.parts if part.split == split)
 
 
 def part_folder(index: int, key: str = "") -> str:
-    """Folder of a part, relative to the store.
+    """Returns the folder of a part, relative to the store.
 
     Example:
         >>> part_folder(7, "3f9a0c1d2e4b5a69")
@@ -329,7 +358,7 @@ def part_folder(index: int, key: str = "") -> str:
 
 
 def discount_name(discount: float) -> str:
-    """A discount as path component: the shortest text that reads back equal.
+    """Formats a discount as a path component: the shortest text that parses to it.
 
     Example:
         >>> discount_name(0.995)
@@ -339,9 +368,9 @@ def discount_name(discount: float) -> str:
 
 
 def returns_field(discount: float) -> str:
-    """Field name of the return sums of one discount: ``returns/0.995``."""
+    """Returns the field name of a discount's return sums, such as ``returns/0.995``."""
     return f"returns/{discount_name(discount)}"
 
 
-def _picked(value: Json, names: tuple[str, ...]) -> Json:
+def _pick_keys(value: Json, names: tuple[str, ...]) -> Json:
     return {name: value[name] for name in names}

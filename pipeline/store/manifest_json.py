@@ -1,7 +1,6 @@
-"""The store's manifests as text: canonical JSON, sealed, and checked by who reads it.
+"""Encodes the store's manifests as sealed, canonical JSON, and decodes and checks them.
 
-Sorted keys and no spaces lost to taste, so that equal values are equal bytes, and a
-digest of what is said.
+Keys are sorted and the layout is fixed, so that equal manifests have equal bytes.
 """
 
 import dataclasses
@@ -16,6 +15,7 @@ from pipeline.store.decoding import load_object, read_first_error
 from pipeline.store.errors import DataFormatError, FormatVersionError
 from pipeline.store.manifest import (
     FORMAT_VERSION,
+    PART_MANIFEST,
     DatasetManifest,
     Json,
     PartManifest,
@@ -27,10 +27,13 @@ _T = TypeVar("_T")
 _DTYPES = {"bool", "float16", "float32", "float64"} | {
     f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)
 }
-# Far above what is ever written, and low enough that no product of them overflows.
+# Bounds far above any real store. They refuse damaged numbers before memory is
+# allocated for them, and are low enough that no product of two overflows int64.
 _MAX_ROWS = 1 << 40
 _MAX_ROW_NUMBERS = 1 << 31
-_WRITE_AGAIN = "the file is damaged, write the store again"
+_WRITE_AGAIN = "the file is damaged or not of this project, write the store again"
+# A run finds finished parts by their `part.json` and skips them, so a damaged one has
+# to go before the run can write the part again.
 _DELETE = (
     "the file is damaged; if its store is being written, delete the file and repeat "
     "the command"
@@ -42,11 +45,16 @@ _PER_TASK = ("rewards", "masks")
 
 
 def to_json(manifest: DatasetManifest | PartManifest) -> str:
-    """Encodes a manifest in canonical, readable JSON, sealed unless it is too old.
+    """Encodes a manifest as canonical, indented JSON.
 
-    What an older store does not have is left out where it is empty: whatever is added
-    to one, it stays readable by whoever could read it.
+    Args:
+        manifest: The manifest of a store or of a part.
+
+    Returns:
+        The JSON text, sealed except for stores of version 1.
     """
+    # Readers refuse unknown keys. Keys that a later release added are therefore left
+    # out while they are empty, so that older releases go on reading older stores.
     value = dataclasses.asdict(manifest)
     for part in value.get("parts", [value]):
         if not part["key"]:
@@ -66,18 +74,19 @@ def dataset_from_json(text: str | bytes, *, where: str) -> DatasetManifest:
 
     Args:
         text: The file's content.
-        where: Its path, for the error.
+        where: Path of the file, for the error.
 
     Returns:
         The manifest.
 
     Raises:
-        FormatVersionError: If it was written by a newer format than this reader's.
-        DataFormatError: If it is no valid manifest, or not the one that was sealed.
+        FormatVersionError: If its format version is newer than this reader's.
+        DataFormatError: If it is no valid manifest, or has changed since it was sealed.
     """
     value = load_object(text, where=where, remedy=_WRITE_AGAIN, finite=True)
     version = value.get("format_version")
-    # True is an int to Python, and no version.
+    # `type` and not isinstance: JSON's true decodes to an int of Python, and is no
+    # version.
     if type(version) is int and version > FORMAT_VERSION:
         raise FormatVersionError(
             f"{where}: format version {version!r}, and this reader knows versions up "
@@ -87,6 +96,8 @@ def dataset_from_json(text: str | bytes, *, where: str) -> DatasetManifest:
     _require(known, where, "format_version", "1 or above", version)
     decoded = _validate(pydantic.TypeAdapter(DatasetManifest), value, where)
     _check_dataset(decoded, where)
+    # The seal is compared last: where a value is impossible by itself, an error that
+    # names its key helps more than one about the whole file.
     required = decoded.checked
     check_seal(value, where=where, remedy=_WRITE_AGAIN, required=required)
     return decoded
@@ -97,13 +108,13 @@ def part_from_json(text: str | bytes, *, where: str) -> PartManifest:
 
     Args:
         text: The file's content.
-        where: Its path, for the error.
+        where: Path of the file, for the error.
 
     Returns:
         The manifest.
 
     Raises:
-        DataFormatError: If it is no valid manifest, or not the one that was sealed.
+        DataFormatError: If it is no valid manifest, or has changed since it was sealed.
     """
     value = load_object(text, where=where, remedy=_DELETE, finite=True)
     part = _validate(pydantic.TypeAdapter(PartManifest), value, where)
@@ -119,17 +130,22 @@ def _validate(adapter: pydantic.TypeAdapter[_T], value: Json, where: str) -> _T:
         first = read_first_error(error)
         raise DataFormatError(
             f"{where}: {first.place}: {first.message} (got {first.given!r:.400}); "
-            "the manifest is damaged or not of this project"
+            f"{_remedy(where)}"
         ) from error
 
 
 def _check_dataset(value: DatasetManifest, where: str) -> None:
-    """Refuses what has the right types and cannot be: others compute with it."""
+    """Refuses a store's manifest whose values have the right types but cannot be true.
+
+    Readers compute with these values. A shape of -1, for example, would end in a
+    traceback of NumPy, and a field named `../x` would be read outside the store.
+    """
     numbers = [task.task for task in value.tasks]
     distinct = len(set(numbers)) == len(numbers) > 0 and min(numbers) > 0
     _require(distinct, where, "tasks", "distinct numbers from 1", numbers)
     for discount in value.discounts:
         _require(0.0 < discount <= 1.0, where, "discounts", "(0, 1]", discount)
+    # The trainer reads these fields without asking; all others are optional.
     per_task = (*_PER_TASK, *map(returns_field, value.discounts))
     for name in (*_PER_ROW, *per_task):
         _require(name in value.fields, where, "fields", name, sorted(value.fields))
@@ -158,12 +174,13 @@ def _check_dataset(value: DatasetManifest, where: str) -> None:
         _require(not missing, where, "statistics", "those of every field", missing)
     for summary in (value.statistics, *(part.statistics for part in value.parts)):
         for name, statistics in summary.items():
-            width, found = _width(value, name), len(statistics.mean)
-            _require(found == width, where, f"statistics.{name}", width, found)
+            width, given_width = _statistics_width(value, name), len(statistics.mean)
+            place = f"statistics.{name}"
+            _require(given_width == width, where, place, width, given_width)
 
 
 def _check_part(part: PartManifest, where: str, *, place: str = "") -> None:
-    """Refuses what has the right types and cannot be."""
+    """Refuses a part's manifest with values of the right types that cannot be true."""
     _require(0 <= part.index < _MAX_ROWS, where, f"{place}index", "0 up", part.index)
     rows = 0 < part.rows <= _MAX_ROWS
     _require(rows, where, f"{place}rows", f"1 to {_MAX_ROWS}", part.rows)
@@ -174,15 +191,16 @@ def _check_part(part: PartManifest, where: str, *, place: str = "") -> None:
     _require(labels, where, f"{place}labels", "labels-...", part.labels)
     key = _KEY.fullmatch(part.key) is not None
     _require(key, where, f"{place}key", "16 hexadecimal digits", part.key)
-    for name, each in part.statistics.items():
-        widths = {len(each.mean), len(each.std), len(each.minimum), len(each.maximum)}
+    for name, summary in part.statistics.items():
+        columns = (summary.mean, summary.std, summary.minimum, summary.maximum)
+        widths = {len(column) for column in columns}
         place_of = f"{place}statistics.{name}"
         _require(len(widths) == 1, where, place_of, "one width", sorted(widths))
-        _require(each.count > 0, where, f"{place_of}.count", "1 up", each.count)
+        _require(summary.count > 0, where, f"{place_of}.count", "1 up", summary.count)
 
 
-def _width(value: DatasetManifest, name: str) -> int | None:
-    """Components that a field's statistics are of; None if there is no such field."""
+def _statistics_width(value: DatasetManifest, name: str) -> int | None:
+    """Returns how many components a field's statistics have; None if no such field."""
     field = value.fields.get(name)
     if field is None:
         return None
@@ -194,8 +212,13 @@ def _width(value: DatasetManifest, name: str) -> int | None:
 def _require(
     holds: bool, where: str, place: str, expected: object, got: object
 ) -> None:
+    """Raises DataFormatError for an entry of a manifest unless a condition holds."""
     if not holds:
         raise DataFormatError(
-            f"{where}: {place}: expected {expected}, got {got!r:.80}; the manifest is "
-            "damaged or not of this project"
+            f"{where}: {place}: expected {expected}, got {got!r:.80}; {_remedy(where)}"
         )
+
+
+def _remedy(where: str) -> str:
+    """Chooses the advice for a damaged manifest of a store or of a part."""
+    return _DELETE if where.endswith(PART_MANIFEST) else _WRITE_AGAIN

@@ -1,6 +1,6 @@
-"""Reading a committed store: parts as one logical array, concurrently.
+"""Reads a committed store; all parts of a field are one logical array.
 
-What a trainer imports. Knows neither Beam nor JAX, and never writes.
+The trainer imports this module, so it needs neither Beam nor JAX. It never writes.
 """
 
 import math
@@ -27,13 +27,13 @@ Array = npt.NDArray[Any]
 
 # Rows of one read request: large enough for throughput, small enough for progress.
 _READ_ROWS = 1 << 17
-# Characters of what TensorStore says of a fault; it adds all of its settings.
-_SAID = 300
+# Characters kept of a TensorStore error, which goes on with the whole array spec.
+_ERROR_CHARACTERS = 300
 
 
 @dataclass(frozen=True)
 class Episodes:
-    """Episode table of one split, in rows of its logical arrays.
+    """The episode table of one split, in rows of the split's logical arrays.
 
     Attributes:
         starts: ``i64[E]``, first row of each episode.
@@ -51,12 +51,16 @@ class Store:
         root: Local path or ``gs://bucket/path``.
 
     Attributes:
-        content: The manifest's file as it was read, for a commit to be conditional on.
+        root: The same path.
+        manifest: Decoded ``dataset.json``.
+        content: Bytes and generation of ``dataset.json``, on which a commit that
+            changes the store is conditional.
 
     Raises:
         UnfinishedStoreError: If there is no ``dataset.json``.
-        FormatVersionError: If it was written by a newer version.
-        DataFormatError: If a manifest is damaged.
+        FormatVersionError: If a newer version of this project wrote the store.
+        DataFormatError: If the manifest is damaged.
+        OSError: If the disk or the bucket fails.
     """
 
     def __init__(self, root: str) -> None:
@@ -65,9 +69,9 @@ class Store:
         self.content = content = files.read(self.root, manifest.DATASET_MANIFEST)
         if content.data is None:
             raise UnfinishedStoreError(
-                f"{where}: expected the manifest of a finished store, found none. "
-                "Check the path; if a pipeline run was interrupted here, repeat its "
-                "command and it will finish the rest"
+                f"{where}: expected the manifest of a finished store, found none; "
+                "check the path, or if a pipeline run was interrupted here, repeat its "
+                "command, which then writes the missing parts"
             )
         self.manifest: DatasetManifest = manifest_json.dataset_from_json(
             content.data, where=where
@@ -75,20 +79,20 @@ class Store:
         self._context = ts.Context()
 
     def rows(self, split: str = "train") -> int:
-        """Rows of a split, last rows of episodes included."""
+        """Counts the rows of a split, last rows of episodes included."""
         return sum(part.rows for part in self.manifest.parts_of(split))
 
     def task(self, task: int) -> tuple[int, Task]:
         """Finds a task by its number.
 
         Args:
-            task: Task number as OGBench counts, from 1.
+            task: Number of the task, from 1 as OGBench counts.
 
         Returns:
-            Its column in rewards, masks and returns, and its description.
+            The task's column in rewards, masks and returns, and its description.
 
         Raises:
-            DataFormatError: If the store holds no such task.
+            DataFormatError: If the store does not hold the task.
         """
         for column, description in enumerate(self.manifest.tasks):
             if description.task == task:
@@ -100,16 +104,16 @@ class Store:
         )
 
     def returns_field(self, discount: float) -> str:
-        """Finds the return sums of a discount.
+        """Finds the field of a discount's return sums.
 
         Args:
-            discount: In (0, 1].
+            discount: Discount per step, in (0, 1].
 
         Returns:
-            Field name to read.
+            Name of the field.
 
         Raises:
-            DataFormatError: If the store was made without this discount.
+            DataFormatError: If the store holds no return sums of this discount.
         """
         if discount in self.manifest.discounts:
             return manifest.returns_field(discount)
@@ -120,7 +124,17 @@ class Store:
         )
 
     def episodes(self, split: str = "train") -> Episodes:
-        """Reads the episode table of a split."""
+        """Reads the episode table of a split.
+
+        Args:
+            split: ``"train"`` or ``"val"``.
+
+        Returns:
+            First rows and lengths of all episodes.
+
+        Raises:
+            DataFormatError: If the split is empty, or bytes are missing or damaged.
+        """
         starts, lengths, offset = [], [], 0
         for part in self.manifest.parts_of(split):
             starts.append(self.read_rows(part, "episode_starts", 0, part.episodes))
@@ -129,8 +143,9 @@ class Store:
             offset += part.rows
         if not starts:
             raise DataFormatError(
-                f"{self.root}: split {split!r} is empty; this store holds "
-                f"{sorted({part.split for part in self.manifest.parts})}"
+                f"{self.root}: split {split!r} is empty, and this store holds "
+                f"{sorted({part.split for part in self.manifest.parts})}; choose one "
+                "of these, or append data to the split"
             )
         return Episodes(np.concatenate(starts), np.concatenate(lengths))
 
@@ -142,24 +157,24 @@ class Store:
         column: int | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> Array:
-        """Reads a whole field of a split into memory, parts concurrently.
+        """Reads a field of a split into memory, all parts concurrently.
 
         Args:
             field: Field name, such as ``"observations"`` or ``"returns/0.99"``.
             split: ``"train"`` or ``"val"``.
-            column: Of a per-task field, the one task to read; all if None.
-            progress: Called with the bytes of each request that arrived.
+            column: Column of a per-task field, see ``task``; None reads all columns.
+            progress: Called with the number of bytes of each completed request.
 
         Returns:
             ``[rows, ...]``, of the field's dtype; ``[rows]`` with a column.
 
         Raises:
-            DataFormatError: If there is no such field, or bytes are missing.
+            DataFormatError: If there is no such field, or bytes are missing or damaged.
         """
         if field not in self.manifest.fields:
             raise DataFormatError(
                 f"{self.root}: expected one of the fields "
-                f"{sorted(self.manifest.fields)}, got {field!r}"
+                f"{sorted(self.manifest.fields)}, got {field!r}; choose one of them"
             )
         spec = self.manifest.fields[field]
         shape = arrays.array_shape(
@@ -167,10 +182,12 @@ class Store:
         )
         if column is not None:
             shape = shape[:1]
-        # Opened first: that there are so many rows is looked at before memory is taken.
+        # All parts are opened before memory is allocated: opening compares each array
+        # with the manifest, whose row counts may be damaged and ask for all memory.
         parts = [(p, self._open(p, field)) for p in self.manifest.parts_of(split)]
         out = np.empty(shape, spec.dtype)
-        # One buffer for all parts, written by many requests at once: no copy to join.
+        # Every request writes into its rows of one buffer. Reading parts and joining
+        # them would need twice the memory.
         whole = ts.array(out, context=self._context, copy=False)
         offset, pending = 0, []
         for part, whole_array in parts:
@@ -189,36 +206,47 @@ class Store:
         return out
 
     def episode_lengths(self, part: PartManifest) -> npt.NDArray[np.int64]:
-        """Reads the rows of each episode of one part: ``i64[E]``.
+        """Reads the episode lengths of one part.
+
+        Args:
+            part: Manifest of the part.
+
+        Returns:
+            ``i64[E]``, rows of each episode.
 
         Raises:
-            DataFormatError: If they are missing or damaged, or are not the part's.
+            DataFormatError: If the lengths are missing or damaged, or do not sum to the
+                rows of the part.
         """
         lengths = self.read_rows(part, "episode_lengths", 0, part.episodes)
         if lengths.min() < 1 or lengths.sum() != part.rows:
             raise DataFormatError(
-                f"{self.root}/{part.folder}/episode_lengths: expected rows from 1 that "
-                f"sum to {part.rows}, got {lengths.min()} to {lengths.max()}, in all "
-                f"{lengths.sum()}; run `python -m pipeline verify` on the store"
+                f"{self.root}/{part.folder}/episode_lengths: expected lengths from 1 "
+                f"row that sum to {part.rows}, got {lengths.min()} to {lengths.max()} "
+                f"with the sum {lengths.sum()}; run `python -m pipeline verify` on the "
+                "store"
             )
         return lengths
 
     def row_bytes(self, *fields: str) -> int:
-        """Bytes in memory of what one row of one task needs to be trained on.
+        """Computes the memory that training on one task needs per row, in bytes.
 
         Args:
             *fields: Per-task fields besides rewards and masks, one column of each.
+
+        Returns:
+            Bytes of observations, actions, reward, mask, next solved row and fields.
         """
         total = 0
         for name in ("observations", "actions"):
             spec = self.manifest.fields[name]
             total += np.dtype(spec.dtype).itemsize * math.prod(spec.shape)
-        # Reward and mask as float32, and the number of the next solved row.
         columns = sum(np.dtype(self.manifest.fields[f].dtype).itemsize for f in fields)
+        # 12 bytes: reward and mask as float32, and the next solved row as int32.
         return total + columns + 12
 
     def empty(self, field: str, rows: int) -> Array:
-        """An uninitialised array for rows of a field: ``[rows, ...]``."""
+        """Allocates an uninitialised array for rows of a field: ``[rows, ...]``."""
         spec = self.manifest.fields[field]
         return np.empty((rows, *spec.shape), spec.dtype)
 
@@ -230,17 +258,17 @@ class Store:
         first: int,
         column: int,
     ) -> None:
-        """Reads rows of one part into arrays that are there already.
+        """Reads consecutive rows of one part into existing arrays.
 
         Args:
-            part: Where they are.
-            arrays_by_field: By field, ``[n, ...]`` to fill, contiguous; ``[n]`` of a
-                per-task field.
-            first: First row within the part.
-            column: Of per-task fields.
+            part: Manifest of the part.
+            arrays_by_field: Contiguous arrays to fill, by field name: ``[n, ...]``, or
+                ``[n]`` for a per-task field.
+            first: First row to read, counted within the part.
+            column: Column to read of per-task fields, see ``task``.
 
         Raises:
-            DataFormatError: If bytes are missing.
+            DataFormatError: If bytes are missing or damaged.
         """
         pending = []
         for field, out in arrays_by_field.items():
@@ -253,7 +281,16 @@ class Store:
             self._wait(request, part, field)
 
     def read_rows(self, part: PartManifest, field: str, first: int, last: int) -> Array:
-        """Reads rows ``first`` to ``last`` (exclusive) of one part's field.
+        """Reads consecutive rows of one field of one part.
+
+        Args:
+            part: Manifest of the part.
+            field: Field name, or the name of an array of the episode table.
+            first: First row, counted within the part.
+            last: End of the rows, exclusive.
+
+        Returns:
+            ``[last - first, ...]``, of the field's dtype.
 
         Raises:
             DataFormatError: If bytes are missing or damaged.
@@ -262,27 +299,31 @@ class Store:
         return np.asarray(self._wait(array.read(), part, field))
 
     def _wait(self, request: Any, part: PartManifest, field: str) -> Any:
-        """What a request for rows of an array came to."""
+        """Waits for a request for rows of an array, and returns its result."""
         with self._faults(self.manifest.array_folder(part, field)):
             return request.result()
 
     @contextmanager
     def _faults(self, path: str) -> Iterator[None]:
-        """The one place where what storage says of lost or damaged bytes becomes ours.
+        """Raises DataFormatError where TensorStore reports lost or damaged bytes.
 
         Args:
             path: Folder of an array, relative to the store.
+
+        Raises:
+            DataFormatError: If the block raised a ValueError or OSError.
         """
         try:
             yield
         except (ValueError, OSError) as error:
-            said = shorten(str(error), _SAID)
+            reason = shorten(str(error), _ERROR_CHARACTERS)
             raise DataFormatError(
-                f"{self.root}/{path}: could not be read ({said}); run `python -m "
+                f"{self.root}/{path}: could not be read ({reason}); run `python -m "
                 "pipeline verify` on the store, then fetch or write it again"
             ) from error
 
     def _open(self, part: PartManifest, field: str) -> ts.TensorStore:
+        """Opens an array of a part and compares dtype and shape with the manifest."""
         path = self.manifest.array_folder(part, field)
         with self._faults(path):
             array = arrays.open_array(self.root, path, context=self._context)
@@ -292,26 +333,30 @@ class Store:
         else:
             rows = part.rows
         shape = arrays.array_shape(spec, rows=rows, tasks=len(self.manifest.tasks))
-        found = array.dtype.name, tuple(array.shape)
-        # Before memory is taken for what the manifest says.
-        if found != (spec.dtype, shape):
+        stored_dtype, stored_shape = array.dtype.name, tuple(array.shape)
+        if (stored_dtype, stored_shape) != (spec.dtype, shape):
             raise DataFormatError(
                 f"{self.root}/{path}: expected {spec.dtype}{list(shape)}, as the "
-                f"manifest says, got {found[0]}{list(found[1])}; run "
-                "`python -m pipeline verify`"
+                f"manifest says, got {stored_dtype}{list(stored_shape)}; run "
+                "`python -m pipeline verify` on the store"
             )
         return array
 
 
 def read_part(root: str, folder: str) -> PartManifest | None:
-    """Reads the manifest of a finished part, or None where it is not finished.
+    """Reads the manifest of a part, if the part is finished.
 
     Args:
-        root: The store.
-        folder: Folder of the part within it, or of labels that were written later.
+        root: Local path or ``gs://bucket/path`` of the store.
+        folder: Folder of the part, or of labels that relabelling wrote, relative to
+            the store.
 
     Returns:
-        Its manifest.
+        The manifest, or None if the part is not finished.
+
+    Raises:
+        DataFormatError: If the manifest is damaged.
+        OSError: If the disk or the bucket fails.
     """
     name = f"{folder}/{manifest.PART_MANIFEST}"
     content = files.read(root, name)

@@ -1,9 +1,10 @@
-"""The fields a store holds: names, dtypes, units, and what a block of rows must be.
+"""The fields of a store: their names, dtypes and units, and the checks of their rows.
 
-Every source passes through here: a plan by `input_fields`, rows by `cast_rows` and
-`check_rows`, so that what is stored is what was checked. Names are OGBench's. A time
-limit is never a mask: ``masks`` says only whether the task is solved, and the episode
-table says where an episode ends.
+Rows of every source are cast by `cast_rows` and then checked by `check_rows`, in this
+order, so that the values that were checked are those that are stored: a cast to float32
+can itself produce an infinity. Field names are OGBench's. ``masks`` says only whether
+the task is solved. A time limit ends an episode in the episode table and leaves its
+mask at 1, so that training still bootstraps there.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,17 +24,20 @@ OBSERVATIONS = "observations"
 ACTIONS = "actions"
 REWARDS = "rewards"
 MASKS = "masks"
-# Physics state before the step of its row: later relabelling and rendering need it.
+# The simulator's state before the action of its row. Relabelling with other tasks and
+# rendering start from it.
 PHYSICS = ("qpos", "qvel", "button_states")
 
-# Reason of an episode with an action outside its bounds.
+# Reason under which episodes with an action outside [-1, 1] are counted.
 OUTSIDE = "actions_outside"
-# Casts to float32 and back leave actions this far outside their bounds.
+# A cast to float32 rounds by up to 6e-8 of a value near 1, so that actions recorded as
+# exactly 1 in other units may lie just outside after scaling.
 ACTION_TOLERANCE = 1e-6
-# Trained on as float32, whatever they are stored as.
+# Larger float64 values become infinite when training casts them to float32.
 _LARGEST = float(np.finfo(np.float32).max)
 _CAST = (OBSERVATIONS, ACTIONS)
-# Images stay what they are; all else is trained on as float32.
+# Images and integer observations keep their dtype: as float32 an image would take four
+# times the bytes.
 _KEPT = (np.dtype(np.uint8), np.dtype(np.int32))
 _UNITS = {
     OBSERVATIONS: "as the environment observes",
@@ -45,27 +49,36 @@ _UNITS = {
 
 
 def stored_dtype(name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype that OGBench's loader gives a field, and that a store keeps it in."""
+    """Chooses the dtype in which a store keeps a field, as OGBench's loader does.
+
+    Args:
+        name: Field name.
+        dtype: Dtype of the field in the source.
+
+    Returns:
+        float32 for rewards, and for observations and actions that are no images; the
+        source's dtype in native byte order otherwise.
+    """
     native = dtype.newbyteorder("=")
     cast = name == REWARDS or (name in _CAST and native not in _KEPT)
     return np.dtype(np.float32) if cast else native
 
 
 def input_fields(rows: Mapping[str, Array], *, where: str) -> dict[str, FieldSpec]:
-    """Describes the arrays that come from a source, and refuses what cannot be kept.
+    """Describes the fields of a source from a sample of its rows.
 
     Args:
-        rows: ``[n, ...]`` each, any n, as the source has them: a sample.
-        where: File, for the error.
+        rows: ``[n, ...]`` for each field, in the source's dtypes; any n.
+        where: Path of the file, for the error.
 
     Returns:
-        Field specs by name, observations and actions among them.
+        Field specs by name; observations and actions are among them.
 
     Raises:
-        DataFormatError: If observations or actions are missing, observations are no
-            rows of numbers, actions are not continuous ``[rows, A]``, rewards and
-            masks not one number a row or one for each task, or masks of other tasks
-            than rewards.
+        DataFormatError: If observations or actions are missing; if observations have
+            no axis but rows; if actions are not floating point ``[rows, A]``; if
+            rewards or masks are neither ``[rows]`` nor ``[rows, tasks]``; or if masks
+            have other tasks than rewards.
     """
     for name in (OBSERVATIONS, ACTIONS):
         if name not in rows:
@@ -84,7 +97,8 @@ def input_fields(rows: Mapping[str, Array], *, where: str) -> dict[str, FieldSpe
                 "column of each is one task"
             )
     return {
-        # Rewards of a source are described as it has them: a plan's digest says so.
+        # Rewards keep the source's dtype here although they are stored as float32:
+        # digests of plans contain this spec, and finished parts are found by them.
         name: FieldSpec(
             (
                 values.dtype if name == REWARDS else stored_dtype(name, values.dtype)
@@ -97,7 +111,7 @@ def input_fields(rows: Mapping[str, Array], *, where: str) -> dict[str, FieldSpe
 
 
 def _check_shape(name: str, values: Array, where: str) -> None:
-    """Refuses a field of other dimensions or kind than its documented ones."""
+    """Refuses a field whose dimensions or kind of dtype differ from the documented."""
     shape, got = values.shape[1:], f"got {values.dtype}{['rows', *values.shape[1:]]}"
     if name == OBSERVATIONS and not shape:
         raise DataFormatError(
@@ -116,10 +130,10 @@ def _check_shape(name: str, values: Array, where: str) -> None:
 
 
 def task_fields(discounts: Sequence[float]) -> dict[str, FieldSpec]:
-    """Describes the per-task arrays: rewards, masks and return sums.
+    """Describes the per-task fields: rewards, masks and return sums.
 
     Args:
-        discounts: Discounts whose return sums are stored.
+        discounts: Discounts for which return sums are stored.
 
     Returns:
         Field specs by name.
@@ -138,16 +152,17 @@ def task_fields(discounts: Sequence[float]) -> dict[str, FieldSpec]:
 def cast_rows(
     rows: Mapping[str, Array], scale: ActionScale | None = None
 ) -> dict[str, Array]:
-    """Rows in the dtypes and the scale that they are stored in.
+    """Casts rows to the dtypes of the store, and scales actions to [-1, 1].
 
     Args:
-        rows: ``[n, ...]`` for each field, as the source has them.
-        scale: Of the store's actions; None if they are in [-1, 1] as they are.
+        rows: ``[n, ...]`` for each field, in the source's dtypes.
+        scale: Scale of the store's actions; None if they already are in [-1, 1].
 
     Returns:
-        The same values. One that is too large for its dtype is infinite, and one that
-        is infinite is no good row: `check_rows` says which of the two it was.
+        The rows as they are stored. A value too large for its dtype becomes infinite;
+        ``check_rows`` then refuses it.
     """
+    # No warning on overflow: check_rows reports it with file, episode and row.
     with np.errstate(over="ignore", invalid="ignore"):
         cast = {
             name: values.astype(stored_dtype(name, values.dtype), copy=False)
@@ -161,12 +176,13 @@ def cast_rows(
 def check_rows(
     rows: Mapping[str, Array], *, where: str, given: Mapping[str, Array] | None = None
 ) -> None:
-    """Refuses rows that must not be trained on.
+    """Refuses rows that cannot be trained on.
 
     Args:
-        rows: ``[n, ...]`` each, as they are to be stored.
+        rows: ``[n, ...]`` for each field, as they are to be stored.
         where: File and episode, for the error.
-        given: The same as the source has them, for the error: before any cast.
+        given: The same rows before any cast. Errors quote them, because they are what a
+            user finds in the file. None if there was no cast.
 
     Raises:
         BadEpisodeError: If fields differ in length, a value is NaN, Inf or too large
@@ -175,44 +191,48 @@ def check_rows(
     lengths = {name: len(values) for name, values in rows.items()}
     if len(set(lengths.values())) > 1:
         raise BadEpisodeError(
-            f"{where}: fields differ in length: {lengths}", reason="length_mismatch"
+            f"{where}: expected fields of one length, got {lengths}; mend the file",
+            reason="length_mismatch",
         )
     for name, values in rows.items():
         before = values if given is None else given[name]
         bad = _find_unstorable(values)
         if bad is not None:
             which = f"{where}, row {bad[0]}: {name}{bad[1:] or ''}"
-            raise _unstorable(which, before, bad)
-        if name == MASKS and (bad := _first((before != 0) & (before != 1))):
+            raise _unstorable_error(which, before, bad)
+        if name == MASKS and (bad := _find_first((before != 0) & (before != 1))):
             raise BadEpisodeError(
                 f"{where}, row {bad[0]}: {name}{bad[1:] or ''} is "
-                f"{before[tuple(bad)]}, and 0 where the task is solved or else 1 was "
-                "expected; mend the file",
+                f"{before[tuple(bad)]}, expected 0 where the task is solved and 1 "
+                "elsewhere; mend the file",
                 reason="no_mask",
             )
         if name == ACTIONS and (bad := _find_outside(values)):
             raise BadEpisodeError(
                 f"{where}, row {bad[0]}: {name}{bad[1:]} is {before[tuple(bad)]:g}, "
-                "outside the bounds of actions",
+                "outside the bounds of actions; mend the file or the bounds",
                 reason=OUTSIDE,
             )
 
 
 def _find_unstorable(values: Array) -> list[int] | None:
-    """Where the first value is that is not finite, or above what float32 holds."""
+    """Returns the index of the first value that is not finite in float32, or None."""
     if values.dtype.kind != "f" or not values.size:
         return None
-    # A sum is the cheapest look at every value: it is finite if all of them are, but
-    # for an overflow, and then the exact look follows.
+    # Summing is the cheapest way to see every value, as it allocates no array of
+    # booleans. A finite sum shows that all values are finite. The sum may also overflow
+    # over finite values, and then the exact search below decides.
     wide = values.dtype.itemsize > np.dtype(np.float32).itemsize
     with np.errstate(over="ignore", invalid="ignore"):
         total = np.sum(np.abs(values) if wide else values, dtype=np.float64)
     if np.isfinite(total) and (total <= _LARGEST or not wide):
         return None
-    return _first(~(np.abs(values) <= _LARGEST))
+    # Negated, so that NaN, for which every comparison is False, counts as bad.
+    return _find_first(~(np.abs(values) <= _LARGEST))
 
 
-def _unstorable(which: str, given: Array, bad: Sequence[int]) -> BadEpisodeError:
+def _unstorable_error(which: str, given: Array, bad: Sequence[int]) -> BadEpisodeError:
+    """Builds the error for a value that is not finite, or not as float32."""
     value = given[tuple(bad)]
     if np.isfinite(value):
         return BadEpisodeError(
@@ -228,16 +248,16 @@ def _unstorable(which: str, given: Array, bad: Sequence[int]) -> BadEpisodeError
 
 
 def _find_outside(actions: Array) -> list[int] | None:
-    """Where the first action is that is outside [-1, 1] by more than rounding."""
+    """Returns the index of the first action outside [-1, 1] by more than rounding."""
     bound = 1.0 + ACTION_TOLERANCE
     if not actions.size or (actions.min() >= -bound and actions.max() <= bound):
         return None
-    return _first(np.abs(actions) > bound)
+    return _find_first(np.abs(actions) > bound)
 
 
-def _first(found: npt.NDArray[np.bool_]) -> list[int] | None:
-    """Index of the first True."""
-    if not found.any():
+def _find_first(flags: npt.NDArray[np.bool_]) -> list[int] | None:
+    """Returns the index of the first True, or None."""
+    if not flags.any():
         return None
-    first: list[int] = np.argwhere(found)[0].tolist()
+    first: list[int] = np.argwhere(flags)[0].tolist()
     return first

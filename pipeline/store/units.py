@@ -1,8 +1,8 @@
-"""Sizes and durations as a person reads them."""
+"""Formats sizes and durations for people."""
 
 
 def format_size(size_bytes: float) -> str:
-    """Bytes, in thousands.
+    """Formats a number of bytes with a decimal unit (kB is 1000 B).
 
     Example:
         >>> format_size(1_530_000_000)
@@ -16,7 +16,7 @@ def format_size(size_bytes: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Seconds, in the largest unit of which there is one.
+    """Formats seconds in hours, minutes or seconds, the largest unit that fills one.
 
     Example:
         >>> format_duration(108_900), format_duration(900), format_duration(7.2)

@@ -98,7 +98,7 @@ def drill(
         second = [*make(out), "--take-over"]
         code, said = run(second, folder / f"{moment}-second.log")
         # Amid its commit: the file that it holds cannot be had, and that is said.
-        held = still and "dataset.json: another process has held this file" in said
+        held = still and "dataset.json: another process has held its lock" in said
         if held:
             assert code == 1, said
             first.signal(signal.SIGKILL)

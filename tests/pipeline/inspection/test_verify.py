@@ -118,7 +118,7 @@ def test_a_manifest_that_contradicts_is_found(store, tmp_path):
         f"{folder}/part.json: differs from what dataset.json says of this part"
     ]
     path.write_text(text[:50])
-    assert "not JSON" in findings(store)[0]
+    assert "expected JSON" in findings(store)[0]
     path.unlink()
     assert findings(store) == [f"{folder}/part.json: is missing"]
 

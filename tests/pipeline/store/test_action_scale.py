@@ -32,5 +32,5 @@ def test_what_is_within_already_keeps_its_values():
     [((1.0,), (1.0,)), ((0.0,), (np.inf,)), ((0.0, 0.0), (1.0,)), ((), ())],
 )
 def test_bounds_that_are_none_are_refused(low, high):
-    with pytest.raises(UsageError, match="expected finite bounds"):
+    with pytest.raises(UsageError, match="expected finite numbers"):
         ActionScale(low, high)

@@ -123,6 +123,8 @@ def test_scaled_actions_are_within_the_bounds_of_their_scale():
 
 def test_fields_of_unlike_length_are_refused():
     given = {**rows(), "actions": np.zeros((4, 1), np.float32)}
-    with pytest.raises(BadEpisodeError, match="differ in length") as caught:
+    with pytest.raises(
+        BadEpisodeError, match="expected fields of one length"
+    ) as caught:
         schema.check_rows(given, where="x")
     assert caught.value.reason == "length_mismatch"

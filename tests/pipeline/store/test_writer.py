@@ -88,7 +88,7 @@ def test_a_part_is_there_only_after_its_commit(tmp_path):
         ({"r": np.zeros((1, 2), np.float32)}, r"expected fields \['a', 'r'\]"),
         (
             {"r": np.zeros((1, 2), np.float32), "a": np.zeros((2, 3), np.float32)},
-            "differ in length",
+            "expected fields of one length",
         ),
         (
             {"r": np.zeros((1, 2), np.float64), "a": np.zeros((1, 3), np.float32)},
@@ -117,5 +117,7 @@ def test_fewer_or_more_rows_than_announced_are_an_error(tmp_path, rows):
         part.append({"r": np.ones((rows, 1), np.float32)})
         part.finish(np.array([4]))
 
-    with pytest.raises(DataFormatError, match=f"4 rows were announced and {rows}"):
+    with pytest.raises(
+        DataFormatError, match=f"expected 4 rows as planned, got {rows}"
+    ):
         write_all()

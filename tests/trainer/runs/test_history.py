@@ -32,8 +32,8 @@ def test_history_by_seed_and_step(run: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (b"[" * 100_000, "line 2: not JSON"),
-        (b"\xff", "line 2: not JSON"),
+        (b"[" * 100_000, "line 2: expected JSON"),
+        (b"\xff", "line 2: expected JSON"),
         (b"3", "line 2: expected a JSON object, got int"),
         (b'{"seed": 0}', "record 2: step: expected a number from 0, got None"),
         (b'{"step": true, "seed": 0}', "step: expected a number from 0, got True"),
