@@ -1,1 +1,1 @@
-"""A 4x4 grid on which fixed horizons fail and stitched ones do not."""
+"""A 4x4 grid and a chain: tasks on which fixed horizons fail and stitching does not."""

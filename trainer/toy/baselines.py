@@ -1,17 +1,11 @@
-"""The baselines' networks on the grid: a horizon of three goes wrong at once.
+"""The baselines' networks on the grid, where a horizon of three errs at the first move.
 
 FQL-n and QC back up three recorded steps, and the window from the start through (1, 0)
-holds the penalty as well, so they turn away from the best first move. IQL backs up one
-and does not; neither does FQL, which differs from FQL-n here in the horizon only (what
-it does later is less sure: a policy saturated at a wrong move has no gradient back).
-The agents are those that train on MuJoCo, unchanged.
-
-What the grid needs of their options, and why:
-
-- windows that stop at the goal (``window_rule = "exact"``);
-- little weight on the distance to recorded actions: rewards here are 1 to 2 apart, and
-  both moves from the start were recorded equally often;
-- few candidates and flow steps, since there are two recorded ways at most.
+contains the penalty as well, so both turn away from the best first move. IQL backs up
+one step and takes that move. So does FQL, which differs from FQL-n here in the horizon
+only; its later moves are less certain, because a policy that has saturated at a wrong
+move gets no gradient away from it. The agents are those that train on MuJoCo,
+unchanged.
 """
 
 import dataclasses
@@ -34,6 +28,11 @@ from trainer.toy.neural import DISCOUNT, NOISE, RECORDINGS
 from trainer.toy.training import train
 
 HORIZON = 3
+# Options that differ from those on MuJoCo, and why:
+# - `window_rule` is "exact", so that windows stop at the goal.
+# - `alpha` is small, so that the distance to recorded actions weighs little: rewards
+#   are 1 to 2 apart here, and both moves from the start were recorded equally often.
+# - `flow_steps` and `candidates` are few, because at most two ways were recorded.
 _FQL = FQLConfig(
     window_rule="exact",
     discount=DISCOUNT,
@@ -69,16 +68,18 @@ CONFIGS: dict[str, AgentConfig] = {
 }
 UPDATES = 2_000
 BATCH_SIZE = 64
+# Policies are stochastic: the move that most of this many draws agree on is made.
 _VOTES = 64
 
 
 @dataclass(frozen=True)
 class BaselineResult:
-    """What one seed's networks ended with.
+    """The policy that one seed's networks have learned.
 
     Attributes:
-        right: Share of draws at the start whose first move goes right, the best one.
-        path: Cells of the rollout of the likeliest moves.
+        right: Share of the actions drawn at the start whose first move goes right,
+            which is the best move.
+        path: Cells of the rollout of the most frequent moves.
     """
 
     right: float
@@ -86,42 +87,44 @@ class BaselineResult:
 
 
 def train_baseline(name: str, seeds: tuple[int, ...]) -> list[BaselineResult]:
-    """Trains one agent per seed, side by side, and follows each.
+    """Trains one agent per seed, side by side, and rolls each policy out.
 
     Args:
-        name: One of ``CONFIGS``.
-        seeds: Of the runs, one after another.
+        name: Name of the agent, a key of ``CONFIGS``.
+        seeds: Consecutive seeds of the runs.
 
     Returns:
-        What each seed ended with.
+        One result for each seed.
     """
     table = grid.table(DISCOUNT, recordings=RECORDINGS, noise=NOISE)
     agent = make_agent(CONFIGS[name], recording.facts(table))
     trained = train([(agent, UPDATES)], table, seeds, batch_size=BATCH_SIZE)
-    return [_follow(agent, params) for params in trained]
+    return [_roll_out(agent, params) for params in trained]
 
 
-def _follow(agent: Agent[Any], params: Params) -> BaselineResult:
-    """The rollout of the moves, or chunks of moves, that most of 64 draws agree on."""
+def _roll_out(agent: Agent[Any], params: Params) -> BaselineResult:
+    """Rolls out the move, or chunk of moves, that is drawn most often at each cell."""
     cells = [(x, y) for x in range(grid.SIZE) for y in range(grid.SIZE)]
     keys = jax.random.split(jax.random.key(0), _VOTES)
 
     @jax.jit
-    def look(params: Params, observations: jax.Array) -> jax.Array:
-        def votes(observation: jax.Array) -> jax.Array:
+    def act(params: Params, observations: jax.Array) -> jax.Array:
+        def draw(observation: jax.Array) -> jax.Array:
             return jax.vmap(lambda key: agent.act(params, observation, key))(keys)
 
-        return jax.vmap(votes)(observations)
+        return jax.vmap(draw)(observations)
 
-    actions = np.asarray(look(params, jnp.asarray(grid.observe(cells))))
-    # [cells, votes, chunk]
-    moves = dict(zip(cells, grid.decode_actions(actions).tolist(), strict=True))
-    likeliest = {
+    actions = np.asarray(act(params, jnp.asarray(grid.observe(cells))))
+    # Each cell's draws, as `[votes, chunk]` moves.
+    draws = dict(zip(cells, grid.decode_actions(actions).tolist(), strict=True))
+    # Chunks are compared whole: the majority of single moves could be a sequence that
+    # no draw contains.
+    chunks = {
         cell: Counter(map(tuple, drawn)).most_common(1)[0][0]
-        for cell, drawn in moves.items()
+        for cell, drawn in draws.items()
     }
-    first = [chunk[0] for chunk in moves[grid.START]]
+    first_moves = [chunk[0] for chunk in draws[grid.START]]
     return BaselineResult(
-        right=first.count(grid.RIGHT) / _VOTES,
-        path=grid.rollout(lambda cell: likeliest[cell]),
+        right=first_moves.count(grid.RIGHT) / _VOTES,
+        path=grid.rollout(lambda cell: chunks[cell]),
     )

@@ -1,14 +1,15 @@
-"""A chain that passes through its goal. No agent is known here.
+"""A chain of states that passes through its goal. This module knows no agent.
 
 ```
 0 -> 1 -> ... -> goal -> ... -> wall (stays there for ever)
    before       solved   after
 ```
 
-Every step costs 1 but those from solved states, and nobody stops at the goal: episodes
-go on to a wall, from where it is never reached again. As in the tasks of a benchmark,
-reaching it ends the task all the same, so the value one step before it is -1, whatever
-follows. An agent that lets some of its estimates go on there takes over what they cost.
+Every step costs 1, except steps from solved states. The recorded episode does not stop
+at the goal: it continues to a wall, from which the goal is never reached again. As in
+the tasks of OGBench, reaching the goal still ends the task, so the value one step
+before the goal is -1, whatever follows. An agent that bootstraps some of its estimates
+beyond the goal adds the cost of the later steps to them.
 """
 
 from dataclasses import dataclass
@@ -23,14 +24,14 @@ from trainer.toy.tabular import FiniteData, Float64, Int64
 
 @dataclass(frozen=True)
 class Chain:
-    """States in the order they are passed, numbered from 0.
+    """States in the order in which the episode passes them, numbered from 0.
 
     Attributes:
-        before: States before the goal.
-        solved: States that are solved, one after another.
-        after: States after them; the last one is the wall.
-        still: Rows that are recorded at the wall beyond the first.
-        discount: In (0, 1).
+        before: Number of states before the goal.
+        solved: Number of consecutive solved states.
+        after: Number of states after the solved ones; the last one is the wall.
+        still: Rows that are recorded at the wall after the first.
+        discount: Discount of rewards, in (0, 1).
     """
 
     before: int
@@ -41,28 +42,31 @@ class Chain:
 
     @property
     def state_count(self) -> int:
-        """Z, number of states."""
+        """Number Z of states."""
         return self.before + self.solved + self.after
 
     @property
     def truth(self) -> Float64:
-        """Value of each state where the goal is an end: ``f64[Z]``.
+        """True value of each state, if the goal ends the task: ``f64[Z]``.
 
-        ``-(1 - discount ** d) / (1 - discount)``, with ``d`` steps to the goal, without
-        end after it.
+        The value is ``-(1 - discount ** d) / (1 - discount)`` with ``d`` steps to the
+        goal, where ``d`` is infinite after the goal.
         """
         steps = self.before - np.arange(self.state_count, dtype=float)
         steps[self.before : self.before + self.solved] = 0
+        # The goal is behind: every further step costs 1, for ever.
         steps[self.before + self.solved :] = np.inf
         return np.asarray((self.discount**steps - 1) / (1 - self.discount))
 
     def recorded(self) -> FiniteData:
-        """The one episode there is, for exact solvers."""
+        """Builds the one recorded episode, for exact solvers."""
         wall = self.state_count - 1
         states = np.concatenate(
             [np.arange(self.state_count), np.full(self.still, wall, np.int64)]
         )
         passed = states - self.before
+        # A mask of 0 marks a solved state, yet the episode continues after it. Data of
+        # play are like this: nobody stops at a goal that a task sets later.
         masks = np.where((passed >= 0) & (passed < self.solved), 0.0, 1.0)
         return FiniteData(
             states=states,
@@ -75,24 +79,28 @@ class Chain:
         )
 
     def observe(self, states: Int64) -> npt.NDArray[np.float32]:
-        """What an agent sees: the way turns off at the goal, one unit a step.
+        """Places states on a path in the plane that turns by 90 degrees at the goal.
 
         Args:
-            states: ``i64[...]``.
+            states: ``i64[...]``, states in [0, Z).
 
         Returns:
-            ``f32[..., 2]``, steps before the goal, not above 0, and after it.
+            ``f32[..., 2]``, the observations, in steps: the signed distance to the goal
+            before it, at most 0, and the distance after it, at least 0.
         """
         passed = states - self.before
-        seen = np.stack([np.minimum(passed, 0), np.maximum(passed, 0)], axis=-1)
-        return seen.astype(np.float32)
+        # The true value jumps from 0 to -1 / (1 - discount) one step after the goal. On
+        # a straight line, networks would have to fit the jump between two points that
+        # are close together; the turn gives them a direction for either side.
+        corner = np.stack([np.minimum(passed, 0), np.maximum(passed, 0)], axis=-1)
+        return corner.astype(np.float32)
 
     def table(self, *, recordings: int, noise: float) -> RowTable:
-        """The episode as agents train on it.
+        """Builds the table of rows that agents train on.
 
         Args:
-            recordings: Times it was recorded, always the same.
-            noise: Standard deviation of the position that was observed, in steps.
+            recordings: Number of copies of the episode.
+            noise: Standard deviation of the noise on observed positions, in steps.
 
         Returns:
             Rows of all recordings.
@@ -101,7 +109,7 @@ class Chain:
         return recording.table(
             data,
             self.observe(data.states),
-            # There is nothing to choose.
+            # A chain has one move only, so all actions are the same.
             np.zeros((len(data.states), 1), np.float32),
             recordings=recordings,
             noise=noise,

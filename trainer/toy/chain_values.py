@@ -1,11 +1,6 @@
-"""VAST's values on a chain that passes through its goal: exact ones and networks'.
+"""VAST's values on a chain that passes through its goal, exact and by networks.
 
-The agent is the one that trains on MuJoCo. What the chain needs of its options, and
-why:
-
-- states in units of their deviation: they lie a step apart, and one step beyond the
-  goal costs a hundred, so that a sub-goal half a step off is another sub-goal;
-- each episode recorded many times, at positions a little off, as on the grid.
+The agent is the one that trains on MuJoCo, unchanged.
 """
 
 import dataclasses
@@ -24,8 +19,11 @@ from trainer.toy.tabular import Float64, expectile_stitching, fixed_point
 from trainer.toy.training import train
 
 DISCOUNT = 0.99
-# Windows lead further than there are steps on either side of the goal.
+# The chain is short on both sides of the goal, so that windows of up to 25 steps lead
+# across it from every state.
 CHAIN = Chain(before=12, solved=1, after=3, still=30, discount=DISCOUNT)
+# `state_scaling` is "standard" because states lie one step apart and one step beyond
+# the goal costs a hundred: a sub-goal that is half a step off is another sub-goal.
 CONFIG = VASTConfig(
     discount=DISCOUNT,
     max_horizon=25,
@@ -40,23 +38,26 @@ CONFIG = VASTConfig(
     goal_rule="horizon",
     state_scaling="standard",
 )
-# Updates at each learning rate: the second settles what the first keeps moving.
+# Updates at each learning rate. At the first one, values come close and then keep
+# moving; the second lets them settle.
 PHASES = ((2_000, 1e-3), (1_000, 1e-4))
 BATCH_SIZE = 128
+# Noisy copies of the episode, because a flow's sub-goals lie beside the states, and
+# networks must have been trained at such points, too.
 RECORDINGS, NOISE = 64, 0.03
 SUCCESSES: tuple[Success, ...] = get_args(Success)
-# Steps before the goal at which values are compared with the true ones.
+# Steps before the goal at which values are compared with the true values.
 COMPARED = (0, 1, 2, 5, 10)
 
 
 @dataclass(frozen=True)
 class ChainResult:
-    """Values of each state of the chain, ``f64[Z]`` each.
+    """Values of the states of the chain, arrays ``f64[Z]``.
 
     Attributes:
-        truth: Where the goal is an end.
-        exact: Fixed points of the value loss, by ``success``.
-        networks: V of the networks.
+        truth: True values, if the goal ends the task.
+        exact: Fixed points of the value loss, by the agent's option ``success``.
+        networks: V of the trained networks.
     """
 
     truth: Float64
@@ -65,15 +66,27 @@ class ChainResult:
 
     @property
     def value_error(self) -> float:
-        """Largest distance of the networks' V from the truth, of those compared."""
-        at = CHAIN.before - np.array(COMPARED)
-        return float(np.abs(self.networks - self.truth)[at].max())
+        """Largest error of the networks' V at the states of ``COMPARED``."""
+        # States after the goal are left out: a task ends at its goal, and the error
+        # that the chain shows is what their values do to those before it.
+        compared = CHAIN.before - np.array(COMPARED)
+        return float(np.abs(self.networks - self.truth)[compared].max())
 
 
 def exact_values(
     chain: Chain, *, success: Success, max_horizon: int, min_horizon: int = 2
 ) -> Float64:
-    """What V would be on a chain if networks were exact: ``f64[Z]``."""
+    """Computes the V that VAST would learn on a chain with exact networks.
+
+    Args:
+        chain: The chain.
+        success: Option ``success`` of the agent.
+        max_horizon: Longest window K.
+        min_horizon: Shortest window.
+
+    Returns:
+        ``f64[Z]``, the fixed point of the backup of the value loss.
+    """
     data = chain.recorded()
     operator = expectile_stitching(
         data,
@@ -94,12 +107,13 @@ def solve_chain(
     """Solves the chain exactly, and trains one agent per seed on it, side by side.
 
     Args:
-        seeds: Of the runs.
-        config: Of the agents.
-        progress: Called with the updates done since it was last called.
+        seeds: Consecutive seeds of the runs.
+        config: Configuration of the agents; learning rates are those of ``PHASES``.
+        progress: Function that is called with the number of updates since its last
+            call.
 
     Returns:
-        What each seed ended with.
+        One result for each seed.
     """
     table = CHAIN.table(recordings=RECORDINGS, noise=NOISE)
     facts = recording.facts(table)
@@ -108,6 +122,7 @@ def solve_chain(
         for updates, learning_rate in PHASES
     ]
     trained = train(phased, table, seeds, batch_size=BATCH_SIZE, progress=progress)
+    # Agents of all phases compute the same V: they differ in their learning rate only.
     agent, _ = phased[-1]
     exact: dict[Success, Float64] = {
         success: exact_values(CHAIN, success=success, max_horizon=config.max_horizon)

@@ -1,22 +1,26 @@
-"""The grid: cells, rewards, two recorded paths, and rollouts. No agent is known here.
+"""The grid: cells, rewards, two recorded paths, and rollouts.
+
+This module knows no agent.
 
 ```
 y
 3    .    p    p   +1        start (0, 0), goal (3, 3); a move goes right or up.
-2    .   -2    .    s        Rewards are those of the cell reached; letters are 0.
-1    s    b   +2    s        p: only the penalised path comes here, s: only the
-0    .   +2    .    .        safe one, b: both.
+2    .   -2    .    s        A number is the reward for reaching the cell; cells with
+1    s    b   +2    s        a letter have reward 0. p: only the penalised path visits
+0    .   +2    .    .        the cell, s: only the safe path does, b: both do.
      0    1    2    3   x
 ```
 
-The penalised path takes the +2 at (1, 0) and then the -2; the safe path takes the +2
-at (2, 1) and never sees the other. They meet at (1, 1), and the best path is spliced
-there: the first's two moves, then the second's four. The window of three recorded
-steps from the start through (1, 0) holds the -2 as well, so whatever backs up three
-steps at once turns away from the best first move.
+The penalised path collects the +2 at (1, 0) and then the -2; the safe path collects the
++2 at (2, 1) and never reaches (1, 0). Both paths meet at (1, 1), where the best path is
+spliced: it is the first two moves of the penalised path, then the last four of the
+safe path. The window of three recorded steps from the start through (1, 0) contains the
+-2 as well, so an agent that backs up three steps at once turns away from the best first
+move.
 
-After figure 1 of *Horizon Adaptive Offline Policy Learning via Value Stitching*,
-section 3: a grid of ours with the same properties.
+References:
+    Horizon Adaptive Offline Policy Learning via Value Stitching, section 3 and figure
+    1: this grid is our own, with the properties of the grid of the figure.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,7 +35,7 @@ from trainer.toy.tabular import FiniteData
 
 Cell = tuple[int, int]
 Path = tuple[Cell, ...]
-# Chooses the next moves, one or a chunk of them, at a cell.
+# A function that chooses the next move, or the next chunk of moves, at a cell.
 Policy = Callable[[Cell], Sequence[int]]
 
 SIZE = 4
@@ -48,16 +52,17 @@ SPLICED_PATH: Path = (*PENALISED_PATH[:3], *SAFE_PATH[3:])
 RECORDED_PATHS: tuple[Path, Path] = (PENALISED_PATH, SAFE_PATH)
 VISITED: tuple[Cell, ...] = tuple(sorted({*PENALISED_PATH, *SAFE_PATH}))
 
-# Rows recorded at the goal after it was reached. Windows from the last moves end
-# there, and its own value, 0, is learned from there.
+# Rows that are recorded at the goal. Windows from the last moves need an end of full
+# length, and agents learn the goal's own value, 0, from these rows.
 GOAL_ROWS = 3
 
-# A move as an action: the corners of [-1, 1]^2 where one component is high.
+# Agents have continuous actions. A move is a corner of [-1, 1]^2 where one component is
+# high, so that the larger component of any action names the nearest move.
 _ACTIONS: npt.NDArray[np.float32] = np.array([[1.0, -1.0], [-1.0, 1.0]], np.float32)
 
 
 def state_index(cell: Cell) -> int:
-    """Number of a cell, in [0, 16)."""
+    """Numbers a cell, in [0, 16)."""
     x, y = cell
     return y * SIZE + x
 
@@ -66,12 +71,12 @@ def step(cell: Cell, move: int) -> tuple[Cell, float]:
     """Makes one move.
 
     Args:
-        cell: Where from.
+        cell: Cell that the move starts from.
         move: ``RIGHT`` or ``UP``.
 
     Returns:
-        The cell reached and its reward. A move out of the grid stays, at reward 0;
-        so does every move at the goal.
+        The cell that is reached, and its reward. A move out of the grid, and every
+        move at the goal, stays at the cell, with reward 0.
     """
     x, y = cell[0] + DIRECTIONS[move][0], cell[1] + DIRECTIONS[move][1]
     if cell == GOAL or x >= SIZE or y >= SIZE:
@@ -80,10 +85,10 @@ def step(cell: Cell, move: int) -> tuple[Cell, float]:
 
 
 def observe(cells: Sequence[Cell]) -> npt.NDArray[np.float32]:
-    """What an agent sees: centred coordinates, one unit a cell.
+    """Converts cells to observations: centred coordinates, in cells.
 
     Args:
-        cells: C cells.
+        cells: The cells, C of them.
 
     Returns:
         ``f32[C, 2]`` in [-1.5, 1.5].
@@ -92,23 +97,23 @@ def observe(cells: Sequence[Cell]) -> npt.NDArray[np.float32]:
 
 
 def encode_moves(moves: npt.ArrayLike) -> npt.NDArray[np.float32]:
-    """Moves as actions: ``i64[...]`` to ``f32[..., 2]`` in [-1, 1]."""
+    """Converts moves ``i64[...]`` to actions ``f32[..., 2]`` in [-1, 1]."""
     return _ACTIONS[np.asarray(moves)]
 
 
 def decode_actions(actions: npt.ArrayLike) -> npt.NDArray[np.int64]:
-    """Actions as the nearest moves: ``f32[..., 2]`` to ``i64[...]``."""
+    """Converts actions ``f32[..., 2]`` to the nearest moves ``i64[...]``."""
     return np.asarray(np.asarray(actions).argmax(axis=-1), np.int64)
 
 
 def recorded(discount: float) -> FiniteData:
-    """The two recorded episodes, for exact solvers.
+    """Builds the two recorded episodes, for exact solvers.
 
-    Rewards belong to the row their step starts from; rows at the goal have reward 0
-    and mask 0, and there the last move is repeated.
+    A reward belongs to the row that its step starts from. Rows at the goal have reward
+    0 and mask 0, and repeat the last move.
 
     Args:
-        discount: In (0, 1).
+        discount: Discount of rewards, in (0, 1).
 
     Returns:
         Rows of both episodes.
@@ -137,12 +142,12 @@ def recorded(discount: float) -> FiniteData:
 
 
 def table(discount: float, *, recordings: int = 1, noise: float = 0.0) -> RowTable:
-    """The recorded paths, as agents train on them.
+    """Builds the table of rows that agents train on.
 
     Args:
-        discount: In (0, 1).
-        recordings: Times each path was recorded, always the same.
-        noise: Standard deviation of the position that was observed, in cells.
+        discount: Discount of rewards, in (0, 1).
+        recordings: Number of copies of each path.
+        noise: Standard deviation of the noise on observed positions, in cells.
 
     Returns:
         Rows of all episodes.
@@ -160,16 +165,17 @@ def table(discount: float, *, recordings: int = 1, noise: float = 0.0) -> RowTab
 
 
 def rollout(policy: Policy) -> Path:
-    """Follows a policy from the start for as many moves as the goal is away.
+    """Follows a policy from the start, for at most the moves that the goal needs.
 
     Args:
-        policy: All moves it returns are made before it is asked again.
+        policy: The policy; all moves of a chunk are made before it is called again.
 
     Returns:
-        Cells from the start on, up to the goal if that is reached; moves out of the
-        grid repeat a cell.
+        Cells from the start, up to the goal if the policy reaches it; a move out of the
+        grid repeats a cell.
     """
     path = [START]
+    # Every path to the goal has the same length, because moves go right or up only.
     budget = sum(GOAL) - sum(START)
     while len(path) <= budget and path[-1] != GOAL:
         for move in policy(path[-1]):
@@ -179,15 +185,16 @@ def rollout(policy: Policy) -> Path:
 
 
 def path_return(path: Path, discount: float) -> float:
-    """Discounted sum of the rewards of the cells reached.
+    """Computes the discounted return of a path.
 
     Args:
-        path: Cells from the start on.
-        discount: In (0, 1].
+        path: Cells from the start.
+        discount: Discount of rewards, in (0, 1].
 
     Returns:
-        The sum.
+        The return, from the start.
     """
+    # A repeated cell is a move out of the grid, which has no reward.
     return sum(
         discount**t * (REWARDS.get(cell, 0.0) if cell != path[t] else 0.0)
         for t, cell in enumerate(path[1:])
@@ -195,5 +202,5 @@ def path_return(path: Path, discount: float) -> float:
 
 
 def _move(first: Cell, second: Cell) -> int:
-    """The move that leads from one cell to the next."""
+    """Finds the move that leads from a cell to the neighbouring one."""
     return DIRECTIONS.index((second[0] - first[0], second[1] - first[1]))

@@ -1,21 +1,6 @@
-"""VAST's networks on the grid: trained on the recorded paths, then followed greedily.
+"""VAST's networks on the grid: trained on the recorded paths, then rolled out greedily.
 
-The agent is the one that trains on MuJoCo, unchanged. What the grid needs of its
-options, and why:
-
-- windows of one step (``min_horizon = 1``): both paths reach the cell where they meet
-  in two moves, with different rewards, and G can only tell the mean of the two;
-- at most three steps: over four, the two ways on from there look alike as well;
-- no gradient through the composed side: where the two paths cannot be told apart, it
-  would draw the first step's G, which is exact, towards the mean of both;
-- an expectile near the mean: the stitching policy's weights do the maximising, and a
-  high one picks the luckiest of its imprecise sub-goals (0.65 left V too high by 0.3 on
-  some seeds);
-- a temperature that tells good windows from bad (rewards here are 1 to 2 apart, not
-  fractions of a return of 100) and yet not so high that states whose value is still
-  too high lose all weight, and with it their way down;
-- each path recorded many times, at positions a little off: a flow's sub-goals are never
-  exact, they lie about 0.1 beside a cell, and there G and V must have been seen.
+The agent is the one that trains on MuJoCo, unchanged.
 """
 
 import dataclasses
@@ -34,6 +19,19 @@ from trainer.toy import grid, recording
 from trainer.toy.training import train
 
 DISCOUNT = 0.99
+# Options that differ from those on MuJoCo, and why:
+# - `min_horizon` is 1, because both paths reach the cell where they meet in two moves,
+#   with different rewards: of windows of two steps, G can only learn the mean.
+# - `max_horizon` is 3, because over four steps the two ways from that cell to the goal
+#   have the same ends as well.
+# - `composed_gradient` is off: where the two paths cannot be told apart, the gradient
+#   would draw G of the first step, which is exact, towards the mean of both.
+# - `expectile` is near the mean, because the weights of the stitching policy already
+#   maximise, and a high expectile picks the luckiest of its imprecise sub-goals: 0.65
+#   left V too high by 0.3 on some seeds.
+# - `temperature` is high enough to tell good windows from bad ones (rewards are 1 to 2
+#   apart here, not fractions of a return of 100), and low enough that states whose
+#   value is still too high keep some weight, without which it could never fall.
 CONFIG = VASTConfig(
     discount=DISCOUNT,
     max_horizon=3,
@@ -52,19 +50,23 @@ CONFIG = VASTConfig(
     goal_random=0.0,
     goal_rule="horizon",
 )
-# Updates at each learning rate: the second settles what the first keeps moving.
+# Updates at each learning rate. At the first one, values come close and then keep
+# moving; the second lets them settle.
 PHASES = ((2_000, 1e-3), (1_500, 1e-4))
 BATCH_SIZE = 128
+# Noisy copies of each path: a flow's sub-goals are never exact but lie about 0.1 beside
+# a cell, and G and V must have been trained at such points, too.
 RECORDINGS, NOISE = 64, 0.1
+# The policy is stochastic: the move that most of this many draws agree on is made.
 _VOTES = 64
 
 
 @dataclass(frozen=True)
 class NeuralResult:
-    """What one seed's networks ended with.
+    """The values and the policy that one seed's networks have learned.
 
     Attributes:
-        values: V of each visited cell.
+        values: V of each cell that the data visit.
         path: Cells of the greedy rollout.
     """
 
@@ -78,15 +80,16 @@ def train_networks(
     phases: tuple[tuple[int, float], ...] = PHASES,
     progress: Callable[[int], None] = lambda _: None,
 ) -> list[NeuralResult]:
-    """Trains one agent per seed, side by side, and follows each.
+    """Trains one agent per seed, side by side, and rolls each policy out.
 
     Args:
-        seeds: Of the runs.
-        phases: Updates and learning rate, one phase after another.
-        progress: Called with the updates done since it was last called.
+        seeds: Consecutive seeds of the runs.
+        phases: Number of updates and learning rate of the consecutive phases.
+        progress: Function that is called with the number of updates since its last
+            call.
 
     Returns:
-        What each seed ended with.
+        One result for each seed.
     """
     table = grid.table(DISCOUNT, recordings=RECORDINGS, noise=NOISE)
     facts = recording.facts(table)
@@ -95,33 +98,32 @@ def train_networks(
         for updates, learning_rate in phases
     ]
     trained = train(phased, table, seeds, batch_size=BATCH_SIZE, progress=progress)
+    # Agents of all phases act alike: they differ in their learning rate only.
     agent, _ = phased[-1]
-    return [_follow(agent, params) for params in trained]
+    return [_roll_out(agent, params) for params in trained]
 
 
-def _follow(agent: VAST, params: Params) -> NeuralResult:
-    """Values at the visited cells, and the rollout of the likeliest moves.
-
-    Acting draws a sub-goal and actions; the move most of 64 draws agree on is made.
-    """
+def _roll_out(agent: VAST, params: Params) -> NeuralResult:
+    """Evaluates V at the visited cells, and rolls out the most frequent moves."""
     cells = [(x, y) for x in range(grid.SIZE) for y in range(grid.SIZE)]
     observations = jnp.asarray(grid.observe(cells))
     keys = jax.random.split(jax.random.key(0), _VOTES)
 
     @jax.jit
-    def look(params: Params) -> tuple[jax.Array, jax.Array]:
-        def votes(observation: jax.Array) -> jax.Array:
+    def evaluate(params: Params) -> tuple[jax.Array, jax.Array]:
+        def draw(observation: jax.Array) -> jax.Array:
             return jax.vmap(lambda key: agent.act(params, observation, key)[0])(keys)
 
-        return agent.value(params, observations), jax.vmap(votes)(observations)
+        return agent.value(params, observations), jax.vmap(draw)(observations)
 
-    values, actions = map(np.asarray, look(params))
-    moves: npt.NDArray[np.int64] = grid.decode_actions(actions)
-    likeliest = dict(
-        zip(cells, (moves.mean(axis=1) > 0.5).astype(int).tolist(), strict=True)
+    values, actions = map(np.asarray, evaluate(params))
+    draws: npt.NDArray[np.int64] = grid.decode_actions(actions)
+    # Moves are 0 or 1, so a mean above a half says that most draws are 1.
+    moves = dict(
+        zip(cells, (draws.mean(axis=1) > 0.5).astype(int).tolist(), strict=True)
     )
     by_cell = dict(zip(cells, values.tolist(), strict=True))
     return NeuralResult(
         values={cell: by_cell[cell] for cell in grid.VISITED},
-        path=grid.rollout(lambda cell: (likeliest[cell],)),
+        path=grid.rollout(lambda cell: (moves[cell],)),
     )

@@ -1,4 +1,4 @@
-"""The grid and its value maps, side by side, and the chain's values, as pictures."""
+"""Draws the grid and its value maps, and the values on the chain."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,27 +18,27 @@ from matplotlib.patheffects import withStroke
 from trainer.toy import grid
 from trainer.toy.chain_values import CHAIN, ChainResult
 
-# Blue above zero, orange below: told apart by every kind of colour vision.
+# Purple above zero, orange below: a pair that every kind of colour vision tells apart.
 _COLOURS = "PuOr"
 _INK, _FAINT = "#222222", "#bbbbbb"
 _COLUMNS = 3
 _UNSEEN: dict[str, Any] = {
     "facecolor": "none", "hatch": "////", "edgecolor": "#b5b5b5", "linewidth": 0
 }  # fmt: skip
-# Arrows are seen on every value's colour.
+# A white rim makes arrows visible on cells of every colour.
 _RIM = [withStroke(linewidth=3.6, foreground="white")]
 _PATH_COLOURS = {"penalised": "#7b3294", "safe": "#1b7837", "greedy": "#c7401d"}
 
 
 @dataclass(frozen=True)
 class ValueMap:
-    """One panel.
+    """The values of one solution, which one panel shows.
 
     Attributes:
-        title: Above it.
-        caption: Below it.
-        values: Value of each cell that has one.
-        path: Greedy rollout, drawn as arrows.
+        title: Text above the panel.
+        caption: Text below the panel.
+        values: Values of the cells that the data visit.
+        path: Greedy rollout, which is drawn as arrows.
         collected: Discounted return of that rollout.
     """
 
@@ -53,18 +53,23 @@ def draw(maps: Sequence[ValueMap], out: FilePath) -> None:
     """Draws the recorded paths, the value maps and a key, and writes a PNG.
 
     Args:
-        maps: Panels after that of the data.
+        maps: Value maps, for the panels after the panel of the data.
         out: File to write.
     """
+    # Two panels more than maps, for the data and the key, in rows that are rounded up.
     rows = -(-(len(maps) + 2) // _COLUMNS)
     figure = Figure(figsize=(3.6 * _COLUMNS, 0.6 + 4.2 * rows), layout="constrained")
+    # Without pyplot, which keeps figures in global state and looks for a display.
     FigureCanvasAgg(figure)
     panels = figure.subplots(rows, _COLUMNS).ravel()
-    largest = max(abs(v) for one in maps for v in one.values.values())
+    # One symmetric scale for all panels: equal values have equal colours, 0 is white.
+    largest = max(
+        abs(value) for value_map in maps for value in value_map.values.values()
+    )
     scale = ScalarMappable(TwoSlopeNorm(0.0, -largest, largest), _COLOURS)
     _draw_data(panels[0], scale)
-    for panel, one in zip(panels[1:], maps, strict=False):
-        _draw_map(panel, one, scale)
+    for panel, value_map in zip(panels[1:], maps, strict=False):
+        _draw_map(panel, value_map, scale)
     for panel in panels[len(maps) + 1 :]:
         panel.set_axis_off()
     _draw_key(figure, panels[-1], scale)
@@ -79,11 +84,11 @@ def draw(maps: Sequence[ValueMap], out: FilePath) -> None:
     figure.savefig(out, dpi=130)
 
 
-def draw_chain(found: ChainResult, out: FilePath) -> None:
+def draw_chain(result: ChainResult, out: FilePath) -> None:
     """Draws values along the chain that passes through its goal, and writes a PNG.
 
     Args:
-        found: Values of each state.
+        result: Values of the states.
         out: File to write.
     """
     figure = Figure(figsize=(7.5, 4.2), layout="constrained")
@@ -92,12 +97,13 @@ def draw_chain(found: ChainResult, out: FilePath) -> None:
     steps = range(-CHAIN.before, CHAIN.state_count - CHAIN.before)
     mixed, networks = _PATH_COLOURS["penalised"], _PATH_COLOURS["greedy"]
     panel.axvspan(-0.5, CHAIN.solved - 0.5, color="#e8f1e6", zorder=0)
-    panel.plot(steps, found.truth, color=_INK, linewidth=1.2, label="truth")
-    panel.plot(steps, found.exact["ends"], "o", markerfacecolor="none", color=_INK)
+    panel.plot(steps, result.truth, color=_INK, linewidth=1.2, label="truth")
+    # Open circles, so that the line of the truth stays visible through them.
+    panel.plot(steps, result.exact["ends"], "o", markerfacecolor="none", color=_INK)
     panel.lines[-1].set_label('fixed point, success = "ends"')
-    panel.plot(steps, found.exact["mixed"], "s--", linewidth=1, color=mixed)
+    panel.plot(steps, result.exact["mixed"], "s--", linewidth=1, color=mixed)
     panel.lines[-1].set_label('fixed point, success = "mixed"')
-    panel.plot(steps, found.networks, "x", markersize=7, color=networks)
+    panel.plot(steps, result.networks, "x", markersize=7, color=networks)
     panel.lines[-1].set_label("V of the networks")
     panel.set_xlabel("steps past the goal (shaded: solved)", color=_INK)
     panel.set_ylabel("value", color=_INK)
@@ -118,6 +124,7 @@ def _draw_data(panel: Any, scale: ScalarMappable) -> None:
     for cell, reward in grid.REWARDS.items():
         _fill(panel, cell, reward, f"{reward:+g}", scale)
     for name, path, shift in (
+        # Shifted apart, because the arrows of both paths meet in one cell.
         ("penalised", grid.PENALISED_PATH, 0.07),
         ("safe", grid.SAFE_PATH, -0.07),
     ):
@@ -126,23 +133,24 @@ def _draw_data(panel: Any, scale: ScalarMappable) -> None:
         _write(panel, cell, name, top=False)
 
 
-def _draw_map(panel: Any, one: ValueMap, scale: ScalarMappable) -> None:
-    _frame(panel, f"{one.title}: return {one.collected:.2f}", one.caption)
+def _draw_map(panel: Any, value_map: ValueMap, scale: ScalarMappable) -> None:
+    title = f"{value_map.title}: return {value_map.collected:.2f}"
+    _frame(panel, title, value_map.caption)
     for x in range(grid.SIZE):
         for y in range(grid.SIZE):
             cell = (x, y)
-            if cell in one.values:
-                value = one.values[cell]
-                # -0.00 reads as a slip.
+            if cell in value_map.values:
+                value = value_map.values[cell]
+                # Small negative values would be written as -0.00, like an error.
                 text = f"{value + 0.0:.2f}".replace("-0.00", "0.00")
                 _fill(panel, cell, value, text, scale)
             else:
                 panel.add_patch(_square(cell, **_UNSEEN))
-    _arrows(panel, one.path, _PATH_COLOURS["greedy"], 0.0)
+    _arrows(panel, value_map.path, _PATH_COLOURS["greedy"], 0.0)
 
 
 def _draw_key(figure: Figure, panel: Any, scale: ScalarMappable) -> None:
-    """What arrows, hatching and colours mean, where no grid is."""
+    """Explains arrows, hatching and colours, in the panel that no map needs."""
     names = {
         "penalised": "recorded: takes the first +2,\nthen the -2",
         "safe": "recorded: takes the second +2",
@@ -193,9 +201,10 @@ def _square(cell: grid.Cell, **look: Any) -> Rectangle:
 def _fill(
     panel: Any, cell: grid.Cell, value: float, text: str, scale: ScalarMappable
 ) -> None:
-    """Colours a cell by its value, and writes that in ink that can be read on it."""
+    """Colours a cell by a value, and writes a text that is legible on the colour."""
     colour = scale.to_rgba(np.array(value))
     panel.add_patch(_square(cell, facecolor=colour, linewidth=0, zorder=0))
+    # Red, green and blue sum up to 3 for white.
     dark = sum(colour[:3]) < 1.8
     _write(panel, cell, text, colour="white" if dark else _INK)
 
@@ -203,7 +212,7 @@ def _fill(
 def _write(
     panel: Any, cell: grid.Cell, text: str, *, top: bool = True, colour: str = _INK
 ) -> None:
-    # In a corner: arrows run through the middle.
+    # Texts stand in a corner, because arrows run through the middle.
     x, y = cell
     panel.text(
         x - 0.46 if top else x + 0.46,

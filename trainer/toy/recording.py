@@ -1,4 +1,4 @@
-"""Recorded episodes of finitely many states, as agents train on them."""
+"""Converts recorded episodes of finitely many states to rows that agents train on."""
 
 import numpy as np
 import numpy.typing as npt
@@ -20,20 +20,23 @@ def table(
     noise: float,
     fingerprint: str,
 ) -> RowTable:
-    """Records episodes many times over.
+    """Builds a table with several copies of recorded episodes.
 
     Args:
         data: Episodes, recorded once.
-        observations: ``f32[N, S]``, what is seen at each row.
-        actions: ``f32[N, A]``.
-        recordings: Times each episode was recorded, always the same.
-        noise: Standard deviation of what was observed.
-        fingerprint: Of the table.
+        observations: ``f32[N, S]``, observation of each row.
+        actions: ``f32[N, A]``, action of each row.
+        recordings: Number of copies of each episode.
+        noise: Standard deviation of the noise on observations, in their units.
+        fingerprint: Fingerprint of the table, which keys the random streams.
 
     Returns:
-        Rows of all episodes.
+        Rows of all copies of all episodes.
     """
     exact = np.tile(observations, (recordings, 1))
+    # Only observations are noisy: rewards and masks are those of the true states, so
+    # exact solutions of the data without noise are what networks are compared with. The
+    # seed is fixed, since a fingerprint must stand for one table.
     blur = np.random.default_rng(0).normal(scale=noise, size=exact.shape)
     rewards, masks = (np.tile(x, recordings) for x in (data.rewards, data.masks))
     lengths = np.tile(data.lengths, recordings)
@@ -55,14 +58,15 @@ def table(
 
 
 def facts(rows: RowTable) -> DataFacts:
-    """Constants of the recorded data, for agents.
+    """Computes the facts of the data that an agent is made from.
 
     Args:
-        rows: Of ``table``.
+        rows: A table that ``table`` has built.
 
     Returns:
-        The constants.
+        The facts.
     """
+    # Real runs take these from the manifest of their store; a toy has no store.
     mean, std = rows.observations.mean(axis=0), rows.observations.std(axis=0)
     return DataFacts(
         observation_dim=rows.observations.shape[1],

@@ -1,4 +1,4 @@
-"""The toys from end to end: solved by table and by network, drawn, written down."""
+"""Runs both toys from end to end: solves them by table and network, and draws both."""
 
 import json
 import time
@@ -23,21 +23,21 @@ from trainer.toy.tabular import (
     stitching,
 )
 
+# The penalty lies three moves from the start, so a backup of three steps includes it.
 HORIZON = 3
-_Found = TypeVar("_Found")
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
 class ToyResult:
-    """What became of the grid and the chain.
+    """Results on the grid and on the chain.
 
     Attributes:
         maps: Value maps in the order of the picture.
-        error: Largest distance of the networks' V from the optimum, along the
-            spliced path.
-        seconds: Training time of the networks on the grid.
+        error: Largest error of the networks' V along the spliced path.
+        seconds: Training time of the networks on the grid, in seconds.
         chain: Values on the chain.
-        chain_seconds: Training time of the networks on the chain.
+        chain_seconds: Training time of the networks on the chain, in seconds.
     """
 
     maps: tuple[ValueMap, ...]
@@ -47,14 +47,14 @@ class ToyResult:
     chain_seconds: float
 
     def lines(self) -> list[str]:
-        """Says what each way of solving does at the fork, and how far networks came."""
+        """Describes the first move of each solution, and the errors of the networks."""
         lines = []
-        for one in self.maps:
-            spliced = one.path == grid.SPLICED_PATH
+        for value_map in self.maps:
+            spliced = value_map.path == grid.SPLICED_PATH
             lines.append(
-                f"{one.title:20} V(1, 0) {one.values[1, 0]:+.2f}, follows "
+                f"{value_map.title:20} V(1, 0) {value_map.values[1, 0]:+.2f}, follows "
                 f"{'the spliced path' if spliced else 'another path'}, return "
-                f"{one.collected:.2f}"
+                f"{value_map.collected:.2f}"
             )
         lines.append(
             f"networks: V within {self.error:.2f} of the optimum along the path, after "
@@ -69,32 +69,36 @@ class ToyResult:
 
 
 def run_toy(out: Path, *, seed: int = 0, console: Console) -> ToyResult:
-    """Solves grid and chain every way; writes ``toy.png``, ``chain.png``, ``toy.json``.
+    """Solves grid and chain exactly and by networks, and writes the results.
+
+    The files are ``toy.png``, ``chain.png`` and ``toy.json``.
 
     Args:
-        out: Folder; made if it does not exist.
-        seed: Of the networks.
-        console: For progress.
+        out: Folder to write into; it is made if it does not exist.
+        seed: Seed of the networks.
+        console: Console for progress.
 
     Returns:
         Value maps, errors and times.
     """
     data = grid.recorded(neural.DISCOUNT)
+    # The optimum within the data, not of the grid: for an offline agent, a cell that no
+    # path visits has no value.
     optimum = fixed_point(one_step(data), data.state_count)
-    (found,), seconds = _timed(
+    (networks,), seconds = _time(
         "train on the grid",
         neural.PHASES,
         lambda progress: neural.train_networks((seed,), progress=progress),
         console,
     )
-    (chain,), chain_seconds = _timed(
+    (chain,), chain_seconds = _time(
         "train on the chain",
         chain_values.PHASES,
         lambda progress: chain_values.solve_chain((seed,), progress=progress),
         console,
     )
     error = max(
-        abs(found.values[cell] - optimum[grid.state_index(cell)])
+        abs(networks.values[cell] - optimum[grid.state_index(cell)])
         for cell in grid.SPLICED_PATH
     )
     stitched = stitching(data, max_horizon=neural.CONFIG.max_horizon)
@@ -110,8 +114,8 @@ def run_toy(out: Path, *, seed: int = 0, console: Console) -> ToyResult:
         _map(
             "VAST, networks",
             f"largest error on the path {error:.2f}",
-            found.values,
-            found.path,
+            networks.values,
+            networks.path,
         ),
     )
     out.mkdir(parents=True, exist_ok=True)
@@ -122,47 +126,51 @@ def run_toy(out: Path, *, seed: int = 0, console: Console) -> ToyResult:
     return result
 
 
-def _timed(
+def _time(
     title: str,
     phases: tuple[tuple[int, float], ...],
-    work: Callable[[Callable[[int], None]], _Found],
+    train: Callable[[Callable[[int], None]], _Result],
     console: Console,
-) -> tuple[_Found, float]:
-    """Trains under a bar of progress; what became of it, and the seconds it took."""
+) -> tuple[_Result, float]:
+    """Trains with a progress bar; returns the result and the seconds it took."""
     started = time.perf_counter()
+    # In a log, a bar would be a line of noise for each redraw.
     with Progress(console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task(title, total=sum(updates for updates, _ in phases))
-        found = work(lambda updates: bar.advance(task, updates))
-    return found, time.perf_counter() - started
+        result = train(lambda updates: bar.advance(task, updates))
+    return result, time.perf_counter() - started
 
 
 def _map(
     title: str, caption: str, values: dict[grid.Cell, float], path: grid.Path
 ) -> ValueMap:
-    """A panel, with what its rollout collects."""
+    """Makes a value map, with the return of its rollout."""
     collected = grid.path_return(path, neural.DISCOUNT)
     return ValueMap(title, caption, values, path, collected)
 
 
 def _tabular_map(data: FiniteData, title: str, *, chunked: bool) -> ValueMap:
+    """Solves the grid with backups of a fixed horizon, by table."""
     operator = fixed_horizon(data, steps=HORIZON, chunked=chunked)
-    fixed = fixed_point(operator, data.state_count)
+    values = fixed_point(operator, data.state_count)
     return _map(
         title,
         "the first move goes wrong, (1, 0) looks bad",
-        _by_cell(fixed),
-        grid.rollout(lambda cell: _greedy(data, fixed, cell, HORIZON, chunked)),
+        _by_cell(values),
+        grid.rollout(lambda cell: _greedy(data, values, cell, HORIZON, chunked)),
     )
 
 
 def _greedy(
     data: FiniteData, values: Float64, cell: grid.Cell, steps: int, chunked: bool
 ) -> tuple[int, ...]:
+    """Chooses the best recorded move, or chunk of moves, at a cell."""
     pairs = backup(data, values, steps=steps, chunked=chunked)
     return pairs.best(grid.state_index(cell))
 
 
 def _by_cell(values: Float64) -> dict[grid.Cell, float]:
+    # Operators give 0 to states without data; a map shows such cells as unseen.
     return {cell: float(values[grid.state_index(cell)]) for cell in grid.VISITED}
 
 
@@ -173,11 +181,12 @@ def _plain(result: ToyResult, seed: int) -> dict[str, object]:
         "error": result.error,
         "maps": [
             {
-                "title": one.title,
-                "path": one.path,
-                "values": [[*cell, value] for cell, value in one.values.items()],
+                "title": value_map.title,
+                "path": value_map.path,
+                # JSON's keys are strings, so a cell and its value are a row instead.
+                "values": [[*cell, value] for cell, value in value_map.values.items()],
             }
-            for one in result.maps
+            for value_map in result.maps
         ],
         "chain": {
             "seconds": round(result.chain_seconds, 1),
@@ -186,7 +195,10 @@ def _plain(result: ToyResult, seed: int) -> dict[str, object]:
             "before": CHAIN.before,
             "solved": CHAIN.solved,
             "truth": result.chain.truth.tolist(),
-            "exact": {name: one.tolist() for name, one in result.chain.exact.items()},
+            "exact": {
+                success: values.tolist()
+                for success, values in result.chain.exact.items()
+            },
             "networks": result.chain.networks.tolist(),
         },
     }

@@ -1,8 +1,8 @@
 """Exact value iteration over recorded episodes of finitely many states.
 
-Knows nothing of grids or networks. Every operator is a pure function from values to
-values that reads only windows which were recorded, so its fixed point is what an
-agent of that kind would learn from the data without any approximation.
+This module knows nothing of grids or networks. Every operator is a pure function from
+values to values that reads recorded windows only, so its fixed point is what an agent
+with the same backup would learn from the data without approximation.
 
 Dimensions: N rows, E episodes, Z states, n steps of a window, W windows.
 """
@@ -23,19 +23,20 @@ Operator = Callable[[Float64], Float64]
 
 @dataclass(frozen=True)
 class FiniteData:
-    """Recorded episodes, rows one after another as in a trajectory store.
+    """Recorded episodes, whose rows lie one after another as in a trajectory store.
 
-    The next state of row ``t`` is row ``t + 1``. Move and reward of an episode's last
-    row lead nowhere.
+    The next state of row ``t`` is the state of row ``t + 1``. Move and reward of an
+    episode's last row are not used, because no next state was recorded.
 
     Attributes:
-        states: ``i64[N]`` in [0, Z).
-        moves: ``i64[N]``, not negative.
-        rewards: ``f64[N]``, of the step from the row.
-        masks: ``f64[N]``, 0 where nothing follows the row's reward, else 1.
+        states: ``i64[N]``, states in [0, Z).
+        moves: ``i64[N]``, moves, not negative.
+        rewards: ``f64[N]``, reward of the step from each row.
+        masks: ``f64[N]``, 0 where the task is solved, so that nothing is bootstrapped
+            beyond the row's reward, else 1.
         lengths: ``i64[E]``, rows of each episode; they sum to N.
-        state_count: Z.
-        discount: In (0, 1).
+        state_count: Number Z of states.
+        discount: Discount of rewards, in (0, 1).
     """
 
     states: Int64
@@ -48,15 +49,15 @@ class FiniteData:
 
 
 class Windows(NamedTuple):
-    """All recorded windows of one length; ``[W]`` each.
+    """All recorded windows of one length, as arrays ``[W]``.
 
     Attributes:
-        starts: ``i64``, first row.
-        states: ``i64``, state of the first row.
-        gained: ``f64``, discounted return of the window, cut after success.
-        weights: ``f64``, factor of what follows: ``discount ** n``, or 0 if success
-            lies inside the window.
-        ends: ``i64``, state reached.
+        starts: ``i64[W]``, first row of each window.
+        states: ``i64[W]``, state of the first row.
+        gained: ``f64[W]``, discounted return of the window, cut after success.
+        weights: ``f64[W]``, factor of the value at the end: ``discount ** n``, or 0 if
+            success lies inside the window.
+        ends: ``i64[W]``, state that the window leads to.
     """
 
     starts: Int64
@@ -67,12 +68,12 @@ class Windows(NamedTuple):
 
 
 class ActionValues(NamedTuple):
-    """Values of what was recorded at each state.
+    """Values of the P recorded pairs of a state and a move, or a chunk of moves.
 
     Attributes:
         states: ``i64[P]``, state of each pair.
-        moves: ``i64[P, n]``, moves of each pair: one, or a chunk.
-        values: ``f64[P]``.
+        moves: ``i64[P, n]``, the n moves of each pair; n is 1 without chunks.
+        values: ``f64[P]``, value of each pair.
     """
 
     states: Int64
@@ -80,35 +81,39 @@ class ActionValues(NamedTuple):
     values: Float64
 
     def best(self, state: int) -> tuple[int, ...]:
-        """The most valuable recorded moves at a state.
+        """Finds the recorded move, or chunk of moves, with the highest value.
 
         Args:
-            state: One that some pair starts at.
+            state: State, in [0, Z).
 
         Returns:
-            A move, or a chunk of moves.
+            The n moves.
 
         Raises:
-            KeyError: If nothing was recorded at the state.
+            KeyError: If no pair starts at the state.
         """
-        at = np.flatnonzero(self.states == state)
-        if not len(at):
-            raise KeyError(f"nothing recorded at state {state}")
-        chosen = at[self.values[at].argmax()]
-        return tuple(int(move) for move in self.moves[chosen])
+        pairs = np.flatnonzero(self.states == state)
+        if not len(pairs):
+            raise KeyError(
+                f"state {state}: expected a recorded move there, got none; follow "
+                "policies along recorded states only"
+            )
+        best = pairs[self.values[pairs].argmax()]
+        return tuple(int(move) for move in self.moves[best])
 
 
 def windows(data: FiniteData, steps: int) -> Windows:
-    """Cuts every window of one length out of the data, none across episodes.
+    """Cuts every window of one length out of the data.
 
     Args:
         data: Recorded episodes.
-        steps: n, at least 1.
+        steps: Length n of the windows, at least 1.
 
     Returns:
-        The windows, in order of their first row.
+        The windows, in the order of their first rows.
     """
     sums = _suffix_sums(data)
+    # A window ends within its episode: the row after the last starts another one.
     last = np.repeat(np.cumsum(data.lengths) - 1, data.lengths)
     starts = np.flatnonzero(np.arange(len(last)) + steps <= last)
     gained, alive = window_returns(
@@ -128,20 +133,22 @@ def windows(data: FiniteData, steps: int) -> Windows:
 
 
 def stitching(data: FiniteData, *, max_horizon: int, min_horizon: int = 1) -> Operator:
-    """The stitching Bellman operator, restricted to recorded windows.
+    """Builds the stitching Bellman operator, restricted to recorded windows.
 
     ``(T V)(s) = max over recorded (k, s_k) of G(s, s_k, k) + discount ** k * V(s_k)``.
-    A window is a row of single steps, so for every K the fixed point is that of the
-    one-step operator: the best that splicing recorded steps can reach. That needs
-    windows of one step: without them no splice right after a state can be seen.
+    A window is a sequence of single steps, so for every K the fixed point equals that
+    of the one-step operator: the best return that splicing recorded steps can reach.
+    This holds only if windows of one step are included, because without them no path
+    can be spliced one step after a state.
 
     Args:
         data: Recorded episodes.
-        max_horizon: K.
+        max_horizon: Longest window K.
         min_horizon: Shortest window.
 
     Returns:
-        ``f64[Z]`` to ``f64[Z]``; a state that no window starts at gets 0.
+        An operator from ``f64[Z]`` to ``f64[Z]``; a state that no window starts at gets
+        the value 0.
 
     References:
         Horizon Adaptive Offline Policy Learning via Value Stitching, eq. 13 and
@@ -165,24 +172,25 @@ def expectile_stitching(
     expectile: float,
     success: Literal["ends", "mixed"],
 ) -> Operator:
-    """The backup of VAST's value loss, with every network exact.
+    """Builds the backup of VAST's value loss for exact networks.
 
     ``V(s)`` becomes the expectile of ``G(s, s_k, k) + m * discount ** k * C(s_k)`` over
-    the windows that its sampler draws from rows at ``s``, each as likely as drawn, with
-    ``C(z)`` the best one-step backup of V at ``z`` and ``m`` the mask of ``s``, or 1
-    where ``success`` is mixed. Where episodes pass through solved states, that is
-    neither the value of a task that ends there nor of one that goes on: C ends there, V
-    does not.
+    the windows that VAST's sampler draws from rows at ``s``, weighted by their
+    probability. ``C(z)`` is the best one-step backup of V at ``z``, and ``m`` is the
+    mask of ``s``, or 1 if ``success`` is ``"mixed"``. If episodes pass through solved
+    states, the mixed value belongs neither to a task that ends there nor to a task that
+    continues: C ends at a solved state, and V does not.
 
     Args:
         data: Recorded episodes.
-        max_horizon: K.
-        min_horizon: Shortest window, where success does not end one sooner.
-        expectile: τ, in (0, 1).
-        success: Of the agent.
+        max_horizon: Longest window K.
+        min_horizon: Shortest window, unless success ends a window sooner.
+        expectile: Expectile τ, in (0, 1).
+        success: Option ``success`` of the agent.
 
     Returns:
-        ``f64[Z]`` to ``f64[Z]``; a state that no window starts at gets 0.
+        An operator from ``f64[Z]`` to ``f64[Z]``; a state that no window starts at gets
+        the value 0.
 
     References:
         Horizon Adaptive Offline Policy Learning via Value Stitching, eq. 17 and 26.
@@ -198,12 +206,14 @@ def expectile_stitching(
         horizons,
         discount=data.discount,
     )
-    going_on = data.discount**horizons * (data.masks[starts] if ends else 1.0)
+    discounts = data.discount**horizons * (data.masks[starts] if ends else 1.0)
     states, reached = data.states[starts], data.states[starts + horizons]
+    # Q is backed up by one step and the policy maximises Q, so the value of continuing
+    # from a sub-goal is the one-step optimality backup of V.
     continuation = one_step(data)
 
     def operator(values: Float64) -> Float64:
-        targets = gained + going_on * continuation(values)[reached]
+        targets = gained + discounts * continuation(values)[reached]
         return _expectile_by_state(
             states, targets, weights, data.state_count, expectile=expectile
         )
@@ -214,28 +224,37 @@ def expectile_stitching(
 def _drawn_windows(
     data: FiniteData, *, max_horizon: int, min_horizon: int, ends: bool
 ) -> tuple[Int64, Int64, Float64]:
-    """Starts and horizons of all windows, and how likely each is among its start's."""
+    """Lists all windows that VAST's sampler can draw.
+
+    Returns:
+        First rows ``i64[W]``, horizons ``i64[W]``, and the probability ``f64[W]`` of
+        each window among those with its first row.
+    """
     last = np.repeat(np.cumsum(data.lengths) - 1, data.lengths)
     rows = np.arange(len(last))
     rows = rows[rows + min_horizon <= last]
     longest = np.minimum(max_horizon, last[rows] - rows)
     if ends:
+        # Windows end at the next solved row, even below the smallest horizon. A window
+        # from a solved row ends at the next solved row after it.
         longest = np.minimum(longest, next_solved(data.masks)[rows + 1] - rows)
     shortest = np.minimum(min_horizon, longest)
     counts = longest - shortest + 1
+    # Numbers 0, 1, ... within each row's windows, without a loop over rows.
     nth = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
     starts, horizons = np.repeat(rows, counts), np.repeat(shortest, counts) + nth
     return starts, horizons, np.repeat(1 / counts, counts)
 
 
 def one_step(data: FiniteData) -> Operator:
-    """The Bellman optimality operator in the support of the data.
+    """Builds the Bellman optimality operator within the support of the data.
 
     Args:
         data: Recorded episodes.
 
     Returns:
-        ``f64[Z]`` to ``f64[Z]``; a state that no step starts at gets 0.
+        An operator from ``f64[Z]`` to ``f64[Z]``; a state that no step starts at gets
+        the value 0.
     """
     return stitching(data, max_horizon=1)
 
@@ -243,21 +262,21 @@ def one_step(data: FiniteData) -> Operator:
 def backup(
     data: FiniteData, values: Float64, *, steps: int, chunked: bool
 ) -> ActionValues:
-    """Action values by an n-step backup of state values.
+    """Computes action values by an n-step backup of state values.
 
-    Not chunked, a pair is a state and its first move, and the mean is taken over all
-    windows that begin so, whatever they do next: the later moves are those of the
-    data (n-step backups). Chunked, a pair is a state and all n moves. With one step
-    both are the plain Bellman backup (eq. 12 of the paper).
+    Without chunks, a pair is a state and the first move, and its value is the mean over
+    all windows that begin with the pair, whatever their later moves (n-step backups).
+    With chunks, a pair is a state and all n moves. For one step both are the plain
+    Bellman backup (eq. 12 of the paper).
 
     Args:
         data: Recorded episodes.
         values: ``f64[Z]``, value of each state.
-        steps: n.
-        chunked: Whether a value belongs to all n moves or to the first.
+        steps: Number n of steps.
+        chunked: Whether a value belongs to all n moves instead of the first.
 
     Returns:
-        One value for each recorded pair.
+        The values of all recorded pairs.
 
     References:
         Horizon Adaptive Offline Policy Learning via Value Stitching, eq. 2 and 3.
@@ -274,15 +293,16 @@ def backup(
 
 
 def fixed_horizon(data: FiniteData, *, steps: int, chunked: bool) -> Operator:
-    """The best action value of ``backup`` at each state.
+    """Builds the operator that takes the best action value of ``backup`` at each state.
 
     Args:
         data: Recorded episodes.
-        steps: n.
-        chunked: As for ``backup``.
+        steps: Number n of steps.
+        chunked: Whether a value belongs to all n moves instead of the first.
 
     Returns:
-        ``f64[Z]`` to ``f64[Z]``; a state that no window starts at gets 0.
+        An operator from ``f64[Z]`` to ``f64[Z]``; a state that no window starts at gets
+        the value 0.
     """
 
     def operator(values: Float64) -> Float64:
@@ -295,18 +315,18 @@ def fixed_horizon(data: FiniteData, *, steps: int, chunked: bool) -> Operator:
 def fixed_point(
     operator: Operator, state_count: int, *, tolerance: float = 1e-12
 ) -> Float64:
-    """Applies a contraction until values stand still.
+    """Applies a contraction until values no longer change.
 
     Args:
-        operator: Of ``stitching``, ``one_step`` or ``fixed_horizon``.
-        state_count: Z.
-        tolerance: Largest change of the last application.
+        operator: An operator of this module.
+        state_count: Number Z of states.
+        tolerance: Largest change of a value in the last application.
 
     Returns:
-        ``f64[Z]``.
+        ``f64[Z]``, the fixed point.
 
     Raises:
-        ValueError: If values still move after 100,000 applications.
+        ValueError: If values still change after 100,000 applications.
     """
     values = np.zeros(state_count)
     for _ in range(100_000):
@@ -314,49 +334,15 @@ def fixed_point(
         if np.abs(following - values).max(initial=0.0) <= tolerance:
             return following
         values = following
-    raise ValueError("no fixed point found: is the discount below 1?")
-
-
-def random_data(
-    rng: np.random.Generator,
-    *,
-    states: int,
-    moves: int,
-    episodes: int,
-    longest: int,
-    discount: float,
-) -> FiniteData:
-    """Draws episodes with nothing in common but their state space.
-
-    States, moves, rewards in [-1, 1) and masks (0 in a fifth of the rows) are all
-    independent, so one pair of state and move may lead anywhere.
-
-    Args:
-        rng: Source of everything.
-        states: Z.
-        moves: Number of different moves.
-        episodes: E.
-        longest: Most rows of an episode, at least 2.
-        discount: In (0, 1).
-
-    Returns:
-        The data.
-    """
-    lengths = rng.integers(2, longest + 1, episodes)
-    rows = int(lengths.sum())
-    return FiniteData(
-        states=rng.integers(0, states, rows),
-        moves=rng.integers(0, moves, rows),
-        rewards=rng.uniform(-1, 1, rows),
-        masks=(rng.random(rows) >= 0.2).astype(np.float64),
-        lengths=lengths,
-        state_count=states,
-        discount=discount,
+    raise ValueError(
+        "fixed point: expected values to change by at most "
+        f"{tolerance:g} within 100,000 applications, got "
+        f"{np.abs(operator(values) - values).max():g}; choose a smaller discount"
     )
 
 
 def _suffix_sums(data: FiniteData) -> Float64:
-    """Discounted return from each row on: ``f64[N]``."""
+    """Computes the discounted return from each row to the end: ``f64[N]``."""
     sums = suffix_sums(
         data.rewards[:, None],
         data.masks[:, None],
@@ -374,21 +360,25 @@ def _expectile_by_state(
     *,
     expectile: float,
 ) -> Float64:
-    """Expectile of the targets of each state, 0 where there is none."""
-    found = np.zeros(state_count)
-    # A mean weighted by which side each target lies on; sides soon change no more.
+    """Computes the expectile of each state's targets, 0 for a state without targets."""
+    expectiles = np.zeros(state_count)
+    # An expectile is the mean of the targets, weighted by the side of it on which they
+    # lie. Each iteration takes the sides from the previous mean; after a few, the sides
+    # no longer change.
     while True:
-        sided = weights * np.where(targets < found[states], 1 - expectile, expectile)
+        below = targets < expectiles[states]
+        sided = weights * np.where(below, 1 - expectile, expectile)
         totals = np.bincount(states, sided, state_count)
         sums = np.bincount(states, sided * targets, state_count)
         following = np.divide(sums, totals, out=np.zeros(state_count), where=totals > 0)
-        if np.abs(following - found).max(initial=0.0) <= 1e-13 * np.abs(sums).max():
+        change = np.abs(following - expectiles).max(initial=0.0)
+        if change <= 1e-13 * np.abs(sums).max():
             return following
-        found = following
+        expectiles = following
 
 
 def _max_by_state(states: Int64, targets: Float64, state_count: int) -> Float64:
-    """Maximum of the targets of each state, 0 where there is none."""
+    """Computes the maximum of each state's targets, 0 for a state without targets."""
     best = np.full(state_count, -np.inf)
     np.maximum.at(best, states, targets)
     return np.where(np.isneginf(best), 0.0, best)

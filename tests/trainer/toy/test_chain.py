@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.trainer.toy.random_episodes import random_data
 from trainer.toy import chain_values
 from trainer.toy.chain import Chain
 from trainer.toy.chain_values import exact_values, solve_chain
@@ -14,7 +15,6 @@ from trainer.toy.tabular import (
     expectile_stitching,
     fixed_point,
     one_step,
-    random_data,
 )
 
 DISCOUNT = 0.99

@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.trainer.toy.random_episodes import random_data
 from trainer.toy import grid
 from trainer.toy.tabular import (
     backup,
     fixed_horizon,
     fixed_point,
     one_step,
-    random_data,
     stitching,
     windows,
 )
