@@ -9,6 +9,7 @@ Dimensions: M updates per call, Q seeds, B batch.
 """
 
 import math
+import operator
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
@@ -24,6 +26,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from pipeline.store.errors import UsageError
 from trainer.nn import networks, optimizers
 from trainer.nn.choices import Precision
+from trainer.parallel import gathering
 from trainer.parallel.mesh_shape import (
     AXES,
     DATA,
@@ -114,6 +117,10 @@ def make_mesh(
     arranged = mesh_utils.create_device_mesh(
         tuple(sizes.values()), devices, allow_split_physical_axes=True
     )
+    if sizes[FSDP] == len(devices) and devices[0].platform == "tpu":
+        # Row by row, not round a ring: gradients go along rows, then across them.
+        order = sorted(devices, key=operator.attrgetter("coords"))
+        arranged = np.array(order).reshape(arranged.shape)
     return Mesh(arranged, AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
@@ -226,6 +233,7 @@ def _copy(mesh: Mesh, rule: Rule, leaf: jax.Array) -> jax.Array:
     first = leaf.ndim - len(rule.axes)
     whole.insert(first, (DATA, FSDP))
     scattered = [axis for axis, axes in enumerate(parts) if FSDP in (axes or ())]
+    stages = gathering.scatter_stages(mesh)
 
     @jax.shard_map(
         mesh=mesh,
@@ -237,7 +245,7 @@ def _copy(mesh: Mesh, rule: Rule, leaf: jax.Array) -> jax.Array:
         # First, for its gradient to be the last to be summed: when it is in parts.
         part = jax.lax.pcast(part, same, to="varying")
         for axis in scattered:
-            part = jax.lax.all_gather(part, FSDP, axis=axis, tiled=True)
+            part = gathering.gather(part, axis, stages)
         return jnp.expand_dims(part, first)
 
     return copy(leaf)
