@@ -10,6 +10,7 @@ from infra.errors import LaunchError
 from infra.estimates import scale
 from trainer.agents.vast_config import VASTConfig
 from trainer.costs import call_memory, published
+from trainer.costs.accelerators import ACCELERATORS
 
 # Of a configuration: what another program would be compiled for.
 _TRAINER = ("batch_size", "microbatches", "seeds", "updates_per_call")
@@ -142,9 +143,10 @@ def expect(call: Compiled) -> Expected:
         action_dim=facts.action_dim,
     )
     spread = call_memory.Spread(**call.mesh)
+    chip = ACCELERATORS.get(call.accelerator)  # CPUs are none.
     return Expected(
-        call_memory.call_bytes(shape, spread, seeds=call.seeds, rows=call.rows),
-        scale.sent_bytes(shape, spread, seeds=call.seeds),
+        call_memory.call_bytes(shape, spread, chip, seeds=call.seeds, rows=call.rows),
+        scale.sent_bytes(shape, spread, chip, seeds=call.seeds),
     )
 
 

@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from infra.estimates.measured import Measured
 from trainer.costs import flops
 from trainer.costs.accelerators import Accelerator
-from trainer.costs.call_memory import Shape, Spread, call_bytes, parameters
+from trainer.costs.call_memory import (
+    Shape,
+    Spread,
+    call_bytes,
+    gathered_bytes,
+    gradient_bytes,
+    parameters,
+)
 from trainer.costs.network_shapes import optimised_layers
 
 _FLOAT_BYTES = 4
@@ -108,19 +115,22 @@ def arithmetic_s(shape: Shape, accelerator: Accelerator, *, chips: int) -> float
     return update_flops(shape) / (chips * accelerator.default_peak)
 
 
-def sent_bytes(shape: Shape, spread: Spread, *, seeds: int = 1) -> float:
+def sent_bytes(
+    shape: Shape, spread: Spread, accelerator: Accelerator | None, *, seeds: int = 1
+) -> float:
     """What a chip sends in an update, round rings, with ``g(n) = (n - 1) / n``.
 
     Gradients are all-reduced over data, ``2 g(d) 4 P / (f t)``. With the state split,
-    parameters and targets are gathered and gradients scattered, ``g(f) 4 (2 P + T) /
-    t``. With layers split, the outputs of every second one but the first are summed,
-    and what goes back to the inputs of the others:
-    ``g(t) 4 w ((L - 2) R + L R')`` for L layers of width w, R rows that are evaluated
-    and R' that are trained on.
+    parameters and targets are gathered, ``g(f) c (P + T) / t`` with c bytes an element
+    (``call_memory.gathered_bytes``), and gradients scattered, ``g(f) e P / t``. With
+    layers split, the outputs of every second one but the first are summed, and what
+    goes back to the inputs of the others: ``g(t) 4 w ((L - 2) R + L R')`` for L layers
+    of width w, R rows that are evaluated and R' that are trained on.
 
     Args:
         shape: Of networks and batch.
         spread: Over S, d, f and t chips.
+        accelerator: What the chips are; None for others, that send float32.
         seeds: s.
 
     Returns:
@@ -128,9 +138,10 @@ def sent_bytes(shape: Shape, spread: Spread, *, seeds: int = 1) -> float:
     """
     d, f, t = spread.data, spread.fsdp, spread.tensor
     P = parameters(shape)
-    targets = sum(each.parameters for each in shape.networks) - P
     sent = 2 * _ring(d) * _FLOAT_BYTES * P / (f * t)
-    sent += _ring(f) * _FLOAT_BYTES * (2 * P + targets) / t
+    gathered = gathered_bytes(shape.config, accelerator)
+    gathered *= sum(network.parameters for network in shape.networks)
+    sent += _ring(f) * (gathered + gradient_bytes(shape.config) * P) / t
     width, depth = shape.config.width, shape.config.depth
     layers = optimised_layers(shape.networks)
     calls = flops.vast_calls(shape.config, -(-shape.batch_size // (d * f)))
@@ -194,19 +205,19 @@ def train_scale(shape: Shape, accelerator: Accelerator, *, chips: int) -> TrainS
         Spread(fsdp=chips),
         Spread(tensor=chips) if shape.config.width % chips == 0 else None,
     )
-    sent = sent_bytes(shape, whole)
+    sent = sent_bytes(shape, whole, accelerator)
     compute_s = arithmetic_s(shape, accelerator, chips=chips)
     link_s = 0.0
     if accelerator.link_bytes_per_s is not None:
         link_s = sent / (accelerator.link_bytes_per_s / 2)
     return TrainScale(
         chips=chips,
-        whole_bytes=call_bytes(shape, whole),
-        split_bytes=call_bytes(shape, split),
-        tensor_bytes=None if tensor is None else call_bytes(shape, tensor),
+        whole_bytes=call_bytes(shape, whole, accelerator),
+        split_bytes=call_bytes(shape, split, accelerator),
+        tensor_bytes=None if tensor is None else call_bytes(shape, tensor, accelerator),
         whole_sent=sent,
-        split_sent=sent_bytes(shape, split),
-        tensor_sent=None if tensor is None else sent_bytes(shape, tensor),
+        split_sent=sent_bytes(shape, split, accelerator),
+        tensor_sent=None if tensor is None else sent_bytes(shape, tensor, accelerator),
         least_s=max(compute_s, link_s),
         link_bound=link_s > compute_s,
         input_bytes=shape.batch_size * window_bytes(shape),

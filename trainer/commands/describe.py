@@ -38,8 +38,8 @@ class Describe:
             published data sets.
         action_dim: Components of an action, likewise.
         mesh: Say what each device of a mesh holds, such as seed=1,fsdp=8, and what
-            memory the compiler plans for on it. The devices need not be there.
-        compile: Ask the compiler, which takes a while for wide networks.
+            memory that takes by a formula; the command compile asks a compiler. The
+            devices need not be there.
         json: Print one JSON object instead of tables.
     """
 
@@ -50,7 +50,6 @@ class Describe:
     observation_dim: int | None = None
     action_dim: int | None = None
     mesh: str | None = None
-    compile: bool = True
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
 
     def execute(self, output: Output) -> int:
@@ -121,7 +120,6 @@ class Describe:
             shape_facts(*dims),
             sizes,
             devices=topologies.make_cpus(mesh_memory.devices_of(sizes)),
-            ask_compiler=self.compile,
         )
 
 
@@ -145,20 +143,21 @@ def _show_mesh(found: "MeshDescription", out: "Console") -> None:
         f"mesh {devices}; on each device {params:,.1f} MiB of parameters and "
         f"{rest:,.1f} MiB of optimiser, targets and counters",
     )
-    if found.expected_bytes is not None:
-        say(
-            out,
-            f"about {format_size(found.expected_bytes)} of each accelerator, besides "
-            "rows of the store that lie there; `compile` asks its compiler",
-        )
-    if found.memory is not None:
-        say(
-            out,
-            "the call as compiled for CPUs, on each device: "
-            f"{found.memory.arguments / 2**20:,.1f} MiB of state and batches and "
-            f"{found.memory.temporaries / 2**20:,.1f} MiB in between, "
-            f"{found.memory.peak / 2**20:,.1f} MiB at its peak",
-        )
+    say(out, _expected_line(found))
+
+
+def _expected_line(found: "MeshDescription") -> str:
+    asked = "`compile --topology` asks the compiler of chips, or of CPUs"
+    if found.expected_bytes is None:
+        return f"what an update takes besides: {asked}"
+    listed = " or ".join(
+        f"{format_size(size)} of a {kind}"
+        for kind, size in found.expected_bytes.items()
+    )
+    return (
+        f"a training call takes about {listed}, besides rows of the store that lie "
+        f"there; {asked}"
+    )
 
 
 def _data_line(description: "Description") -> str:

@@ -44,6 +44,11 @@ class Accelerator:
         """
         return self.peaks.get("tensorfloat32", self.peaks["bfloat16"])
 
+    @property
+    def rounds_to_bfloat16(self) -> bool:
+        """Whether products of float32 matrices take them in bfloat16: those of TPUs."""
+        return "tensorfloat32" not in self.peaks
+
 
 # Google, "TPU v5e" and "TPU v6e", shapes of slices: flat tori.
 _FLAT = {

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 from trainer.agents.vast_config import VASTConfig
 from trainer.costs import flops
+from trainer.costs.accelerators import Accelerator
 from trainer.costs.network_shapes import Network, optimised_layers, vast_networks
 
 _FLOAT_BYTES = 4
+_BFLOAT16_BYTES = 2
 # Of the program itself: 27 MB for cube-single-play on a v5e, whatever its width.
 _PROGRAM_BYTES = 27_000_000
 
@@ -74,6 +76,29 @@ def activation_bytes(shape: Shape, *, chips: int) -> int:
     return 3 * _FLOAT_BYTES * shape.config.width * shape.config.depth * rows
 
 
+def gathered_bytes(config: VASTConfig, accelerator: Accelerator | None) -> int:
+    """Bytes of a parameter on its way to other chips: c.
+
+    2 where hidden layers are bfloat16, which are cast before they travel, and on TPUs,
+    whose compiler has float32 kernels travel as its products take them; else 4.
+
+    Args:
+        config: Of the agent.
+        accelerator: What the chips are; None for others.
+
+    Returns:
+        Bytes.
+    """
+    if accelerator is not None and accelerator.rounds_to_bfloat16:
+        return _BFLOAT16_BYTES
+    return gradient_bytes(config)
+
+
+def gradient_bytes(config: VASTConfig) -> int:
+    """Bytes of a gradient's element on its way to other chips: e, 2 if cast, else 4."""
+    return _BFLOAT16_BYTES if config.precision == "bfloat16" else _FLOAT_BYTES
+
+
 @dataclass(frozen=True)
 class Spread:
     """How a run lies on chips: sizes of the mesh's axes.
@@ -91,19 +116,35 @@ class Spread:
     tensor: int = 1
 
 
-def call_bytes(shape: Shape, spread: Spread, *, seeds: int = 1, rows: int = 0) -> float:
+def call_bytes(
+    shape: Shape,
+    spread: Spread,
+    accelerator: Accelerator | None,
+    *,
+    seeds: int = 1,
+    rows: int = 0,
+) -> float:
     """Memory of a chip: state, what is between, activations, rows and program.
 
     Of a seed, ``4 (3 P + T) / (f t) + between + activations``, times s / S.
 
-    What is between is ``4 P / t``, the gradients, where the state is whole, and
-    ``4 (2 P + T) / t`` where it is split: an update brings all parameters and targets
-    together before it evaluates any network. Of layers in t parts every second one's
-    outputs are whole.
+    What is between is ``4 P / t``, the gradients, where the state is whole: all wait
+    for the norm that they are clipped by. Where it is split they wait in parts, in the
+    place of kernels that were gathered before:
+
+    - on TPUs ``c P / t``. Kernels are gathered late, those of the targets are let go
+      before the last of the others come, and these go one by one as their gradients do;
+    - else ``(c (P + T) + e G) / t``. All are gathered at the start of an update, which
+      hides it, and are there when the first gradient is whole, at the worst that of the
+      network with most parameters, G: both critics.
+
+    c and e are of ``gathered_bytes`` and ``gradient_bytes``. Of layers in t parts every
+    second one's outputs are whole.
 
     Args:
         shape: Of networks and batch.
         spread: Over S, d, f and t chips.
+        accelerator: What the chips are; None for others, that send float32.
         seeds: s.
         rows: Of the store, on each chip: ``4 (S' + A')`` bytes each, components
             rounded up to eight as TPUs lay them out.
@@ -111,15 +152,24 @@ def call_bytes(shape: Shape, spread: Spread, *, seeds: int = 1, rows: int = 0) -
     Returns:
         Bytes.
     """
-    P = parameters(shape)
-    targets = sum(each.parameters for each in shape.networks) - P
-    gathered = 2 * P + targets if spread.fsdp > 1 else P
-    between = _FLOAT_BYTES * gathered / spread.tensor
+    between = _FLOAT_BYTES * parameters(shape)
+    if spread.fsdp > 1:
+        between = _between(shape, accelerator)
     kept = activation_bytes(shape, chips=spread.data * spread.fsdp)
     state = state_bytes(shape) / (spread.fsdp * spread.tensor)
-    one = state + between + kept * (1 + 1 / spread.tensor) / 2
+    one = state + between / spread.tensor + kept * (1 + 1 / spread.tensor) / 2
     components = sum(
         -(-size // 8) * 8 for size in (shape.observation_dim, shape.action_dim)
     )
     held = _FLOAT_BYTES * components * rows + _PROGRAM_BYTES
     return one * seeds / spread.seed + held
+
+
+def _between(shape: Shape, accelerator: Accelerator | None) -> int:
+    """Bytes between the parts of a state that is split, see ``call_bytes``."""
+    gathered = gathered_bytes(shape.config, accelerator)
+    if accelerator is not None and accelerator.rounds_to_bfloat16:
+        return gathered * parameters(shape)
+    kept = [network.parameters for network in shape.networks]
+    # Targets copy a network, so that none of them is larger than all.
+    return gathered * sum(kept) + gradient_bytes(shape.config) * max(kept)

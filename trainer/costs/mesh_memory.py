@@ -1,7 +1,4 @@
-"""What each device of a mesh holds of a run, before there is such a mesh.
-
-Dimensions: M updates per call, Q seeds, B batch.
-"""
+"""What each device of a mesh holds of a run, before there is such a mesh."""
 
 import dataclasses
 import math
@@ -15,14 +12,17 @@ from pipeline.store.errors import UsageError
 from trainer.agents import make_agent
 from trainer.agents.base import DataFacts
 from trainer.agents.vast_config import VASTConfig
+from trainer.costs.accelerators import ACCELERATORS
 from trainer.costs.call_memory import Shape, Spread, call_bytes
-from trainer.costs.compiled import Memory, compile_call
 from trainer.parallel.mesh import make_mesh
 from trainer.parallel.mesh_shape import AXES, MeshConfig
 from trainer.step.state import TrainState, abstract_state, layout
 
 if TYPE_CHECKING:  # It brings Grain, which measuring updates does without.
     from trainer.config import Config
+
+# Kinds of accelerators whose memory differs by the formula, and one of each.
+_KINDS = {"TPU": "v5e", "GPU": "h100"}
 
 
 @dataclass(frozen=True)
@@ -51,18 +51,16 @@ class MeshDescription:
         arrays: Of the training state.
         params_bytes: Of parameters, on each device.
         rest_bytes: Of targets, optimiser, counters and keys, on each device.
-        expected_bytes: Memory that the training call takes of each accelerator, without
-            rows of the store, by a formula (``call_memory.call_bytes``); None where the
-            agent is not VAST.
-        memory: As a compiler plans it for CPUs; None if nothing was compiled.
+        expected_bytes: Memory that the training call takes of each accelerator, a TPU
+            or a GPU, without rows of the store, by a formula
+            (``call_memory.call_bytes``); None where the agent is not VAST.
     """
 
     mesh: dict[str, int]
     arrays: tuple[Placed, ...]
     params_bytes: int
     rest_bytes: int
-    expected_bytes: float | None
-    memory: Memory | None
+    expected_bytes: dict[str, float] | None
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -104,7 +102,6 @@ def describe_mesh(
     mesh: MeshConfig,
     *,
     devices: Sequence[jax.Device],
-    ask_compiler: bool,
 ) -> MeshDescription:
     """Works out what each device of a mesh holds.
 
@@ -113,7 +110,6 @@ def describe_mesh(
         facts: Of data of the right shape.
         mesh: Sizes, all given.
         devices: As many, of any kind.
-        ask_compiler: Whether to ask the compiler what memory its call takes.
 
     Returns:
         The description.
@@ -133,22 +129,18 @@ def describe_mesh(
     shapes = abstract_state(agent, seeds=trainer.seeds)
     arrays = place(shapes, layout(agent, made, seeds=trainer.seeds))
     params = sum(one.device_bytes for one in arrays if one.path.startswith("params/"))
-    compiled = (
-        compile_call(config, facts, mesh, devices=devices) if ask_compiler else None
-    )
     return MeshDescription(
         mesh=dict(made.shape),
         arrays=arrays,
         params_bytes=params,
         rest_bytes=sum(one.device_bytes for one in arrays) - params,
         expected_bytes=_expected_bytes(config, facts, dict(made.shape)),
-        memory=None if compiled is None else compiled.memory,
     )
 
 
 def _expected_bytes(
     config: "Config", facts: DataFacts, mesh: dict[str, int]
-) -> float | None:
+) -> dict[str, float] | None:
     if not isinstance(config.agent, VASTConfig):
         return None
     shape = Shape(
@@ -157,7 +149,12 @@ def _expected_bytes(
         observation_dim=facts.observation_dim,
         action_dim=facts.action_dim,
     )
-    return call_bytes(shape, Spread(**mesh), seeds=config.trainer.seeds)
+    return {
+        kind: call_bytes(
+            shape, Spread(**mesh), ACCELERATORS[one], seeds=config.trainer.seeds
+        )
+        for kind, one in _KINDS.items()
+    }
 
 
 def place(shapes: TrainState, placed: TrainState) -> tuple[Placed, ...]:

@@ -8,6 +8,7 @@ from infra.estimates import compiled, scale
 from tests.infra.compiled_call import FIGURES
 from trainer.agents.vast_config import VASTConfig
 from trainer.costs import call_memory
+from trainer.costs.accelerators import ACCELERATORS
 
 
 def test_figures_are_read(tmp_path):
@@ -39,8 +40,12 @@ def test_formulas_stand_beside_where_they_hold():
     )
     expected = compiled.expect(call)
     spread = call_memory.Spread(fsdp=16)
-    assert expected.memory_bytes == call_memory.call_bytes(shape, spread, rows=1000)
-    assert expected.sent_bytes == scale.sent_bytes(shape, spread)
+    chip = ACCELERATORS["v6e"]
+    memory = call_memory.call_bytes(shape, spread, chip, rows=1000)
+    assert expected.memory_bytes == memory
+    assert expected.sent_bytes == scale.sent_bytes(shape, spread, chip)
+    cpus = compiled.expect(dataclasses.replace(call, accelerator="cpu"))
+    assert cpus.memory_bytes > memory  # Parameters travel as they are.
     config = FIGURES["config"]
     other = {**config, "agent": {**config["agent"], "name": "iql"}}
     nothing = compiled.Expected(None, None)

@@ -30,6 +30,7 @@ CHIP = dataclasses.replace(
     link_bytes_per_s=2e9,
     memory_bytes=10**9,
 )
+GPU = ACCELERATORS["h100"]
 
 
 def test_the_state_is_that_of_the_description():
@@ -68,14 +69,13 @@ def test_memory_and_traffic_by_hand():
     targets = state - 3 * gradient
     assert targets > 0
     assert four.whole_bytes == state + gradient + kept // 4 + program
-    # All parameters and targets whole, and a gradient of all of them.
-    gathered = 2 * gradient + targets
-    assert four.split_bytes == state / 4 + gathered + kept // 4 + program
+    # All parameters whole, in bfloat16.
+    assert four.split_bytes == state / 4 + gradient // 2 + kept // 4 + program
     # Of two layers in turn one has whole outputs, the other a quarter.
     assert four.tensor_bytes == state / 4 + gradient / 4 + kept * 5 / 8 + program
     # A ring sends each of 4 quarters on 3 times; twice if all are to have the sum.
     assert four.whole_sent == gradient * 6 // 4
-    assert four.split_sent == (2 * gradient + targets) * 3 / 4
+    assert four.split_sent == ((gradient + targets) / 2 + gradient) * 3 / 4
     assert four.link_bound
     assert four.least_s == pytest.approx(four.whole_sent / 1e9)
     # Three flows of 1, 2 and 2 times B rows in 4 steps, and without them, two critics
@@ -91,23 +91,34 @@ def test_a_run_lies_on_chips_as_its_mesh_says():
     spread = Spread(seed=2, data=2, fsdp=2, tensor=2)
     gradient = 4 * call_memory.parameters(SHAPE)
     state = call_memory.state_bytes(SHAPE)
-    gathered = state - gradient  # Two moments fewer, a gradient more.
+    targets = state - 3 * gradient
+    # On a GPU parameters and targets as they are, and the gradient of both critics,
+    # which are as many parameters as the targets.
+    between = gradient + 2 * targets
     kept = 12 * 64 * 3 * 3 * B // 4
     program = 27_000_000
-    one = state / 4 + gathered / 2 + kept * 3 / 4
+    one = state / 4 + between / 2 + kept * 3 / 4
     # Rows of 7 and 3 components take 8 and 8.
-    assert call_memory.call_bytes(SHAPE, spread, seeds=4, rows=10) == (
+    assert call_memory.call_bytes(SHAPE, spread, GPU, seeds=4, rows=10) == (
         2 * one + 10 * 64 + program
     )
-    assert call_memory.call_bytes(SHAPE, spread, seeds=2) == one + program
-    assert scale.sent_bytes(SHAPE, spread, seeds=4) == 2 * scale.sent_bytes(
-        SHAPE, dataclasses.replace(spread, seed=1)
+    assert call_memory.call_bytes(SHAPE, spread, GPU, seeds=2) == one + program
+    # Half the bytes where the networks are bfloat16.
+    config = dataclasses.replace(SHAPE.config, precision="bfloat16")
+    half = dataclasses.replace(SHAPE, config=config)
+    memory = call_memory.call_bytes(half, spread, GPU, seeds=2)
+    assert memory == one + program - between / 2 / 2
+    saved = scale.sent_bytes(SHAPE, spread, GPU) - scale.sent_bytes(half, spread, GPU)
+    # Of both ways, in two parts, half way round two chips, for half a seed.
+    assert saved == (2 * gradient + targets) / 2 / 2 / 2 / 2
+    assert scale.sent_bytes(SHAPE, spread, GPU, seeds=4) == 2 * scale.sent_bytes(
+        SHAPE, dataclasses.replace(spread, seed=1), GPU
     )
     # Gradients, in four parts, twice half way round two chips.
     both = Spread(data=2, fsdp=4)
     apart = Spread(fsdp=4)
-    assert scale.sent_bytes(SHAPE, both) == (
-        scale.sent_bytes(SHAPE, apart) + gradient / 4
+    assert scale.sent_bytes(SHAPE, both, GPU) == (
+        scale.sent_bytes(SHAPE, apart, GPU) + gradient / 4
     )
 
 
