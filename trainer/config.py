@@ -129,7 +129,7 @@ class TrackingConfig:
     Attributes:
         tensorboard: Whether files for TensorBoard are written into the run's folder.
         wandb: Weights & Biases: ``"offline"`` keeps records on this machine for
-            ``wandb sync``, ``"online"`` sends them.
+            ``wandb sync``, ``"online"`` sends them (not tried against the service).
         wandb_project: Project that the runs are of.
     """
 

@@ -21,7 +21,8 @@ from pipeline.domains.datasets import TaskEnvironment
 from pipeline.domains.reference_scores import find_reference_scores
 from pipeline.domains.spaces import check_spaces
 from pipeline.output import say, working
-from pipeline.store.errors import DataFormatError, UsageError
+from pipeline.store.errors import DataFormatError, MissingPackageError, UsageError
+from trainer.errors import StorageError
 from trainer.evaluation.environments import EnvironmentFacts, Episode
 from trainer.evaluation.rollouts import AgentActor, RolloutPool, usable_cores
 from trainer.nn.networks import Params
@@ -33,7 +34,7 @@ from trainer.runs.evaluations import (
     find_own_arguments,
     name_environment,
 )
-from trainer.runs.folder import RunFolder
+from trainer.runs.folder import EVALUATIONS_FILE, RunFolder
 from trainer.runs.run import Run
 from trainer.runs.success_rates import Score
 
@@ -214,14 +215,31 @@ class Evaluator:
                 environment_arguments=self._arguments,
             )
             append_evaluation(self._folder, evaluation)
-            if self._run.config.tracking.tensorboard:
-                from trainer.tracking.tensorboard import write_evaluations
-
-                write_evaluations(self._folder, self._run)
+            self._track(evaluation, progress.console)
             evaluations.append(evaluation)
             say(progress.console, f"{title.format(seed)}: {_outcome(evaluation)}")
         progress.remove_task(bar)
         return evaluations
+
+    def _track(self, evaluation: Evaluation, console: Console) -> None:
+        """Shows a recorded evaluation where the figures of training are shown."""
+        tracking = self._run.config.tracking
+        if tracking.tensorboard:
+            from trainer.tracking.tensorboard import write_evaluations
+
+            write_evaluations(self._folder, self._run)
+        if tracking.wandb != "off":
+            from trainer.tracking.weights_and_biases import send_evaluation
+
+            try:
+                send_evaluation(self._folder, self._run, evaluation)
+            except (MissingPackageError, StorageError) as error:
+                # It took minutes to play, and its own file has it.
+                say(
+                    console,
+                    f"warning: an evaluation is in {EVALUATIONS_FILE} alone: {error}",
+                    style="yellow",
+                )
 
     def _label(self) -> str:
         """Says so where the task is not the one trained for."""

@@ -28,9 +28,15 @@ from pipeline.store import files
 from trainer.runs.evaluations import Evaluation, read_evaluations
 from trainer.runs.folder import TENSORBOARD, RunFolder
 from trainer.runs.run import Run
-from trainer.tracking.tracker import HISTOGRAMS, Json, group_tag, hyperparameters
+from trainer.tracking.tracker import (
+    EVALUATION,
+    HISTOGRAMS,
+    Json,
+    evaluation_figures,
+    group_tag,
+    hyperparameters,
+)
 
-EVALUATION = "evaluation"
 # TensorBoard knows its files by this; it reads those of a folder in order of name.
 _PREFIX = "events.out.tfevents."
 # What its table of hyperparameters compares runs by.
@@ -185,17 +191,9 @@ def _histogram(counts: Sequence[float]) -> HistogramProto:
 
 
 def _evaluation_event(evaluation: Evaluation, *, own_task: int) -> Event:
-    task = evaluation.task
-    group = EVALUATION if task == own_task else f"{EVALUATION}_task_{task}"
-    figures = {
-        "success": evaluation.success_rate,
-        "return": evaluation.mean_return,
-        "length": evaluation.mean_length,
-    }
     values = [
-        Summary.Value(tag=f"{group}/{name}", simple_value=value)
-        for name, value in figures.items()
-        if value is not None
+        Summary.Value(tag=tag, simple_value=value)
+        for tag, value in evaluation_figures(evaluation, own_task=own_task).items()
     ]
     return Event(step=evaluation.step, summary=Summary(value=values))
 

@@ -4,10 +4,12 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
+from trainer.runs.evaluations import Evaluation
 from trainer.runs.history import VALIDATION
 from trainer.runs.run import Run
 
 Json = dict[str, Any]
+EVALUATION = "evaluation"
 
 # Counts by horizon: trackers that draw histograms get these as such.
 HISTOGRAMS = {
@@ -54,6 +56,28 @@ def group_tag(name: str) -> str:
         return f"losses/{name}"
     group = "values" if name.startswith(_VALUES) else "training"
     return f"{group}/{name}"
+
+
+def evaluation_figures(evaluation: Evaluation, *, own_task: int) -> dict[str, float]:
+    """What boards show of an evaluation.
+
+    Args:
+        evaluation: One checkpoint of one training seed.
+        own_task: Task number that the run was trained for; others are groups of their
+            own.
+
+    Returns:
+        Figures by tag, such as ``evaluation/return``: success if it was reported,
+        return, and length in steps.
+    """
+    task = evaluation.task
+    group = EVALUATION if task == own_task else f"{EVALUATION}_task_{task}"
+    figures = {
+        "success": evaluation.success_rate,
+        "return": evaluation.mean_return,
+        "length": evaluation.mean_length,
+    }
+    return {f"{group}/{k}": value for k, value in figures.items() if value is not None}
 
 
 def hyperparameters(run: Run, seed: int) -> dict[str, bool | int | float | str]:

@@ -4,6 +4,7 @@ import dataclasses
 import io
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from pipeline.store.action_scale import ActionScale
 from pipeline.store.errors import DataFormatError
 from pipeline.store.manifest import Task
 from tests.runs import LIMIT, FakeTrainer, make_run
+from trainer.config import TrackingConfig
 from trainer.evaluation.evaluate import evaluate_run
 from trainer.evaluation.evaluator import task_environment
 from trainer.evaluation.rollouts import RolloutPool
@@ -98,6 +100,22 @@ PENDULUM = dataclasses.replace(
         observation_std=(1.0,) * 3,
     ),
 )
+
+
+def test_what_wandb_does_not_take_is_said_and_recorded(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = RunFolder.open(run)
+    there = read_run(folder)
+    tracking = TrackingConfig(tensorboard=False, wandb="offline")
+    config = dataclasses.replace(there.config, tracking=tracking)
+    write_run(folder, dataclasses.replace(there, config=config))
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    evaluations, shown = evaluate(run)
+    assert shown.count("an evaluation is in evaluations.jsonl alone") == 2
+    assert "pip install 'vast-rl[wandb]'" in shown
+    assert read_evaluations(folder) == evaluations
+    assert len(evaluations) == 2
 
 
 @pytest.mark.parametrize("bounds", [None, 2.0])
