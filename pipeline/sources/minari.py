@@ -29,6 +29,8 @@ MAIN_FILE = "main_data.hdf5"
 _METADATA = "metadata.json"
 EPISODE = re.compile(r"episode_(0|[1-9][0-9]*)")
 _TERMINATIONS = "terminations"
+# Environments to evaluate in and recorded in; what is meant for evaluating goes first.
+_SPECS = ("eval_env_spec", "env_spec")
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,9 @@ class Minari:
                 lengths.append(len(episode[_TERMINATIONS]) + 1)
             first = self._members(file, names[0])
             metadata = self._metadata()
+            recorded = _read_environment(
+                {**self._attributes(file), **metadata}, where=self.path
+            )
             self._check_encoding(first, metadata)
             samples = {name: _no_rows(member) for name, member in first.items()}
         digest = hdf5_datasets.digest(self.path, virtual)
@@ -87,7 +92,7 @@ class Minari:
             digest=digest,
             fields=fields,
             lengths=tuple(lengths),
-            environment=_read_environment(metadata, where=self._metadata_path),
+            environment=recorded,
         )
 
     def read(self, ranges: Sequence[EpisodeRange]) -> Iterator[Block]:
@@ -171,6 +176,11 @@ class Minari:
             return {}
         return json_files.read_object(self._metadata_path)
 
+    def _attributes(self, file: Any) -> dict[str, str]:
+        """What the file says of its environment, as earlier versions of Minari did."""
+        found = {name: hdf5.attribute(file, name, self.path) for name in _SPECS}
+        return {name: text for name, text in found.items() if text is not None}
+
     def _check_encoding(
         self, members: dict[str, Any], metadata: dict[str, Any]
     ) -> None:
@@ -193,10 +203,11 @@ def _read_environment(
     metadata: dict[str, Any], *, where: str
 ) -> RecordedEnvironment | None:
     """Reads the environment to evaluate in, or that was recorded in; as data alone."""
-    text = metadata.get("eval_env_spec") or metadata.get("env_spec")
+    name = next((name for name in _SPECS if metadata.get(name)), "")
+    text = metadata.get(name)
     if not isinstance(text, str):
         return None
-    spec = json_files.parse_object(text, where)
+    spec = json_files.parse_object(text, f"{where}: {name}")
     environment_id, arguments = spec.get("id"), spec.get("kwargs")
     if not isinstance(environment_id, str) or not isinstance(arguments, dict):
         return None
