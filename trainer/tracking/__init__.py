@@ -1,1 +1,1 @@
-"""Where the figures of a run go while it trains: files of the run, and services."""
+"""Destinations of a run's metrics while it trains: files of the run, and services."""

@@ -1,7 +1,7 @@
-"""``metrics.jsonl``: one line for each seed and log point of training.
+"""The tracker of ``metrics.jsonl``, with a line for each seed and log point.
 
-Every run has it, whatever else its figures are sent to. Lines of updates that are done
-again after a restart are dropped first, so each step has one line of each seed.
+Every run has this file, whichever other trackers it has. A restart first drops the
+lines of updates that it will do again, so the file has one line for a seed and a step.
 """
 
 import json
@@ -20,19 +20,19 @@ from trainer.tracking.tracker import Json
 class JsonLines:
     """Appends records to a file of JSON lines.
 
-    Lines that are damaged are put aside, into ``metrics.jsonl.damaged``: what is lost
-    with them is said, and is no reason not to train.
+    Damaged lines are moved to ``metrics.jsonl.damaged`` with a warning. They do not
+    keep a run from training: checkpoints hold all that it needs.
 
     Args:
-        path: The file; made if it does not exist.
-        resume_step: Step training goes on from: later records, of updates that are
-            done again, are dropped.
-        folder: RUN, as warnings name it.
-        console: For what is damaged or missing of the records.
+        path: The file; it is made if it does not exist.
+        resume_step: Step that training continues from. Records of later steps are
+            dropped, because their updates are done again.
+        folder: Folder of the run, which warnings name.
+        console: Console for warnings of damaged or missing records.
 
     Attributes:
-        kept: Records that are there from before.
-        reached: Step of the last record that was ever written, dropped ones included.
+        kept: Records of earlier starts that remain in the file.
+        reached: Largest step of all records in the file, including dropped ones.
     """
 
     def __init__(
@@ -45,8 +45,9 @@ class JsonLines:
         self._lines = path.open("a")
 
     def write(self, records: Sequence[Json]) -> None:
-        """Adds a line a record."""
+        """Appends a line for each record."""
         self._lines.writelines(json.dumps(record) + "\n" for record in records)
+        # A process that is killed loses what the file object still buffers.
         self._lines.flush()
 
     def close(self) -> None:
@@ -54,11 +55,12 @@ class JsonLines:
         self._lines.close()
 
     def _truncate(self, path: Path, step: int) -> list[str]:
-        """Drops records after a step, a half-written last line, and what is damaged.
+        """Drops records after a step, damaged lines, and a half-written last line.
 
         Returns:
-            What is wrong with the records that are to be there, a line each.
+            A line for each problem with the records up to the step.
         """
+        # A killed process leaves a last line without its end, which is no damage.
         complete, _, _ = (path.read_bytes() if path.exists() else b"").rpartition(b"\n")
         lines, damaged, problems = [], [], []
         for number, line in enumerate(complete.split(b"\n"), start=1):
@@ -75,7 +77,9 @@ class JsonLines:
                 lines.append(line + b"\n")
                 self.kept.append(record)
         last = max((record["step"] for record in self.kept), default=0)
-        if last < step:  # There is a record of every step that is saved.
+        # Every step with a checkpoint has a record, so some are lost if the last one is
+        # earlier.
+        if last < step:
             problems.append(
                 f"{path.name}: has no records after step {last}, and training goes on "
                 f"from step {step}: those in between are lost"
@@ -84,7 +88,8 @@ class JsonLines:
             with path.with_name(f"{path.name}.damaged").open("ab") as aside:
                 aside.writelines(damaged)
         if path.exists():
-            # Put in place whole: killed in between, there would be no records at all.
+            # Replaced at once: a process that is killed while it rewrites the file in
+            # place would lose all records.
             shortened = path.with_name(f"{path.name}.shortened")
             shortened.write_bytes(b"".join(lines))
             shortened.replace(path)
@@ -94,6 +99,7 @@ class JsonLines:
 def _decode(line: bytes, *, where: str) -> Json:
     remedy = f"the line is damaged, and put aside into {METRICS_FILE}.damaged"
     record = load_object(line, where=where, remedy=remedy)
+    # Not `isinstance`: True is an int, too.
     if type(record.get("step")) is not int:
         raise DataFormatError(
             f"{where}: step: expected a number, got {record.get('step')!r:.80}; "

@@ -1,12 +1,15 @@
-"""TensorBoard's files: a sub-run for each training seed, and one for its evaluations.
+"""TensorBoard's event files: a sub-run for each training seed, and for its evaluations.
 
 ```
-RUN/tensorboard/seed-0/              figures of training, settings, histograms
-RUN/tensorboard/seed-0/evaluation/   success, return and length of its evaluations
+RUN/tensorboard/seed-0/              metrics of training, settings, histograms
+RUN/tensorboard/seed-0/evaluation/   success, return and length of evaluations
 ```
 
-The files are drawn from ``metrics.jsonl`` and ``evaluations.jsonl``, which hold all of
-it: a start writes them anew and deletes those of before, so no point is there twice.
+Everything in these files is also in ``metrics.jsonl`` and ``evaluations.jsonl``. So a
+restart writes new files from those and deletes the old ones, and no point is shown
+twice. Evaluations are a sub-run of their own because TensorBoard reads the files of a
+folder one after another and never returns to an earlier one: two processes that write
+at the same time need two folders.
 """
 
 import os
@@ -37,9 +40,10 @@ from trainer.tracking.tracker import (
     hyperparameters,
 )
 
-# TensorBoard knows its files by this; it reads those of a folder in order of name.
+# TensorBoard recognises its files by this prefix, and reads those of a folder in the
+# order of their names.
 _PREFIX = "events.out.tfevents."
-# What its table of hyperparameters compares runs by.
+# Metrics that the table of hyperparameters shows for each run.
 _COMPARED = (
     MetricName(group=EVALUATION, tag="evaluation/success"),
     MetricName(group=EVALUATION, tag="evaluation/return"),
@@ -48,87 +52,96 @@ _COMPARED = (
 
 
 class TensorBoard:
-    """Scalars, histograms and settings for TensorBoard, on disk with each log point.
-
-    There is no thread to die unseen: one that a full disk has ended would take nothing
-    from its queue, and what is put there then waits for ever.
+    """Writes scalars, histograms and settings for TensorBoard.
 
     Args:
-        local: Folder on this machine that stands for the run's.
-        folder: RUN, where files of earlier starts are deleted.
+        local: Folder on this machine to write into, for the run's folder.
+        folder: Folder of the run, in which files of earlier starts are deleted.
         run: The run.
-        kept: Records from before that are still true.
+        kept: Records of earlier starts that remain valid.
     """
+
+    # Events are framed here and not by `tensorboardX.SummaryWriter`, which writes in a
+    # thread: if a full disk ends the thread, it empties its queue no more, and training
+    # waits for ever to put a record there. Here the error reaches the training loop.
 
     def __init__(
         self, local: Path, folder: RunFolder, run: Run, *, kept: Sequence[Json]
     ) -> None:
         seeds = run.config.trainer.seed_range
-        before = _event_files(folder)
+        old_names = _list_event_files(folder)
         self._files: dict[int, BinaryIO] = {}
         self._ends: dict[int, Summary] = {}
         for seed in seeds:
-            place = local / TENSORBOARD / f"seed-{seed}"
-            place.mkdir(parents=True, exist_ok=True)
-            self._files[seed] = (place / _new_name()).open("wb")
+            sub_run = local / TENSORBOARD / f"seed-{seed}"
+            sub_run.mkdir(parents=True, exist_ok=True)
+            self._files[seed] = (sub_run / _new_name()).open("wb")
             experiment, start, self._ends[seed] = _settings(run, seed)
-            opening = [*_opening(), Event(summary=experiment), Event(summary=start)]
-            self._files[seed].write(_framed(opening))
+            opening = [
+                *_opening_events(),
+                Event(summary=experiment),
+                Event(summary=start),
+            ]
+            self._files[seed].write(_frame(opening))
         self.write(kept)
-        for name in before:
+        # Old files are deleted last, so that a board that is open is never empty.
+        for name in old_names:
             if f"/{EVALUATION}/" not in name:
                 files.delete(str(folder), name)
 
     def write(self, records: Sequence[Json]) -> None:
-        """Adds the finite numbers of records, and histograms."""
+        """Appends the finite numbers of records, and their histograms."""
         for record in records:
             # A file that was edited may hold records of other seeds.
             if record.get("seed") in self._files:
-                self._files[record["seed"]].write(_framed([_event(record)]))
+                self._files[record["seed"]].write(_frame([_event(record)]))
         for file in self._files.values():
             file.flush()
+            # A full disk is reported here at the latest, at the step that filled it.
             os.fsync(file.fileno())
 
     def close(self) -> None:
-        """Says that the run has ended, and closes the files."""
+        """Marks the run as ended, and closes the files."""
         for seed, file in self._files.items():
             with file:
-                file.write(_framed([Event(summary=self._ends[seed])]))
+                file.write(_frame([Event(summary=self._ends[seed])]))
 
 
 def write_evaluations(folder: RunFolder, run: Run) -> None:
-    """Writes anew what TensorBoard shows of a run's evaluations.
-
-    Several processes may evaluate one run at once: whoever finds that there are more
-    evaluations than it has drawn draws them all again.
+    """Rewrites the event files of a run's evaluations.
 
     Args:
-        folder: RUN.
+        folder: Folder of the run.
         run: The run.
     """
-    drawn: list[Evaluation] = []
-    while (evaluations := read_evaluations(folder)) != drawn:
-        drawn = evaluations
+    # Several processes may evaluate one run at once. Each writes all evaluations, and
+    # repeats that as long as others have been added meanwhile, so the last file is
+    # complete without a lock.
+    written: list[Evaluation] = []
+    while (evaluations := read_evaluations(folder)) != written:
+        written = evaluations
         points: dict[tuple[int, int, int], Evaluation] = {}
-        for each in sorted(drawn, key=lambda each: each.episodes):
-            points[each.step, each.task, each.seed] = each  # That of most episodes.
-        for seed in sorted({each.seed for each in drawn}):
-            place = f"{TENSORBOARD}/seed-{seed}/{EVALUATION}"
-            before = files.list_names(str(folder), place)
+        # A checkpoint may have several evaluations; the one of most episodes is shown.
+        for evaluation in sorted(written, key=lambda evaluation: evaluation.episodes):
+            points[evaluation.step, evaluation.task, evaluation.seed] = evaluation
+        for seed in sorted({evaluation.seed for evaluation in written}):
+            sub_run = f"{TENSORBOARD}/seed-{seed}/{EVALUATION}"
+            old_names = files.list_names(str(folder), sub_run)
             name = _new_name()
             events = (
                 _evaluation_event(point, own_task=run.task.task)
                 for _, point in sorted(points.items())
                 if point.seed == seed
             )
-            folder.write(f"{place}/{name}", _framed([*_opening(), *events]))
-            for other in before:
-                if other.startswith(_PREFIX) and other < name:
-                    files.delete(str(folder), f"{place}/{other}")
+            folder.write(f"{sub_run}/{name}", _frame([*_opening_events(), *events]))
+            # Another process may have written a later file, which has to stay.
+            for old in old_names:
+                if old.startswith(_PREFIX) and old < name:
+                    files.delete(str(folder), f"{sub_run}/{old}")
 
 
-def _event_files(folder: RunFolder) -> list[str]:
-    """Event files of a run, those of versions that had no sub-runs among them."""
+def _list_event_files(folder: RunFolder) -> list[str]:
+    """Lists a run's event files, including those of versions without sub-runs."""
     names = files.list_names(str(folder), TENSORBOARD)
     return [
         f"{TENSORBOARD}/{name}"
@@ -138,19 +151,26 @@ def _event_files(folder: RunFolder) -> list[str]:
 
 
 def _new_name() -> str:
-    """Sorts after all names of before."""
+    """Makes a name that sorts after all earlier names."""
     return f"{_PREFIX}{time.time_ns()}"
 
 
-def _opening() -> list[Event]:
-    """A board that is open forgets what it has read of earlier files."""
+def _opening_events() -> list[Event]:
+    """Makes the first events of a file."""
+    # At the start of a session, a board that is open forgets the points that it has
+    # read from earlier files.
     start = SessionLog(status=SessionLog.START)
     return [Event(file_version="brain.Event:2"), Event(step=0, session_log=start)]
 
 
 def _settings(run: Run, seed: int) -> tuple[Summary, Summary, Summary]:
-    """Settings of a seed for the table of hyperparameters: all, begun, ended."""
+    """Makes a seed's summaries for the table of hyperparameters.
+
+    Returns:
+        Summaries of the experiment, of its start with all settings, and of its end.
+    """
     experiment, start, end = hparams(hyperparameters(run, seed), {})
+    # `hparams` lists only metrics that it is given a number of, and there is none yet.
     (value,) = experiment.value
     content = HParamsPluginData.FromString(value.metadata.plugin_data.content)
     content.experiment.metric_infos.extend(MetricInfo(name=name) for name in _COMPARED)
@@ -159,7 +179,7 @@ def _settings(run: Run, seed: int) -> tuple[Summary, Summary, Summary]:
 
 
 def _event(record: Json) -> Event:
-    """What is drawn of one record: numbers, and counts by horizon."""
+    """Makes the event of a record: its finite numbers, and its counts by horizon."""
     values = [
         Summary.Value(tag=group_tag(name), simple_value=value)
         for name, value in record.items()
@@ -176,7 +196,8 @@ def _event(record: Json) -> Event:
 
 
 def _histogram(counts: Sequence[float]) -> HistogramProto:
-    """Counts of 0, 1, ..., each in a bucket of its own."""
+    """Makes a histogram of counts of 0, 1, ..., with a bucket for each number."""
+    # The protocol wants the moments of the numbers besides their counts.
     weights, at = np.asarray(counts, float), np.arange(len(counts))
     held = at[weights > 0]
     return HistogramProto(
@@ -198,8 +219,11 @@ def _evaluation_event(evaluation: Evaluation, *, own_task: int) -> Event:
     return Event(step=evaluation.step, summary=Summary(value=values))
 
 
-def _framed(events: Iterable[Event]) -> bytes:
-    """Events as TensorBoard reads them: each with its length, and checksums of both."""
+def _frame(events: Iterable[Event]) -> bytes:
+    """Encodes events as TensorFlow records.
+
+    A record is the length of the event and the event, each followed by its checksum.
+    """
     framed = bytearray()
     for event in events:
         event.wall_time = time.time()

@@ -1,4 +1,4 @@
-"""What a tracker is, and what it is told of a run."""
+"""The interface of trackers, and the names and settings that they show."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -11,36 +11,47 @@ from trainer.runs.run import Run
 Json = dict[str, Any]
 EVALUATION = "evaluation"
 
-# Counts by horizon: trackers that draw histograms get these as such.
+# Vectors of counts by horizon, and the tags of their histograms. Other vectors of a
+# record are not tracked.
 HISTOGRAMS = {
     "drawn_by_horizon": "horizons/drawn",
     "windows_by_horizon": "horizons/recorded",
 }
+# Names, or beginnings of names, that say which group of charts a metric belongs to.
 _TIME = ("time_s", "updates_per_s", "input_blocked_share", "validation_s")
 _VALUES = ("value", "critic", "segment", "field", "over_estimation", "advantage")
 
 
 class Tracker(Protocol):
-    """One place where the records of training go.
+    """A destination of the records of training.
 
-    A tracker is made for one start of a run. Records of steps after the one that
-    training goes on from may be there from an earlier start; it is the tracker's
-    business that no point is shown twice.
+    A tracker is made for one start of a run. An earlier start may have written records
+    of steps that this start does again; the tracker makes sure that no point is shown
+    twice.
     """
 
     def write(self, records: Sequence[Json]) -> None:
-        """Adds the records of a log point, one for each seed.
+        """Writes the records of a log point.
+
+        Args:
+            records: A record for each seed.
 
         Raises:
-            OSError: If they cannot be written.
+            OSError: If the records cannot be written.
         """
 
     def close(self) -> None:
-        """Finishes what was written."""
+        """Finishes writing, and waits until it is done."""
 
 
 def group_tag(name: str) -> str:
-    """Name of a figure within its group, as boards show groups.
+    """Makes the tag of a metric: its group and its name, as boards group charts.
+
+    Args:
+        name: Name of the metric in a record.
+
+    Returns:
+        ``group/name``.
 
     Example:
         >>> group_tag("critic_loss"), group_tag("updates_per_s")
@@ -59,17 +70,17 @@ def group_tag(name: str) -> str:
 
 
 def evaluation_figures(evaluation: Evaluation, *, own_task: int) -> dict[str, float]:
-    """What boards show of an evaluation.
+    """Lists the points of an evaluation that boards show.
 
     Args:
-        evaluation: One checkpoint of one training seed.
-        own_task: Task number that the run was trained for; others are groups of their
-            own.
+        evaluation: Evaluation of one checkpoint of one training seed.
+        own_task: Number of the task that the run was trained for.
 
     Returns:
-        Figures by tag, such as ``evaluation/return``: success if it was reported,
-        return, and length in steps.
+        Numbers by tag, such as ``evaluation/return``: success if the environment
+        reports it, return, and length in steps.
     """
+    # A run may be evaluated on other tasks than its own; each has a group of charts.
     task = evaluation.task
     group = EVALUATION if task == own_task else f"{EVALUATION}_task_{task}"
     figures = {
@@ -81,29 +92,31 @@ def evaluation_figures(evaluation: Evaluation, *, own_task: int) -> dict[str, fl
 
 
 def hyperparameters(run: Run, seed: int) -> dict[str, bool | int | float | str]:
-    """Settings of one seed's run, flat, as boards compare runs by them.
+    """Lists the settings of one seed's run, by which boards compare runs.
 
     Args:
         run: The run.
         seed: Training seed.
 
     Returns:
-        Values by name, such as ``agent.width``; what is not set is left out.
+        Settings by dotted name, such as ``agent.width``; None is left out.
     """
-    found: dict[str, bool | int | float | str] = {
+    settings: dict[str, bool | int | float | str] = {
         "dataset": run.dataset,
         "task": run.task.task,
         "seed": seed,
     }
     config = dataclasses.asdict(run.config)
     for table in ("agent", "trainer"):
-        for name, value in _flat(config[table], prefix=table):
-            if value is not None and name not in ("trainer.seed", "trainer.seeds"):
-                plain = isinstance(value, bool | int | float | str)
-                found[name] = value if plain else str(value)
-    return found
+        for name, setting in _prefix_names(config[table], prefix=table):
+            # A sub-run has one seed, so the first seed and the number of seeds of the
+            # whole run would only separate sub-runs that are alike.
+            if setting is not None and name not in ("trainer.seed", "trainer.seeds"):
+                plain = isinstance(setting, bool | int | float | str)
+                settings[name] = setting if plain else str(setting)
+    return settings
 
 
-def _flat(table: Json, *, prefix: str) -> Iterator[tuple[str, Any]]:
-    for name, value in table.items():
-        yield f"{prefix}.{name}", value
+def _prefix_names(table: Json, *, prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, setting in table.items():
+        yield f"{prefix}.{name}", setting

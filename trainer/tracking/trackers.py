@@ -1,4 +1,4 @@
-"""The trackers of one start of a run, as its configuration asks for them."""
+"""Opens the trackers that a run's configuration asks for, and writes to all of them."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -13,17 +13,20 @@ from trainer.tracking.tracker import Json, Tracker
 
 
 class Trackers:
-    """JSON lines always, then TensorBoard and Weights & Biases if asked for.
+    """All trackers of one start of a run.
+
+    They are JSON lines, and TensorBoard and Weights & Biases if the run's configuration
+    asks for them.
 
     Args:
-        folder: RUN.
+        folder: Folder of the run.
         run: The run.
-        resume_step: Step training goes on from.
-        console: For what is damaged or missing of earlier records.
+        resume_step: Step that training continues from.
+        console: Console for warnings of damaged or missing earlier records.
 
     Raises:
-        MissingPackageError: If a tracker that was asked for is not installed.
-        StorageError: If a service refuses the run.
+        MissingPackageError: If the package of a tracker is not installed.
+        StorageError: If Weights & Biases refuses the run or cannot be reached.
         OSError: If files cannot be written.
     """
 
@@ -32,6 +35,7 @@ class Trackers:
     ) -> None:
         self._trackers: list[Tracker] = []
         self._files = GrowingFiles(folder)
+        # If a tracker cannot be opened, those before it are closed.
         with ExitStack() as on_error:
             on_error.callback(self.close)
             self._open(folder, run, resume_step, console)
@@ -48,7 +52,8 @@ class Trackers:
             console=console,
         )
         self._trackers.append(lines)
-        # Imported where they are asked for: neither is needed to train.
+        # Each is imported only if the configuration asks for it, because training needs
+        # neither package.
         if tracking.tensorboard:
             from trainer.tracking.tensorboard import TensorBoard
 
@@ -57,20 +62,22 @@ class Trackers:
             from trainer.tracking.weights_and_biases import WeightsAndBiases
 
             self._trackers.append(WeightsAndBiases(folder, run, sent=lines.reached))
+        # A long run's records take memory that nothing needs any more.
         lines.kept.clear()
 
     def write(self, records: Sequence[Json]) -> None:
-        """Hands the records of a log point to all of them, JSON lines first."""
+        """Writes the records of a log point to all trackers."""
+        # JSON lines are first: they alone can restore all others.
         for tracker in self._trackers:
             tracker.write(records)
         self._files.update()
 
     def sync(self) -> None:
-        """Waits until the files are where the run is."""
+        """Waits until the run's folder has all files, as they are now."""
         self._files.finish()
 
     def close(self) -> None:
-        """Finishes all of them."""
+        """Closes all trackers."""
         for tracker in self._trackers:
             tracker.close()
         self._files.close()

@@ -1,10 +1,9 @@
-"""Weights & Biases, for runs whose configuration asks for it: a run for each seed.
+"""The tracker for Weights & Biases (W&B), which gets a run for each training seed.
 
-Tested offline, with files that ``wandb sync`` sends; nothing was sent to the service.
-The package is imported only where it is asked for. The seeds of a run share a group. A
-restart goes on with the same runs and sends them later steps alone: W&B keeps what it
-has been sent, so steps that are done again after a restart, to the same figures, are
-not sent twice.
+It was tested offline, with files that ``wandb sync`` sends; nothing was sent to the
+service. The seeds of one of our runs share a group. A restart resumes the same W&B
+runs. W&B keeps all points that it has received, so a restart sends later steps only:
+the steps that it does again have the same metrics as before.
 """
 
 import json
@@ -29,9 +28,9 @@ from trainer.tracking.tracker import (
     hyperparameters,
 )
 
-# Keeps the id by which W&B knows the run, in the run's folder.
+# File in the run's folder with the run's id at W&B, which a restart resumes.
 WANDB_FILE = "wandb.json"
-# What evaluations are drawn over.
+# Metric that evaluations are drawn over.
 UPDATES = "updates"
 
 
@@ -39,10 +38,10 @@ class WeightsAndBiases:
     """Sends records to Weights & Biases, or keeps them here for ``wandb sync``.
 
     Args:
-        folder: RUN; W&B's own files go into its folder ``wandb``, or into the working
-            directory's for a run in a bucket.
+        folder: Folder of the run. W&B's own files go into its sub-folder ``wandb``, or
+            for a run in a bucket into ``wandb`` in the working directory.
         run: The run.
-        sent: Step up to which an earlier start has sent records.
+        sent: Last step whose records an earlier start has sent.
 
     Raises:
         MissingPackageError: If the package is not installed.
@@ -57,64 +56,66 @@ class WeightsAndBiases:
             self._runs[seed] = _start(folder, run, seed)
 
     def write(self, records: Sequence[Json]) -> None:
-        """Sends records, counts by horizon as histograms."""
+        """Sends the finite numbers of records, and their counts as histograms."""
         for record in records:
             if record["step"] > self._sent:
-                figures, step = self._figures(record), record["step"]
-                # A step is else kept open for more, and the last one may be lost.
-                self._runs[record["seed"]].log(figures, step, commit=True)
+                points, step = self._make_points(record), record["step"]
+                # Without `commit`, W&B keeps the step open until a later one comes, and
+                # loses the last step of a process that is killed.
+                self._runs[record["seed"]].log(points, step, commit=True)
 
     def close(self) -> None:
-        """Waits until all is sent."""
+        """Waits until W&B has all records."""
         for run in self._runs.values():
             run.finish()
 
-    def _figures(self, record: Json) -> Json:
-        figures = {
-            group_tag(name): value
-            for name, value in record.items()
+    def _make_points(self, record: Json) -> Json:
+        points = {
+            group_tag(name): number
+            for name, number in record.items()
             if name not in ("step", "seed")
-            and isinstance(value, int | float)
-            and np.isfinite(value)
+            and isinstance(number, int | float)
+            and np.isfinite(number)
         }
         for name, tag in HISTOGRAMS.items():
             if sum(record.get(name) or ()) > 0:
+                # A bucket for each horizon, with the horizon in its middle.
                 edges = np.arange(len(record[name]) + 1) - 0.5
-                figures[tag] = self._histogram(np_histogram=(record[name], edges))
-        return figures
+                points[tag] = self._histogram(np_histogram=(record[name], edges))
+        return points
 
 
 def send_evaluation(folder: RunFolder, run: Run, evaluation: Evaluation) -> None:
-    """Sends an evaluation that was recorded just now, or keeps it for ``wandb sync``.
-
-    Evaluations of a seed are a run of their own in the run's group: what is trained may
-    be far ahead, and W&B takes the steps of a run in ascending order alone. They are
-    drawn over the updates of their checkpoints.
+    """Sends an evaluation that was just recorded, or keeps it for ``wandb sync``.
 
     Args:
-        folder: RUN.
+        folder: Folder of the run.
         run: The run.
-        evaluation: One checkpoint of one training seed.
+        evaluation: Evaluation of one checkpoint of one training seed.
 
     Raises:
         MissingPackageError: If the package is not installed.
         StorageError: If W&B refuses the run or cannot be reached.
     """
-    figures = evaluation_figures(evaluation, own_task=run.task.task)
-    started = _start(folder, run, evaluation.seed, part=EVALUATION)
-    for tag in figures:
-        started.define_metric(tag, step_metric=UPDATES)
+    # W&B accepts the steps of a run in ascending order only, and training may be far
+    # ahead of the checkpoint. So evaluations of a seed are a W&B run of their own. Its
+    # steps count evaluations, and its charts are over the updates of the checkpoints.
+    points = evaluation_figures(evaluation, own_task=run.task.task)
+    wandb_run = _start(folder, run, evaluation.seed, part=EVALUATION)
+    for tag in points:
+        wandb_run.define_metric(tag, step_metric=UPDATES)
     recorded = len(folder.read_lines(EVALUATIONS_FILE))
-    started.log({UPDATES: evaluation.step, **figures}, recorded, commit=True)
-    started.finish()
+    wandb_run.log({UPDATES: evaluation.step, **points}, recorded, commit=True)
+    wandb_run.finish()
 
 
 def _import(tracking: TrackingConfig) -> Any:
+    # Late, because training needs the package only if the configuration asks for it.
     try:
         import wandb
     except ImportError as error:
         raise MissingPackageError(
-            f"tracking.wandb is {tracking.wandb!r} and that needs the package wandb "
+            f"tracking.wandb is {tracking.wandb!r}, which needs the package wandb "
             f"({error}); pip install 'vast-rl[wandb]', or train with "
             "--tracking.wandb off"
         ) from error
@@ -122,7 +123,7 @@ def _import(tracking: TrackingConfig) -> Any:
 
 
 def _start(folder: RunFolder, run: Run, seed: int, *, part: str = "") -> Any:
-    """Starts, or goes on with, what is one run to W&B: a seed's, or a part of it."""
+    """Starts or resumes the W&B run of a training seed, or of a part of it."""
     tracking, token = run.config.tracking, _run_id(folder)
     wandb = _import(tracking)
     suffix = f"-{part}" if part else ""
@@ -137,8 +138,10 @@ def _start(folder: RunFolder, run: Run, seed: int, *, part: str = "") -> Any:
             mode=tracking.wandb,
             dir=None if folder.remote else str(folder),
             config=hyperparameters(run, seed),
+            # Several W&B runs are open in this process, one for each seed.
             reinit="create_new",
-            # Output, source and machine are not what was asked for.
+            # By default, W&B also uploads console output, source code and details of
+            # the machine, which no configuration here asks for.
             settings=wandb.Settings(
                 console="off",
                 silent=True,
@@ -148,32 +151,35 @@ def _start(folder: RunFolder, run: Run, seed: int, *, part: str = "") -> Any:
             ),
         )
     except wandb.errors.Error as error:
-        raise StorageError(_refused(error, tracking)) from error
+        raise StorageError(_describe_refusal(error, tracking)) from error
 
 
 def _run_id(folder: RunFolder) -> str:
-    """The id of the run at W&B, drawn by its first start."""
-    there = folder.read(WANDB_FILE)
-    if there.data is None:
+    """Reads the run's id at W&B, which the first start draws and writes."""
+    # Not derived from the folder's name, which may be used again for another run.
+    stored = folder.read(WANDB_FILE)
+    if stored.data is None:
         data = json.dumps({"id": uuid.uuid4().hex[:12]}) + "\n"
-        folder.commit(WANDB_FILE, data.encode(), replacing=there)
+        # If another process has committed an id meanwhile, that one is read.
+        folder.commit(WANDB_FILE, data.encode(), replacing=stored)
         return _run_id(folder)
     try:
-        token = json.loads(there.data)["id"]
+        token = json.loads(stored.data)["id"]
     except (ValueError, KeyError, TypeError):
         token = None
     if not isinstance(token, str) or not token.isalnum():
         raise StorageError(
             f"{folder}/{WANDB_FILE}: expected the id of a run at Weights & Biases, got "
-            f"{there.data[:40]!r}; delete the file, and the run begins anew there"
+            f"{stored.data[:40]!r}; delete the file to start a new run there"
         )
     return token
 
 
-def _refused(error: Exception, tracking: TrackingConfig) -> str:
-    said = " ".join(str(error).split())
+def _describe_refusal(error: Exception, tracking: TrackingConfig) -> str:
+    # The client's messages have several lines, and an error here has one.
+    reason = " ".join(str(error).split())
     return (
-        f"Weights & Biases does not take runs of project {tracking.wandb_project!r} "
-        f"({said}); log in with `wandb login`, or train with --tracking.wandb offline "
-        "and send them later with `wandb sync`"
+        "tracking.wandb: Weights & Biases does not take runs of project "
+        f"{tracking.wandb_project!r} ({reason}); log in with `wandb login`, or train "
+        "with --tracking.wandb offline and send them later with `wandb sync`"
     )
