@@ -1,1 +1,1 @@
-"""Devices and processes as one machine: mesh, sharding rules, meeting and agreeing."""
+"""Devices and processes: the mesh, sharding rules, and how processes meet and agree."""

@@ -1,4 +1,4 @@
-"""Parameters brought together over ``fsdp``, and their gradients scattered again."""
+"""Gathers parameters over the mesh axis ``fsdp``, and scatters their gradients."""
 
 import itertools
 import math
@@ -10,30 +10,31 @@ from jax.sharding import Mesh
 
 from trainer.parallel.mesh_shape import FSDP
 
-# Groups of places on an axis, that cover it; None for one of all.
+# Groups of positions on a mesh axis that cover the axis; None for one group of all.
 Groups = tuple[tuple[int, ...], ...] | None
 
 
 def scatter_stages(mesh: Mesh) -> tuple[Groups, ...]:
-    """Over which groups of ``fsdp`` a gradient is scattered, stage by stage.
+    """Chooses the stages in which a gradient is scattered over ``fsdp``.
 
-    Over all at once as a rule. Where ``fsdp`` takes all chips of a TPU slice that are
-    wired in several directions, it is one direction after the other: libtpu sums whole
-    gradients over such a slice, twice the bytes, and cuts them. Flat slices that are
-    longer one way, such as 2x4, are the exception.
+    As a rule, there is one stage over the whole axis. If ``fsdp`` takes all chips of a
+    TPU slice with several physical axes, there is a stage for each physical axis.
 
     Args:
-        mesh: With the four axes.
+        mesh: Mesh with the four axes.
 
     Returns:
-        Groups of each stage.
+        Groups of positions on ``fsdp``, for each stage.
     """
+    # Over such a slice at once, libtpu sums whole gradients, twice the bytes, and cuts
+    # them afterwards. Flat slices that are longer one way, such as 2x4, are an
+    # exception: it scatters over them at once.
     at_once: tuple[Groups, ...] = (None,)
     line = mesh.devices[0, 0, :, 0]
     if line[0].platform != "tpu" or len(line) != mesh.devices.size:
         return at_once
     places = np.array([device.coords for device in line])
-    # Where each direction is first gone in: every so many chips.
+    # The number of chips after which each coordinate first changes.
     steps = {int(np.argmax(along != along[0])) for along in places.T} - {0}
     ends = [len(line), *sorted(steps, reverse=True)]
     sizes = [end // step for end, step in itertools.pairwise(ends)]
@@ -45,7 +46,7 @@ def scatter_stages(mesh: Mesh) -> tuple[Groups, ...]:
         np.moveaxis(numbers, axis, -1).reshape(-1, size)
         for axis, size in enumerate(sizes)
     ]
-    # Chips of a group lie in a row.
+    # Stages only pay off if the chips of a group lie in a row of the slice.
     if any((np.ptp(places[stage], axis=1) > 0).sum(1).max() > 1 for stage in stages):
         return at_once
     return tuple(tuple(map(tuple, stage.tolist())) for stage in stages)
@@ -53,16 +54,18 @@ def scatter_stages(mesh: Mesh) -> tuple[Groups, ...]:
 
 @partial(jax.custom_vjp, nondiff_argnums=(1, 2))
 def gather(part: jax.Array, axis: int, stages: tuple[Groups, ...]) -> jax.Array:
-    """Brings the parts of an array together, whose gradient goes back in stages.
+    """Gathers the shards of an array, and scatters the gradient in stages.
 
     Args:
-        part: Of each device of ``fsdp``, within ``shard_map``.
-        axis: That is in parts.
-        stages: As ``scatter_stages`` gives them.
+        part: Shard of this device, within ``shard_map`` over ``fsdp``.
+        axis: Axis of the array that is sharded.
+        stages: Stages of ``scatter_stages``.
 
     Returns:
-        The array.
+        The whole array.
     """
+    # The derivative of `all_gather` scatters over the whole axis at once, so the
+    # derivative is given by hand.
     return jax.lax.all_gather(part, FSDP, axis=axis, tiled=True)
 
 

@@ -1,9 +1,9 @@
-"""The mesh, and what lies where on it.
+"""The mesh, and the sharding of parameters, states and batches on it.
 
-Axes: ``seed``, runs trained side by side; ``data``, rows of a batch with a copy of
-the state each; ``fsdp``, rows of a batch with a part of the state each, whose
-parameters are brought together once an update; ``tensor``, parts of every
-layer but the first.
+The mesh has four axes. ``seed`` shards the runs that are trained side by side.
+``data`` shards the rows of a batch, and every shard has a copy of the state. ``fsdp``
+shards the rows and the state, whose parameters are gathered once an update.
+``tensor`` shards every layer but the first.
 
 Dimensions: M updates per call, Q seeds, B batch.
 """
@@ -40,14 +40,14 @@ from trainer.parallel.mesh_shape import (
 
 @dataclass(frozen=True)
 class Rule:
-    """Where parameters lie whose path ends with a pattern.
+    """Sharding of the parameters whose path ends with a pattern.
 
     Attributes:
         pattern: Regular expression for the end of a path such as
             ``critic/hidden_0/kernel``, whole names only.
-        axes: Mesh axes of each of the last dimensions; dimensions before them (of
-            seeds apart) are whole.
-        deep: Whether it is for a second hidden layer, which networks need not have.
+        axes: Mesh axes of each of the last dimensions. Earlier dimensions are not
+            sharded, except the dimension of seeds.
+        deep: Whether the rule is for a second hidden layer, which networks may lack.
     """
 
     pattern: str
@@ -60,10 +60,11 @@ class Rule:
 
 
 _EVEN, _ODD = r"\d*[02468]", r"\d*[13579]"
-# The first layer is whole, as its inputs are few. Then layers take turns: one is split
-# by its outputs, the next by its inputs, so that only every second layer has
-# activations to sum up, after which the norm sees whole rows. Shoeybi et al. (2019),
-# Megatron-LM, section 3.
+# The first layer is not sharded over `tensor`, because it has few inputs. Later layers
+# alternate: one is sharded by its outputs, the next by its inputs, so that only every
+# second layer needs a sum of activations over devices, after which its norm sees whole
+# rows. This takes four collectives for a flow step, not six, and sends a third less.
+# Shoeybi et al. (2019), Megatron-LM, section 3.
 RULES = (
     Rule(r"hidden_0/kernel", ((), (FSDP,))),
     Rule(rf"hidden_{_ODD}/kernel", ((), (TENSOR, FSDP)), deep=True),
@@ -86,22 +87,22 @@ def make_mesh(
     width: int | None = None,
     devices: Sequence[jax.Device] | None = None,
 ) -> Mesh:
-    """Arranges devices.
+    """Arranges devices in a mesh.
 
     Args:
-        config: Sizes of the axes, at most one of them -1 for what is left.
-        seeds: Runs trained side by side.
-        batch_size: B of each.
+        config: Sizes of the axes; at most one is -1 and takes the remaining devices.
+        seeds: Number Q of runs that are trained side by side.
+        batch_size: Rows B of each seed's batch.
         microbatches: Parts of a batch that are computed one after another.
-        width: Of the agent's layers; None if no network is split.
-        devices: Which; all there are, on all hosts, by default.
+        width: Width of the agent's layers; None if no network is sharded.
+        devices: Devices to use; all devices of all hosts by default.
 
     Returns:
         A mesh with the four axes.
 
     Raises:
-        UsageError: If the sizes do not multiply to the number of devices, or seeds,
-            parts of a batch or layers cannot be split evenly.
+        UsageError: If the product of the sizes is not the number of devices, or seeds,
+            rows or layers cannot be shared evenly.
     """
     devices = jax.devices() if devices is None else devices
     sizes = mesh_sizes(
@@ -112,42 +113,46 @@ def make_mesh(
         width=width,
         devices=len(devices),
     )
-    # An axis may take part of a direction in which a TPU slice is wired: most sizes
-    # would be impossible otherwise. `jax.make_mesh` allows that on v5e alone.
+    # A mesh axis may take a part of a physical axis of a TPU slice; otherwise 155 of
+    # the 165 meshes of v6e-256 would be impossible. `jax.make_mesh` allows it on v5e
+    # only.
     arranged = mesh_utils.create_device_mesh(
         tuple(sizes.values()), devices, allow_split_physical_axes=True
     )
     if sizes[FSDP] == len(devices) and devices[0].platform == "tpu":
-        # Row by row, not round a ring: gradients go along rows, then across them.
+        # Row by row and not around a ring: gradients are scattered along the rows of
+        # the slice first, then across them.
         order = sorted(devices, key=operator.attrgetter("coords"))
         arranged = np.array(order).reshape(arranged.shape)
+    # With automatic axes, the compiler places all arrays that no constraint names.
     return Mesh(arranged, AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
 def state_shardings(shapes: Any, mesh: Mesh, rules: Sequence[Rule] = RULES) -> Any:
-    """Says where every array of a training state lies.
-
-    Targets and the optimiser's moments have the path of their parameter at the end of
-    their own, so they lie beside it.
+    """Finds the sharding of every array of a training state.
 
     Args:
-        shapes: Tree of arrays or their shapes, ``[Q, ...]`` each.
-        mesh: With the four axes.
-        rules: The first that matches a path holds.
+        shapes: Tree of arrays or of their shapes, ``[Q, ...]`` each.
+        mesh: Mesh with the four axes.
+        rules: Rules; the first one that matches a path holds.
 
     Returns:
         The tree of shardings.
 
     Raises:
-        UsageError: If an array cannot be split over so many devices.
-        ValueError: If a rule matches nothing or fits no array, or no rule matches.
+        UsageError: If the size of an array is no multiple of its number of shards.
+        ValueError: If a rule matches no array or has too many dimensions, or an array
+            has no rule.
     """
+    # Paths of targets and of the optimiser's moments end with the path of their
+    # parameter, so a rule shards them like the parameter.
     if _size(mesh, (FSDP, TENSOR)) == 1:
         return jax.tree.map(lambda _: NamedSharding(mesh, PartitionSpec(SEED)), shapes)
     used = set()
 
     def place(path: Any, leaf: Any) -> NamedSharding:
-        if leaf.ndim == 1:  # A counter of each seed.
+        if leaf.ndim == 1:
+            # A counter, with an element for each seed.
             return NamedSharding(mesh, PartitionSpec(SEED))
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         rule = _find_rule(rules, name, leaf.shape[1:])
@@ -155,21 +160,26 @@ def state_shardings(shapes: Any, mesh: Mesh, rules: Sequence[Rule] = RULES) -> A
         return NamedSharding(mesh, _spec(rule, name, leaf.shape, mesh))
 
     placed = jax.tree_util.tree_map_with_path(place, shapes)
-    idle = [rule for rule in rules if rule not in used and not rule.deep]
-    if idle:
+    # A misspelled rule would otherwise leave its arrays to a later, weaker rule, and
+    # nothing but the memory of the devices would show it.
+    unused = [rule for rule in rules if rule not in used and not rule.deep]
+    if unused:
         raise ValueError(
-            f"sharding: rule {idle[0].pattern!r} matches no array; it is spelled "
-            "wrongly, or the networks have no such layer: leave it out"
+            "sharding: expected every rule to match an array, got "
+            f"{unused[0].pattern!r}, which matches none; correct its pattern, or leave "
+            "it out if the networks have no such layer"
         )
     return placed
 
 
 def _spec(rule: Rule, path: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
+    """Applies a rule to an array ``[Q, ...]``, or refuses its shape."""
     whole = len(shape) - 1 - len(rule.axes)
     if whole < 0:
         raise ValueError(
-            f"sharding: rule {rule.pattern!r} is for at least {len(rule.axes)} "
-            f"dimensions, and {path} is {list(shape[1:])} for each seed"
+            f"sharding: rule {rule.pattern!r}: expected arrays of at least "
+            f"{len(rule.axes)} dimensions, got {path} {list(shape[1:])} for each seed; "
+            "add a rule for it before this one"
         )
     for size, axes in zip(shape[1 + whole :], rule.axes, strict=True):
         if size % _size(mesh, axes):
@@ -185,6 +195,8 @@ def _find_rule(rules: Sequence[Rule], path: str, shape: Sequence[int]) -> Rule:
     for rule in rules:
         if rule.matches(path):
             return rule
+    # There is no default: an array that nobody has thought of would be copied to every
+    # device.
     raise ValueError(
         f"sharding: no rule matches {path} {list(shape)}; add one to "
         "trainer.parallel.mesh.RULES"
@@ -194,7 +206,10 @@ def _find_rule(rules: Sequence[Rule], path: str, shape: Sequence[int]) -> Rule:
 def _split(
     rule: Rule, ndim: int, mesh: Mesh, *, without: Sequence[str] = ()
 ) -> list[tuple[str, ...] | None]:
-    """Axes of each dimension of one seed's array; those of one device left out."""
+    """Lists the mesh axes of each dimension of one seed's array.
+
+    Axes of one device are left out, because they shard nothing.
+    """
     kept = [
         tuple(axis for axis in axes if mesh.shape[axis] > 1 and axis not in without)
         for axes in rule.axes
@@ -203,31 +218,32 @@ def _split(
 
 
 def gather_params(params: Any, *, mesh: Mesh, precision: Precision = "float32") -> Any:
-    """Brings the ``fsdp`` parts of one seed's parameters together.
+    """Gathers the ``fsdp`` shards of one seed's parameters.
 
-    Each device gets a copy of its own, for its rows of the batch alone, so that a
-    gradient is its rows' until all of them are known. Then it goes the way back: it is
-    scattered over ``fsdp``, and what is left is summed over ``data``. Were parameters
-    the same everywhere, compilers would sum each whole gradient over all devices.
+    Each group of rows of the batch gets its own copy of the parameters, and so its own
+    gradient. On the way back, gradients are first scattered over ``fsdp`` and then
+    summed over ``data``.
 
     Args:
-        params: Of one seed, as they lie between updates.
-        mesh: With the four axes.
-        precision: Of the networks. Hidden layers of bfloat16 are cast before they
-            travel, so that half the bytes do.
+        params: Parameters of one seed, sharded as between updates.
+        mesh: Mesh with the four axes.
+        precision: Precision of the networks. Hidden layers of bfloat16 are cast before
+            they are gathered, which halves the bytes that are sent.
 
     Returns:
-        Parameters, ``tensor`` apart whole. On a mesh with ``fsdp`` those of a network
-        have an axis of ``data * fsdp`` copies before their own, as
-        ``trainer.nn.networks.apply`` takes them.
+        Parameters that are sharded over ``tensor`` only. On a mesh with ``fsdp``, those
+        of a network have an additional axis of ``data * fsdp`` copies, which
+        ``trainer.nn.networks.apply`` expects.
     """
     if mesh.shape[FSDP] == 1:
         return _constrain(params, mesh)
+    # One array that is replicated over all rows would be simpler, but compilers then
+    # sum each whole gradient over all devices and cut it afterwards, which sends more.
     return _map_rules(partial(_copy, mesh), networks.cast_hidden(params, precision))
 
 
 def _copy(mesh: Mesh, rule: Rule, leaf: jax.Array) -> jax.Array:
-    """An array of one seed, whole, for each group of rows."""
+    """Gathers an array of one seed into a copy for each group of rows."""
     parts = _split(rule, leaf.ndim, mesh)
     whole = _split(rule, leaf.ndim, mesh, without=(FSDP,))
     first = leaf.ndim - len(rule.axes)
@@ -241,9 +257,11 @@ def _copy(mesh: Mesh, rule: Rule, leaf: jax.Array) -> jax.Array:
         out_specs=PartitionSpec(*whole),
     )
     def copy(part: jax.Array) -> jax.Array:
-        same = (DATA,) if scattered else (DATA, FSDP)
-        # First, for its gradient to be the last to be summed: when it is in parts.
-        part = jax.lax.pcast(part, same, to="varying")
+        replicated_axes = (DATA,) if scattered else (DATA, FSDP)
+        # The transpose of this cast is the sum over `data`. Because gradients run in
+        # reverse, the sum comes last if the cast comes first: when each device has only
+        # its shard of the gradient.
+        part = jax.lax.pcast(part, replicated_axes, to="varying")
         for axis in scattered:
             part = gathering.gather(part, axis, stages)
         return jnp.expand_dims(part, first)
@@ -252,12 +270,30 @@ def _copy(mesh: Mesh, rule: Rule, leaf: jax.Array) -> jax.Array:
 
 
 def scatter_params(params: Any, *, mesh: Mesh) -> Any:
-    """Lays one seed's parameters, or their gradient, out as the state has them."""
+    """Shards one seed's parameters, or their gradient, as in the state.
+
+    Args:
+        params: Parameters of one seed, or their gradient.
+        mesh: Mesh with the four axes.
+
+    Returns:
+        The same values, with the sharding of the state.
+    """
     return _constrain(params, mesh)
 
 
 def global_norm(gradient: Any, *, mesh: Mesh) -> jax.Array:
-    """Norm of one seed's gradient, without joining leaves that lie in parts."""
+    """Computes the norm of one seed's gradient.
+
+    Args:
+        gradient: Gradient of one seed, sharded as in the state.
+        mesh: Mesh with the four axes.
+
+    Returns:
+        ``f32[]``.
+    """
+    # `optimizers.global_norm` concatenates small leaves, because that takes fewer
+    # kernels; leaves that are sharded would have to be gathered for it.
     split = _size(mesh, (FSDP, TENSOR)) > 1
     norm = optax.tree.norm if split else optimizers.global_norm
     return norm(gradient)
@@ -283,27 +319,28 @@ def _map_rules(function: Callable[[Rule, jax.Array], jax.Array], params: Any) ->
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Batches ``[M, Q, B, ...]``: seeds and rows spread."""
+    """Returns the sharding of batches ``[M, Q, B, ...]``, over seeds and rows."""
     return NamedSharding(mesh, PartitionSpec(None, SEED, (DATA, FSDP)))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """Values every device holds whole."""
+    """Returns the sharding of arrays that every device holds whole."""
     return NamedSharding(mesh, PartitionSpec())
 
 
 def local_part(mesh: Mesh, *, seeds: int, batch_size: int) -> tuple[slice, slice]:
-    """Finds what of a batch ``[M, Q, B, ...]`` this process's devices hold.
+    """Finds the part of a batch ``[M, Q, B, ...]`` that this process's devices hold.
 
     Args:
-        mesh: Of all processes.
-        seeds: Q.
-        batch_size: B.
+        mesh: Mesh of all processes.
+        seeds: Number Q of seeds.
+        batch_size: Rows B of each seed's batch.
 
     Returns:
-        Seeds and rows, the smallest ranges that cover all of its devices.
+        Seeds and rows: the smallest ranges that cover the shards of all its devices.
     """
     held = batch_sharding(mesh).addressable_devices_indices_map((1, seeds, batch_size))
+    # A sharding may give a device no part at all.
     parts = [part for part in held.values() if part is not None]
     return (
         _cover([part[1] for part in parts], seeds),

@@ -1,7 +1,7 @@
-"""The mesh by numbers: its axes, and whether work can be shared evenly on them.
+"""The sizes of the mesh: its axes, and a check that they share the work evenly.
 
-Nothing here needs JAX or devices, so that a mesh can be refused where a run is launched
-from, in the words in which training would refuse it.
+This module needs neither JAX nor devices, so that launching a run refuses a mesh in the
+same words as training it.
 """
 
 import math
@@ -14,14 +14,14 @@ SEED, DATA, FSDP, TENSOR = AXES = ("seed", "data", "fsdp", "tensor")
 
 @dataclass(frozen=True)
 class MeshConfig:
-    """Devices by what they hold; one axis of -1 takes what the others leave.
+    """Sizes of the mesh axes; one of them may be -1 and takes the remaining devices.
 
     Attributes:
-        seed: Devices the seeds are spread over.
-        data: Devices each batch is split over, the state copied to each.
-        fsdp: Devices each batch and the state are split over.
-        tensor: Devices every layer but the first is split over; keep it within one
-            host.
+        seed: Devices that the seeds are sharded over.
+        data: Devices that each batch is sharded over, each with a copy of the state.
+        fsdp: Devices that each batch and the state are sharded over.
+        tensor: Devices that every layer but the first is sharded over; keep this axis
+            within one host, because every second layer sends activations over it.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
@@ -41,26 +41,28 @@ def mesh_sizes(
     width: int | None = None,
     devices: int,
 ) -> dict[str, int]:
-    """Works out the sizes of the axes, and that they share the work evenly.
+    """Computes the sizes of the axes, and checks that they share the work evenly.
 
     Args:
-        config: Sizes of the axes, at most one of them -1 for what is left.
-        seeds: Runs trained side by side.
-        batch_size: B of each.
+        config: Sizes of the axes; at most one is -1 and takes the remaining devices.
+        seeds: Number of runs that are trained side by side.
+        batch_size: Rows of each seed's batch.
         microbatches: Parts of a batch that are computed one after another.
-        width: Of the agent's layers; None if no network is split.
-        devices: How many there are, on all hosts.
+        width: Width of the agent's layers; None if no network is sharded.
+        devices: Number of devices on all hosts.
 
     Returns:
         Sizes by axis, all at least 1.
 
     Raises:
-        UsageError: If the sizes do not multiply to the number of devices, or seeds,
-            parts of a batch or layers cannot be split evenly.
+        UsageError: If the product of the sizes is not the number of devices, or seeds,
+            rows or layers cannot be shared evenly.
     """
     sizes = {axis: getattr(config, axis) for axis in AXES}
     free = [axis for axis, size in sizes.items() if size == -1]
     if len(free) == 1:
+        # The product includes the free axis's -1. Sizes that do not divide the number
+        # of devices, or are below 1, are refused below.
         known = -math.prod(sizes.values())
         sizes[free[0]] = max(1, devices // max(1, known))
     if min(sizes.values()) < 1 or math.prod(sizes.values()) != devices:
@@ -69,6 +71,8 @@ def mesh_sizes(
             f"mesh: expected seed * data * fsdp * tensor to be the {devices} "
             f"devices there are, got {asked}; set one of them to -1"
         )
+    # Uneven shards would leave devices idle, and JAX refuses them with an error that
+    # names no setting.
     rows = "trainer.batch_size" + (
         " / trainer.microbatches" if microbatches > 1 else ""
     )
@@ -81,7 +85,7 @@ def mesh_sizes(
         if total % shards:
             raise UsageError(
                 f"{name} is {total}, which {shards} devices (mesh "
-                f"{' * '.join(axes)}) cannot share evenly; make it a multiple, or "
-                "the mesh axis smaller"
+                f"{' * '.join(axes)}) cannot share evenly; make it a multiple of "
+                f"{shards}, or choose smaller mesh axes"
             )
     return sizes

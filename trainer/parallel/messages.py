@@ -1,8 +1,8 @@
-"""Messages between the processes of a run: short lines of JSON, from who has the token.
+"""Messages between the processes of a run: short lines of JSON, guarded by a token.
 
-Anybody may connect to a port that is open, so whatever else comes is passed over: what
-is no message, what is longer than ``LONGEST_BYTES``, and who has not said within
-``GREETING_S`` who it is, however much it says meanwhile.
+Anybody may connect to an open port. So a connection is dropped if it sends anything but
+a message, or a line longer than ``LONGEST_BYTES``, or no complete greeting with the
+token within ``GREETING_S``, however many bytes it sends in that time.
 """
 
 import hmac
@@ -19,11 +19,15 @@ from typing import Annotated, Any, TypeVar
 
 import pydantic
 
+# Longest line that is kept in memory for a connection, whoever sends it.
 LONGEST_BYTES = 4096
+# Seconds for a greeting, which is sent at once; they allow for slow networks.
 GREETING_S = 5.0
-# Strangers waited for at once; one more takes the place of the first.
+# Most connections that may owe a greeting at once, below the usual limit of 1,024 open
+# files. One more replaces the oldest, so that strangers who stay silent cannot keep the
+# processes of the run out.
 _MOST = 256
-# Seconds between two looks at whether to go on waiting.
+# Seconds between two checks of whether to stop waiting.
 _LOOK_S = 0.2
 
 _T = TypeVar("_T")
@@ -35,9 +39,9 @@ class Greeting:
     """The first message of a connection.
 
     Attributes:
-        token: What the launcher gave to all processes of the run.
+        token: Secret that the launcher gave to all processes of the run.
         index: Number of the process.
-        host: Name of its machine.
+        host: Name of the machine that the process runs on.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
@@ -51,15 +55,21 @@ class Connection:
     """One end of a connection that carries messages.
 
     Args:
-        given: Connected, and owned by this from now on.
+        connected: A connected socket, which belongs to this object from now on.
     """
 
-    def __init__(self, given: socket.socket) -> None:
-        self.socket = given
+    def __init__(self, connected: socket.socket) -> None:
+        self.socket = connected
         self._received = b""
 
     def send(self, message: Any) -> None:
-        """Sends a dataclass. An other end that is gone is noticed by who listens."""
+        """Sends a message.
+
+        Args:
+            message: A dataclass whose fields are JSON-ready.
+        """
+        # If the other end is gone, the thread that receives from it notices and reports
+        # the loss; a second report from here would name it twice.
         with suppress(OSError):
             self.socket.sendall((json.dumps(asdict(message)) + "\n").encode())
 
@@ -67,13 +77,15 @@ class Connection:
         """Waits for the next message.
 
         Args:
-            kind: Its dataclass.
-            until: Time of ``time.monotonic`` that all of it has come by.
+            kind: Dataclass of the message.
+            until: Time of ``time.monotonic`` at which waiting ends.
 
         Returns:
-            The message; None at the end of the connection, however that came, and of
-            what is no such message.
+            The message, or None if the connection has ended, the time is over, or the
+            line that came is not such a message.
         """
+        # One deadline for the whole message: with a timeout for each read, a stranger
+        # could hold a thread for ever by sending a byte now and then.
         while b"\n" not in self._received:
             left = until - time.monotonic()
             if not self.fill(None if math.isinf(left) else max(0.001, left)):
@@ -84,16 +96,17 @@ class Connection:
         """Receives more bytes.
 
         Args:
-            timeout_s: To wait for them; None waits for ever.
+            timeout_s: Seconds to wait for bytes; None waits for ever.
 
         Returns:
-            Whether there may be more: not at the end of the connection, nor if no
-            message can be as long.
+            Whether to keep reading: False if the connection has ended or the line is
+            longer than any message.
         """
         try:
             self.socket.settimeout(timeout_s)
             more = self.socket.recv(LONGEST_BYTES)
-        except BlockingIOError:  # There were none after all.
+        except BlockingIOError:
+            # `select` may report a socket as readable that has no bytes after all.
             return True
         except OSError:
             return False
@@ -102,32 +115,49 @@ class Connection:
         return bool(more) and len(line) <= LONGEST_BYTES
 
     def whole(self) -> bool:
-        """Whether the next message has come to its end."""
+        """Whether the next message has arrived completely."""
         return b"\n" in self._received
 
     def take(self, kind: type[_T]) -> _T | None:
-        """The next message, which has come; None if it is no such message."""
+        """Takes the next message, which has arrived completely.
+
+        Args:
+            kind: Dataclass of the message.
+
+        Returns:
+            The message, or None if the line is not such a message.
+        """
         line, _, self._received = self._received.partition(b"\n")
         try:
+            # Strict, so that nothing is converted: bytes of a stranger either are a
+            # message or not.
             return pydantic.TypeAdapter(kind).validate_json(line, strict=True)
         except pydantic.ValidationError:
             return None
 
     def close(self) -> None:
-        """Ends it, for whoever waits for a message of it here, too."""
-        with suppress(OSError):  # The other end may have been first.
+        """Closes the connection, and wakes a thread that waits for a message of it."""
+        # `close` alone leaves a thread in `recv` waiting; `shutdown` wakes it. It fails
+        # if the other end has closed the connection first.
+        with suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
         self.socket.close()
 
 
 class Greetings:
-    """Those who come to a port and know the token; all are listened to side by side.
+    """Iterates over the processes that come to a port and know the token.
+
+    All connections are read side by side in one thread, so that a slow one does not
+    delay the others.
 
     Args:
-        server: Listening; not closed by this.
-        token: That they have to know.
-        until: Time of ``time.monotonic`` to wait until.
-        stop: Ends the waiting earlier.
+        server: A listening socket; it stays open at the end.
+        token: Secret that a greeting must contain.
+        until: Time of ``time.monotonic`` at which waiting ends.
+        stop: Event that ends the waiting earlier.
+
+    Attributes:
+        strangers: Number of connections that were dropped.
     """
 
     def __init__(
@@ -142,13 +172,12 @@ class Greetings:
         self._token = token
         self._until = until
         self._stop = stop or threading.Event()
-        # In the order they came in: the first of them is the first to be too late.
+        # Deadline of each connection's greeting, in the order in which they connected.
         self._waiting: dict[Connection, float] = {}
-        # How many were passed over.
         self.strangers = 0
 
     def __iter__(self) -> Iterator[tuple[Connection, Greeting]]:
-        """Waits for the next; each is closed by who gets it."""
+        """Yields connections with their greetings; the caller closes them."""
         self._server.setblocking(False)
         with selectors.DefaultSelector() as self._selector:
             self._selector.register(self._server, selectors.EVENT_READ)
@@ -156,7 +185,7 @@ class Greetings:
                 while (
                     not self._stop.is_set() and (now := time.monotonic()) < self._until
                 ):
-                    self._pass_over_late(now)
+                    self._drop_late(now)
                     ready = self._selector.select(min(_LOOK_S, self._until - now))
                     for key, _ in ready:
                         if key.data is None:
@@ -165,41 +194,44 @@ class Greetings:
                             yield key.data, greeting
             finally:
                 for connection in list(self._waiting):
-                    self._pass_over(connection)
+                    self._drop(connection)
 
     def _accept(self, now: float) -> None:
         if len(self._waiting) >= _MOST:
-            self._pass_over(next(iter(self._waiting)))
-        with suppress(OSError):  # Gone again.
+            self._drop(next(iter(self._waiting)))
+        # Accepting fails if the other end has already gone away.
+        with suppress(OSError):
             connection = Connection(self._server.accept()[0])
             self._waiting[connection] = now + GREETING_S
             reads = selectors.EVENT_READ
             self._selector.register(connection.socket, reads, connection)
 
     def _hear(self, connection: Connection) -> Greeting | None:
-        """What has come of a greeting, if that is all of it and has the token."""
-        if connection not in self._waiting:  # Passed over just now.
+        """Reads from a connection; returns its greeting once it is complete."""
+        # An `_accept` of the same round may have dropped the connection.
+        if connection not in self._waiting:
             return None
         if not connection.fill():
-            self._pass_over(connection)
+            self._drop(connection)
         elif connection.whole():
             greeting = connection.take(Greeting)
-            if greeting is not None and self._knows(greeting):
+            if greeting is not None and self._knows_token(greeting):
                 self._release(connection)
                 connection.socket.settimeout(GREETING_S)
                 return greeting
-            self._pass_over(connection)
+            self._drop(connection)
         return None
 
-    def _knows(self, greeting: Greeting) -> bool:
+    def _knows_token(self, greeting: Greeting) -> bool:
+        # In constant time, so that the time of a refusal says nothing about the token.
         return hmac.compare_digest(greeting.token.encode(), self._token.encode())
 
-    def _pass_over_late(self, now: float) -> None:
+    def _drop_late(self, now: float) -> None:
         for connection, until in list(self._waiting.items()):
             if until <= now:
-                self._pass_over(connection)
+                self._drop(connection)
 
-    def _pass_over(self, connection: Connection) -> None:
+    def _drop(self, connection: Connection) -> None:
         self._release(connection)
         connection.close()
         self.strangers += 1

@@ -1,9 +1,10 @@
-"""A watch over the processes of a run: whoever is gone is named, and ends the others.
+"""A watch over the processes of a run: the loss of one is named and ends the others.
 
 Every process keeps one TCP connection to process 0 while it works. The kernel closes
-those of a killed process, so that process 0 notices at once and tells the others; its
-own end they see themselves. A machine that vanishes closes nothing: its silence is
-noticed within ``SILENCE_S``. Sockets only: what the processes do is not known here.
+the connection of a killed process, so process 0 notices the loss at once and tells the
+others; the end of process 0 itself is noticed by all others. A machine that vanishes
+closes no connection: its silence is noticed within ``SILENCE_S``. This module handles
+sockets only and does not know what the processes do.
 """
 
 import os
@@ -20,31 +21,36 @@ from typing import Any
 from trainer.errors import EXIT_FAILED
 from trainer.parallel.messages import Connection, Greeting, Greetings, Host
 
-# A process about to fail of the same cause says so itself, with its own exit code.
+# Seconds from a loss to the end of a process. A process that is about to fail for the
+# same reason has this time to report its own error, with its own exit code.
 GRACE_S = 4.0
-# Keep-alives: after 8 s without a word one every 3 s, and three without an answer.
-# With the grace, a machine that vanishes is named within 25 s: gloo waits for 30.
+# Keep-alives: after 8 s of silence the kernel sends one every 3 s, and gives up after
+# three without an answer. With the grace, a machine that vanishes is named within 25 s,
+# before gloo's collectives give up after 30 s.
 _IDLE_S, _INTERVAL_S, _UNANSWERED = 8, 3, 3
 SILENCE_S = _IDLE_S + _INTERVAL_S * _UNANSWERED
-# All are there and told where to come to: this is for slow networks.
+# Seconds for all to connect to the watch. They have just answered the roll call, so
+# that this is only long enough for slow networks.
 _COME_S = 30.0
-# What is lost later than this after the first is lost because of it.
+# Losses more than this long after the first are its consequences and not reported.
 _ONE_CAUSE_S = 1.0
-# Process 0 goes last: without it JAX aborts the others before they have said why.
+# Process 0 ends later than the others by this, because JAX aborts them without it,
+# before they have reported the loss.
 _LAST_S = 1.0
 
-# Called with what is still to be said, if anything. Returns in tests only.
+# A function that ends this process, called with the line to report, which may be empty.
+# It returns in tests only.
 End = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class News:
-    """What is said once all are there.
+    """The message of the watch once all processes are connected.
 
     Attributes:
-        lost: Number of a process that is gone, from process 0; None if the sender
+        lost: Number of the lost process, in messages of process 0; None if the sender
             leaves in good order.
-        host: Name of its machine.
+        host: Name of the lost process's machine.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
@@ -54,11 +60,12 @@ class News:
 
 
 def end_process(line: str) -> None:
-    """Says a line and ends this process, whatever its other threads wait for."""
+    """Reports a line and ends this process, whatever its other threads wait for."""
     if line:
         with suppress(OSError):
             print(line, file=sys.stderr, flush=True)  # noqa: T201
-    # Leaving in good order, JAX would wait for the one that is gone.
+    # Not `sys.exit`: the interpreter's shutdown would run JAX's, which waits for the
+    # lost process.
     os._exit(EXIT_FAILED)
 
 
@@ -67,7 +74,7 @@ class Watch(ABC):
 
     Args:
         grace_s: Seconds from a loss to the end of this process.
-        end: Ends it.
+        end: Function that ends this process.
     """
 
     def __init__(self, *, grace_s: float, end: End) -> None:
@@ -77,31 +84,36 @@ class Watch(ABC):
         self._lost: dict[int, str] = {}
         self._lost_at = 0.0
         self._noticed, self._ended = threading.Event(), threading.Event()
-        # Set once this process has said itself how it ends.
+        # Set once this process leaves or fails; losses after that do not matter.
         self._over = threading.Event()
 
     @abstractmethod
     def start(self) -> None:
-        """Begins to watch and to be watched, in the background."""
+        """Starts to watch and to be watched, in the background."""
 
     @abstractmethod
     def leave(self) -> None:
-        """Leaves in good order: from here on, no process misses another here."""
+        """Leaves in good order; from now on, losses do not end this process."""
 
     def fail(self) -> None:
-        """Leaves for an error of its own, which is said after this.
+        """Leaves because of an error of this process, which the caller then reports.
 
-        The others end of it. Unless all of them fail alike, JAX would wait for them
-        when this process exits: it is ended then.
+        The others end as after a loss.
         """
         self._over.set()
         self._tell_failed()
-        exits = threading.Timer(self._grace_s, self._end, [""])
-        exits.daemon = True
-        exits.start()
+        # At exit, JAX waits for the other processes, some of which may never come: the
+        # timer ends this process if it is still alive after the grace.
+        timer = threading.Timer(self._grace_s, self._end, [""])
+        timer.daemon = True
+        timer.start()
 
     def await_loss(self) -> None:
-        """After an error that another's end may have caused: has it said, if so."""
+        """Waits for the report of a loss, after an error that a loss may have caused.
+
+        If a loss is noticed within a second, the watch ends this process and this
+        function does not return; else the error is this process's own.
+        """
         if self._noticed.wait(_ONE_CAUSE_S):
             self._ended.wait()
 
@@ -109,7 +121,11 @@ class Watch(ABC):
     def _tell_failed(self) -> None: ...
 
     def _lose(self, index: int, host: str, *, grace_s: float) -> bool:
-        """Notes a loss; whether it counts, rather than being the end of another."""
+        """Records a loss.
+
+        Returns:
+            Whether the loss counts, and is not a consequence of an earlier one.
+        """
         with self._lock:
             now = time.monotonic()
             first = not self._lost
@@ -131,14 +147,14 @@ class Watch(ABC):
 
 
 class CenterWatch(Watch):
-    """Process 0's part: it hears of all, and tells all.
+    """Process 0's part in the watch: it notices losses and tells all others.
 
     Args:
-        hosts: Name of every process's host by its number, its own included.
-        server: Listening, where the others come to.
-        token: That they have to know.
-        grace_s: Seconds from a loss to the end of the others; this one goes last.
-        end: Ends it.
+        hosts: Host names of all processes, by number, including process 0.
+        server: Listening socket that the others connect to.
+        token: Secret that the others' greetings must contain.
+        grace_s: Seconds from a loss to the end of the others; process 0 ends last.
+        end: Function that ends this process.
     """
 
     def __init__(
@@ -157,11 +173,11 @@ class CenterWatch(Watch):
         self._members: dict[int, Connection] = {}
 
     def start(self) -> None:
-        """Lets the others in; each is watched from then on."""
+        """Accepts the others in the background, and watches each from then on."""
         _in_background(self._receive)
 
     def leave(self) -> None:
-        """Tells all that this is a good end."""
+        """Tells all others that this process leaves in good order."""
         self._over.set()
         self._tell(News())
         self._server.close()
@@ -176,7 +192,7 @@ class CenterWatch(Watch):
             member.send(news)
 
     def _receive(self) -> None:
-        """Waits for the others, for a bounded time; strangers are passed over."""
+        """Waits for the others for a bounded time, and drops strangers."""
         others = self._hosts.keys() - {0}
         coming = Greetings(
             self._server,
@@ -195,11 +211,13 @@ class CenterWatch(Watch):
                 _in_background(self._follow, greeting.index, connection)
                 if not others - self._members.keys():
                     break
+        # A process that answered the roll call and does not connect is lost as well.
         for index in others - self._members.keys():
             self._lose_and_tell(index)
 
     def _follow(self, index: int, connection: Connection) -> None:
-        """Waits for a member's end, of one kind or the other."""
+        """Waits until a member leaves or is lost."""
+        # Only an explicit message is a good end: a killed process sends none.
         if connection.receive(News) != News():
             self._lose_and_tell(index)
         connection.close()
@@ -211,15 +229,15 @@ class CenterWatch(Watch):
 
 
 class MemberWatch(Watch):
-    """The part of every other process: it hears of all through process 0.
+    """Every other process's part in the watch: process 0 tells it of losses.
 
     Args:
-        index: Its number.
-        connection: To process 0.
+        index: Number of this process.
+        connection: Socket that is connected to process 0.
         center: Name of process 0's host.
-        token: That process 0 asks for.
+        token: Secret that process 0 expects.
         grace_s: Seconds from a loss to the end of this process.
-        end: Ends it.
+        end: Function that ends this process.
     """
 
     def __init__(
@@ -238,13 +256,13 @@ class MemberWatch(Watch):
         self._center = center
 
     def start(self) -> None:
-        """Says who it is, and listens to process 0."""
+        """Greets process 0, and listens to it in the background."""
         _keep_alive(self._connection.socket)
         self._connection.send(self._greeting)
         _in_background(self._listen)
 
     def leave(self) -> None:
-        """Tells process 0 that this is a good end."""
+        """Tells process 0 that this process leaves in good order."""
         self._over.set()
         self._connection.send(News())
         self._connection.close()
@@ -253,12 +271,13 @@ class MemberWatch(Watch):
         self._connection.close()
 
     def _listen(self) -> None:
-        """Hears who is gone, until process 0 itself is."""
+        """Receives losses until process 0 leaves or is lost itself."""
         while (news := self._connection.receive(News)) is not None:
             if news.lost is None:
                 return
             self._lose(news.lost, news.host, grace_s=self._grace_s)
-        # Killed without a word: JAX is about to abort this process, so it is now.
+        # Process 0 was killed, and JAX is about to abort this process: there is no time
+        # for a grace.
         self._lose(0, self._center, grace_s=0)
 
 
@@ -276,17 +295,19 @@ def _several(names: list[str]) -> str:
 
 
 def _keep_alive(connection: socket.socket) -> None:
-    """Has the kernel ask a silent other end whether it is there still."""
+    """Makes the kernel probe a connection that is silent."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in {
+    for option, setting in {
         "TCP_KEEPIDLE": _IDLE_S,
         "TCP_KEEPINTVL": _INTERVAL_S,
         "TCP_KEEPCNT": _UNANSWERED,
-        # Of what was sent and never acknowledged: keep-alives wait for that.
+        # Keep-alives pause while sent data are not acknowledged; this limit, in
+        # milliseconds, ends the connection then.
         "TCP_USER_TIMEOUT": 1000 * SILENCE_S,
     }.items():
-        if hasattr(socket, option):  # Linux has them all.
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+        # Linux has all of these options; other systems lack some.
+        if hasattr(socket, option):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), setting)
 
 
 def _in_background(run: Callable[..., None], *arguments: Any) -> None:

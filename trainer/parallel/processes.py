@@ -1,4 +1,4 @@
-"""Several processes as one program, for as long as a command trains."""
+"""Joins several processes into one JAX program, for as long as a command trains."""
 
 import ctypes
 import os
@@ -12,7 +12,8 @@ from trainer.errors import HostsError
 from trainer.parallel.agreement import check_devices
 from trainer.parallel.roll_call import Place, bound_address, roll_call
 
-# What gRPC asks in turn, whether to leave out a proxy that is set for all else.
+# Variables with the hosts that gRPC reaches without a proxy; it reads the first one
+# that is set.
 _NO_PROXY = ("no_grpc_proxy", "no_proxy")
 
 
@@ -22,34 +23,35 @@ def together(
     *,
     alike: tuple[type[Exception], ...] = (),
 ) -> Iterator[None]:
-    """Makes this process one of several, if its launcher says so. Before any device.
+    """Joins this process with the others of its run, if the launcher started several.
 
-    While it lasts, a process that is gone ends the others: each says who it is, and
-    exits with 1.
+    It must be entered before JAX uses any device. Inside, the loss of a process ends
+    all others: each of them names the lost process and exits with 1.
 
     Args:
-        environment: That the launcher's variables are in.
-        alike: Errors that all processes raise if one does, besides those of hosts:
-            good ends, after which nobody is missed.
+        environment: Environment variables, among them the launcher's.
+        alike: Errors that all processes raise at the same step, besides `HostsError`. A
+            process that leaves with such an error does not count as lost.
 
     Raises:
-        UsageError: If the launcher's variables cannot be.
-        HostsError: If not all processes are there in time, or some have fewer devices
-            than others, naming which.
+        UsageError: If the launcher's variables are incomplete or invalid.
+        HostsError: If not all processes arrive in time, or some have fewer devices than
+            others; the error names them.
     """
     place = Place.read(environment)
     if place is None or place.count == 1:
         yield
         return
     alike = (HostsError, *alike)
-    # JAX ends a process that waits in vain without a word of who is missing.
+    # The roll call comes before JAX's own meeting, which ends a process that waits in
+    # vain without naming the missing ones.
     watch = roll_call(place)
     watch.start()
-    _hold_up_aborts()
-    # Its handler of SIGTERM notes the signal for whoever asks JAX, and nobody does: a
-    # process told to stop before it trains would go on as if nothing were.
+    _delay_aborts()
+    # JAX's handler of SIGTERM only records the signal for its preemption service, which
+    # nothing here asks: a process that is told to stop before it trains would continue.
     jax.config.update("jax_enable_preemption_service", False)
-    _leave_out_of_proxies(place.address.rsplit(":", 1)[0].strip("[]"))
+    _bypass_proxies(place.address.rsplit(":", 1)[0].strip("[]"))
     try:
         jax.distributed.initialize(
             place.address,
@@ -64,6 +66,8 @@ def together(
         watch.leave()
         raise
     except jax.errors.JaxRuntimeError:
+        # A collective fails here if another process is gone: the watch names it then,
+        # and ends this process before the error is reported as its own.
         watch.await_loss()
         watch.fail()
         raise
@@ -73,15 +77,16 @@ def together(
     watch.leave()
 
 
-def _hold_up_aborts() -> None:
-    """Gives the watch time to say which process is gone, and to exit with 1.
+def _delay_aborts() -> None:
+    """Delays aborts, so that the watch can name the lost process and exit with 1.
 
-    JAX aborts a process that has lost process 0, and gloo one whose devices lost
-    others in the middle of a sum and go on with another, both from threads of their own
-    that ask nobody. A handler of SIGABRT is called in that thread, with the signal's
-    number, and an abort goes on once it has returned: libc's ``sleep`` returns after
-    six seconds, which is longer than the grace of any process.
+    JAX aborts a process that has lost process 0. Gloo aborts a process whose devices
+    lost others in the middle of a sum and start another one. Both call ``abort`` in
+    threads of their own, where no Python handler runs.
     """
+    # A C handler runs in the thread that aborts, with the number of the signal as its
+    # argument, and the abort goes on when the handler returns. SIGABRT is signal 6, so
+    # libc's `sleep` as the handler waits six seconds: longer than any process's grace.
     libc = ctypes.CDLL(None)
     libc.signal.argtypes, libc.signal.restype = (
         [ctypes.c_int, ctypes.c_void_p],
@@ -90,8 +95,11 @@ def _hold_up_aborts() -> None:
     libc.signal(signal.SIGABRT, ctypes.cast(libc.sleep, ctypes.c_void_p))
 
 
-def _leave_out_of_proxies(host: str) -> None:
-    """Has gRPC, and so JAX, call process 0 directly, whatever proxy is set."""
+def _bypass_proxies(host: str) -> None:
+    """Makes gRPC, and so JAX, call process 0 directly, even if a proxy is set.
+
+    A proxy does not know the names of a cluster, so processes would not meet.
+    """
     if not any(name.lower().endswith("_proxy") for name in os.environ):
         return
     first, second = _NO_PROXY
@@ -99,4 +107,5 @@ def _leave_out_of_proxies(host: str) -> None:
     os.environ[second] = f"{known},{host}" if known else host
     if first in os.environ:
         os.environ[first] += f",{host}"
+    # JAX otherwise warns that a proxy may break its coordinator.
     jax.config.update("jax_check_proxy_envs", False)

@@ -1,15 +1,15 @@
-"""How processes meet: a launcher says where, and process 0 calls the roll.
+"""The roll call: processes meet at process 0, which names those that are missing.
 
-A launcher gives every process three environment variables, and nothing else differs
-between their command lines:
+A launcher gives every process these environment variables, the last three of which are
+optional. Command lines are the same for all processes.
 
 ```
 VAST_COORDINATOR_ADDRESS   host:port of process 0
-VAST_NUM_PROCESSES         how many there are
-VAST_PROCESS_ID            which this one is, from 0
-VAST_START_TIMEOUT         seconds to wait for the others, 300 if not given
-VAST_TOKEN                 what all know and nobody else; who does not is passed over
-VAST_BIND_ADDRESS          where process 0 listens, if not at the coordinator's address
+VAST_NUM_PROCESSES         number of processes
+VAST_PROCESS_ID            number of this process, from 0
+VAST_START_TIMEOUT         seconds to wait for the others, 300 by default
+VAST_TOKEN                 secret of the run; connections without it are dropped
+VAST_BIND_ADDRESS          address that process 0 listens at, if it is another one
 ```
 """
 
@@ -30,36 +30,44 @@ _ADDRESS, _COUNT, _INDEX, _TIMEOUT = (
     "VAST_START_TIMEOUT",
 )
 _TOKEN, _BIND = "VAST_TOKEN", "VAST_BIND_ADDRESS"
-# A message holds it, and more.
+# A greeting contains the token and a host name, and must fit `LONGEST_BYTES`.
 _LONGEST_TOKEN = 256
 
 
 @dataclass(frozen=True)
 class Place:
-    """What a launcher says of one process.
+    """The place of one process in its run, as the launcher gives it.
 
     Attributes:
         address: ``host:port`` of process 0.
-        count: Processes in all.
-        index: Of this one.
+        count: Number of processes.
+        index: Number of this process.
         timeout: Seconds to wait for the others.
-        token: What all processes of the run know; empty if the launcher gives none.
-        bind: Where process 0 listens; empty for the address.
+        token: Secret that all processes of the run know; empty if the launcher gives
+            none.
+        bind: Host that process 0 listens at; empty for the host of ``address``.
     """
 
     address: str
     count: int
     index: int
     timeout: float = 300.0
+    # Left out of the `repr`, which may be logged.
     token: str = field(default="", repr=False)
     bind: str = ""
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> "Place | None":
-        """Reads the variables; None where there are none: a single process.
+        """Reads the launcher's variables.
+
+        Args:
+            environment: Environment variables.
+
+        Returns:
+            The place, or None for a single process, which has no such variables.
 
         Raises:
-            UsageError: If some are missing or cannot be.
+            UsageError: If a variable is missing or invalid.
         """
         given = [name for name in (_ADDRESS, _COUNT, _INDEX) if environment.get(name)]
         if not given:
@@ -67,8 +75,9 @@ class Place:
         missing = {_ADDRESS, _COUNT, _INDEX} - set(given)
         if missing:
             raise UsageError(
-                f"{min(missing)}: expected it beside {given[0]}; a launcher sets all "
-                "three, a single process has none"
+                f"{min(missing)}: expected it beside {given[0]}, got none; set "
+                f"{_ADDRESS}, {_COUNT} and {_INDEX}, or for a single process none of "
+                "them"
             )
         try:
             place = cls(
@@ -85,58 +94,74 @@ class Place:
             raise UsageError(
                 f"{_ADDRESS}, {_COUNT}, {_INDEX}, {_TIMEOUT}: expected host:port and "
                 f"numbers, got {[environment.get(name) for name in (*given, _TIMEOUT)]}"
+                "; correct what the launcher sets"
             ) from error
         if not 0 <= place.index < place.count:
             raise UsageError(
                 f"{_INDEX}: expected 0 to {place.count - 1}, as {_COUNT} is "
-                f"{place.count}, got {place.index}"
+                f"{place.count}, got {place.index}; correct what the launcher sets"
             )
         if len(place.token) > _LONGEST_TOKEN:
             raise UsageError(
                 f"{_TOKEN}: expected at most {_LONGEST_TOKEN} characters, got "
-                f"{len(place.token)}"
+                f"{len(place.token)}; choose a shorter token for all processes"
             )
         return place
 
 
 def roll_call(place: Place) -> Watch:
-    """Waits until all processes are there, and tells every one if not.
+    """Waits until all processes have arrived, and tells all of them if some have not.
 
-    Process 0 listens where JAX's coordinator will, and has left when it starts; where
-    it is watched, on a port that is free, it says in its answer.
+    Args:
+        place: Place of this process.
 
     Returns:
-        This process's part in the watch over all, not started.
+        This process's part in the watch over all processes, not started.
 
     Raises:
         UsageError: If process 0 cannot listen at its address.
-        HostsError: If some are missing, or two have one number.
+        HostsError: If processes are missing, or two have the same number.
     """
+    # Process 0 listens at the address of JAX's coordinator, the only one that all
+    # processes know, and frees it before the coordinator starts. The watch needs a port
+    # for the whole run, which process 0 names in its answer.
     deadline = time.monotonic() + place.timeout
     return (_call if place.index == 0 else _answer)(place, deadline)
 
 
 def bound_address(place: Place) -> str:
-    """Where process 0 listens, and nowhere else: ``address:port``, of numbers."""
-    host, port = _bound(place)
+    """Resolves the only address that process 0 listens at.
+
+    Args:
+        place: Place of process 0.
+
+    Returns:
+        ``address:port``, both numeric.
+
+    Raises:
+        OSError: If the name of the host cannot be resolved.
+    """
+    # JAX's coordinator would listen at all interfaces by default.
+    host, port = _resolve(place)
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _bound(place: Place) -> tuple[str, int]:
+def _resolve(place: Place) -> tuple[str, int]:
     host, port = place.address.rsplit(":", 1)
-    found = socket.getaddrinfo(
+    candidates = socket.getaddrinfo(
         place.bind or host.strip("[]"), int(port), type=socket.SOCK_STREAM
     )
-    # One of version 4, if there is any: what others find first.
-    *_, address = min(found, key=lambda each: each[0] != socket.AF_INET)
+    # An address of IPv4, if the host has one, because the others try that first.
+    *_, address = min(candidates, key=lambda entry: entry[0] != socket.AF_INET)
     return str(address[0]), int(address[1])
 
 
 def _listen(place: Place, deadline: float) -> socket.socket:
     while True:
         try:
-            return _serve(*_bound(place), place.count)
-        except socket.gaierror as error:  # Its own name may not be in the DNS yet.
+            return _serve(*_resolve(place), place.count)
+        except socket.gaierror as error:
+            # A pod starts before the DNS has its name.
             if time.monotonic() >= deadline:
                 raise _cannot_listen(place, error) from error
             time.sleep(0.2)
@@ -148,17 +173,19 @@ def _cannot_listen(place: Place, error: OSError) -> UsageError:
     return UsageError(
         f"{_ADDRESS}: process 0 on {socket.gethostname()} cannot listen at "
         f"{place.bind or place.address} ({error}); give an address of this machine, or "
-        f"with {_BIND} the one to listen at where that is another"
+        f"set {_BIND} to one if others reach it by another address"
     )
 
 
 def _serve(host: str, port: int, count: int) -> socket.socket:
+    # All processes may connect in the same moment; Python's default backlog is smaller.
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, port), family=family, backlog=max(128, count))
 
 
 def _call(place: Place, deadline: float) -> Watch:
-    here = {0: socket.gethostname()}
+    """Calls the roll, as process 0: collects all others and answers each of them."""
+    hosts = {0: socket.gethostname()}
     doubled = ""
     answers: list[Connection] = []
     with _listen(place, deadline) as server:
@@ -169,43 +196,54 @@ def _call(place: Place, deadline: float) -> Watch:
                 connection.close()
                 continue
             answers.append(connection)
-            if index in here:
+            if index in hosts:
                 doubled = (
-                    f"process {index} is there twice: {here[index]} and {greeting.host}"
+                    f"{_INDEX}: expected a number for each process, got {index} twice, "
+                    f"from {hosts[index]} and from {greeting.host}; correct what the "
+                    "launcher sets"
                 )
                 break
-            here[index] = greeting.host
-            if len(here) == place.count:
+            hosts[index] = greeting.host
+            if len(hosts) == place.count:
                 break
-        missing = sorted(set(range(place.count)) - set(here))
+        missing = sorted(set(range(place.count)) - set(hosts))
         verdict = doubled
         if missing and not doubled:
             verdict = (
                 f"after {place.timeout:.0f} s {', '.join(map(str, missing))} of "
                 f"{place.count} processes (numbered from 0) did not come to "
-                f"{place.address}; here are "
-                + ", ".join(f"{index} on {here[index]}" for index in sorted(here))
-                + _passed_over(coming.strangers)
-                + ". Look at the missing ones' logs, then start all of them again"
+                f"{place.address}; those that came are "
+                + ", ".join(f"{index} on {hosts[index]}" for index in sorted(hosts))
+                + _describe_strangers(coming.strangers)
+                + ". Look at the logs of the missing processes, then start all of "
+                "them again"
             )
+        # Answers wait until the verdict is known, so that every process has the same.
         watched = _serve(server.getsockname()[0], 0, place.count)
         for connection in answers:
-            _tell(connection, _Verdict(verdict, here[0], watched.getsockname()[1]))
+            _tell(connection, _Verdict(verdict, hosts[0], watched.getsockname()[1]))
     if verdict:
         watched.close()
         raise HostsError(verdict)
-    return CenterWatch(here, watched, token=place.token)
+    return CenterWatch(hosts, watched, token=place.token)
 
 
-def _passed_over(strangers: int) -> str:
-    if not strangers:
+def _describe_strangers(count: int) -> str:
+    # A missing process may be among them: one with another token looks like a stranger.
+    if not count:
         return ""
-    return f", and {strangers} others were passed over, as who has another {_TOKEN} is"
+    return f", and {count} connections without this run's {_TOKEN} were dropped"
 
 
 @dataclass(frozen=True)
 class _Verdict:
-    """Process 0's answer to all: what is wrong, if anything, and where to go on."""
+    """Process 0's answer to all others.
+
+    Attributes:
+        error: Reason not to start, empty if there is none.
+        host: Name of process 0's machine.
+        port: Port of the watch.
+    """
 
     error: str
     host: Host
@@ -214,11 +252,14 @@ class _Verdict:
 
 def _tell(connection: Connection, verdict: _Verdict) -> None:
     connection.send(verdict)
-    connection.fill(GREETING_S)  # Whoever closes last keeps no port busy.
+    # The end that closes first keeps its port in TIME_WAIT. Process 0 waits for the
+    # other end to close, because JAX's coordinator needs the port next.
+    connection.fill(GREETING_S)
     connection.close()
 
 
 def _answer(place: Place, deadline: float) -> Watch:
+    """Answers the roll call, as any process but 0, and connects to the watch."""
     host, port = place.address.rsplit(":", 1)
     host = host.strip("[]")
     verdict = _hear(place, (host, int(port)), deadline)
@@ -229,8 +270,8 @@ def _answer(place: Place, deadline: float) -> Watch:
     except OSError as error:
         raise HostsError(
             f"process {place.index} on {socket.gethostname()} does not reach port "
-            f"{verdict.port} of process 0 on {host} ({error}); processes must reach "
-            "any port of each other"
+            f"{verdict.port} of process 0 on {host} ({error}); let the processes reach "
+            "all ports of each other"
         ) from error
     return MemberWatch(place.index, connection, verdict.host, token=place.token)
 
@@ -240,21 +281,25 @@ def _hear(place: Place, address: tuple[str, int], deadline: float) -> _Verdict:
     while time.monotonic() < deadline:
         try:
             connection = Connection(socket.create_connection(address, timeout=5))
-        except OSError as error:  # Not up yet, or not in the DNS yet.
+        except OSError as error:
+            # Process 0 may not have started yet, or its name not be in the DNS.
             reason = error
         else:
             connection.send(
                 Greeting(place.token, place.index, socket.gethostname()[:255])
             )
-            # The caller's own deadline decides: it may have begun later.
+            # Process 0's own deadline decides, and it may have started to wait later
+            # than this process: giving up earlier would miss its answer.
             until = time.monotonic() + place.timeout + 10
             verdict = connection.receive(_Verdict, until=until)
             connection.socket.close()
             if verdict is not None:
                 return verdict
-            reason = f"no answer there: has it another {_TOKEN}?"
+            # Process 0 drops a greeting with another token, as it drops a stranger's.
+            reason = f"no answer; does process 0 have another {_TOKEN}?"
         time.sleep(0.2)
     raise HostsError(
         f"process {place.index} on {socket.gethostname()} found no process 0 at "
-        f"{place.address} within {place.timeout:.0f} s ({reason})"
+        f"{place.address} within {place.timeout:.0f} s ({reason}); look at the log of "
+        "process 0, then start all of them again"
     )

@@ -245,7 +245,10 @@ def test_optimiser_and_targets_lie_beside_their_parameters() -> None:
 @pytest.mark.parametrize(
     ("rules", "message"),
     [
-        ((Rule("hiden_0/kernel", ((), ("fsdp",))), *RULES), "'hiden_0/kernel' matches"),
+        (
+            (Rule("hiden_0/kernel", ((), ("fsdp",))), *RULES),
+            "'hiden_0/kernel', which matches none",
+        ),
         (RULES[:-1], "no rule matches"),
         ((Rule("output/bias", (("fsdp",),)), *RULES), r"output/bias \[.*1\] cannot be"),
         ((Rule("output/bias", ((), (), ("fsdp",))), *RULES), "at least 3 dimensions"),
