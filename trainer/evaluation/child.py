@@ -1,7 +1,4 @@
-"""A child process that answers messages, and what its parent makes of its death.
-
-Children are spawned, never forked: a copy of a process in which JAX runs may hang.
-"""
+"""A child process that answers messages; its failure or death raises in the parent."""
 
 import multiprocessing
 from collections.abc import Callable
@@ -12,16 +9,17 @@ from typing import Any, NamedTuple
 from pipeline.store.errors import UsageError
 from trainer.errors import EvaluationError
 
+# Seconds to wait for a process to end, before it is ended by a stronger signal.
 _STOP_TIMEOUT_S = 5.0
 
 
 class Failure(NamedTuple):
-    """A child's last message when something raised.
+    """The last message of a child in which an exception was raised.
 
     Attributes:
-        summary: One line: what raised, and where.
-        details: The traceback.
-        usage: Whether a person can put it right: what was asked for cannot be.
+        summary: One line with the exception and what the child was doing.
+        details: Traceback.
+        usage: Whether the user's request caused it, so that the user can correct it.
     """
 
     summary: str
@@ -33,11 +31,11 @@ class Child:
     """One process and the parent's end of its connection.
 
     Args:
-        name: Of the process.
-        where: What the child is, for errors.
-        target: Run in the child as ``target(connection, *arguments)``. It must be
-            importable without what a parent must not load.
-        arguments: To pass on; they are pickled.
+        name: Name of the process.
+        where: Description of the child, for error messages.
+        target: Function that the child runs as ``target(connection, *arguments)``. The
+            child imports its module, which should import nothing heavy.
+        arguments: Further arguments of the function; they are pickled.
     """
 
     def __init__(
@@ -47,6 +45,8 @@ class Child:
         target: Callable[..., None],
         arguments: tuple[Any, ...],
     ) -> None:
+        # Spawned, never forked: JAX runs threads, and a forked copy of a process with
+        # threads may wait for ever for a lock that one of them held.
         context = multiprocessing.get_context("spawn")
         self._where = where
         self._connection: Connection
@@ -55,39 +55,42 @@ class Child:
             target=target, args=(theirs, *arguments), name=name, daemon=True
         )
         self._process.start()
-        # Kept open here, it would hide that the child has died.
+        # The child's end must be open in the child only: `recv` raises EOFError when
+        # the last copy is closed, which is how the child's death is noticed.
         theirs.close()
 
     def send(self, message: Any) -> None:
-        """Sends a message; a child that died is reported by the next ``receive``."""
+        """Sends a message; if the child has died, the next ``receive`` raises."""
         try:
             self._connection.send(message)
         except OSError:
+            # The child may have sent a `Failure` before it ended, which says more.
             return
 
     def receive(self, timeout_s: float | None = None) -> Any:
         """Waits for the child's answer.
 
         Args:
-            timeout_s: How long at most; None waits for ever.
+            timeout_s: Seconds to wait at most; None waits for ever.
 
         Returns:
-            What it sent.
+            The message that the child sent.
 
         Raises:
-            EvaluationError: If it failed, died, or did not answer in time.
-            UsageError: If it was asked for what cannot be.
+            EvaluationError: If the child failed, died, or did not answer in time.
+            UsageError: If the user's request caused the failure.
         """
         try:
             if timeout_s is not None and not self._connection.poll(timeout_s):
                 raise EvaluationError(
-                    f"{self._where}: no answer within {timeout_s:g} s"
+                    f"{self._where}: expected an answer, got none within "
+                    f"{timeout_s:g} s; try again on a less busy machine"
                 )
             message = self._connection.recv()
         except (EOFError, OSError) as error:
             self._process.join(_STOP_TIMEOUT_S)
             raise EvaluationError(
-                f"{self._where}: expected its answer, but its process ended with exit "
+                f"{self._where}: expected an answer, but the process ended with exit "
                 f"code {self._process.exitcode}; if it was killed for lack of memory, "
                 "use fewer environments or workers"
             ) from error
@@ -101,6 +104,7 @@ class Child:
 
     def close(self) -> None:
         """Ends the process, by force if it does not end by itself."""
+        # A child that waits for a message ends when the connection is closed.
         self._connection.close()
         self._process.join(0.2)
         for stop in (self._process.terminate, self._process.kill):

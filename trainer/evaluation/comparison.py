@@ -1,6 +1,7 @@
-"""Whether the environment to evaluate in agrees with a store, before training.
+"""The comparison of a store with the environment to evaluate in, before training.
 
-Composition only: environments are made in a process of their own.
+A store of another environment would otherwise be noticed by the first evaluation, days
+after training started.
 """
 
 from rich.console import Console
@@ -17,48 +18,49 @@ from trainer.evaluation.rollouts import RolloutPool
 def compare_spaces(
     store: Store, environment: TaskEnvironment, console: Console
 ) -> None:
-    """Refuses data that are not of an environment.
+    """Refuses a store whose data cannot be of an environment.
 
     Args:
-        store: To train on.
-        environment: To evaluate in.
-        console: For what looks wrong and a person should judge.
+        store: Store to train on.
+        environment: Environment to evaluate in.
+        console: Console for warnings about what the user should judge.
 
     Raises:
-        DataFormatError: If they cannot be of it, see ``check_spaces``.
+        DataFormatError: If the spaces differ, see ``check_spaces``.
         EvaluationError: If the environment fails.
         UsageError: If there is no such environment.
     """
-    # A simulator has no place in the process that has the devices.
+    # In a worker process: a simulator may take a GPU's memory or crash, and this
+    # process is about to train.
     with RolloutPool(environment, environments=1, workers=1) as pool:
-        there = pool.facts.spaces
+        spaces = pool.facts.spaces
     warnings = check_spaces(
-        describe_store(store.manifest), there, environment=environment.environment_id
+        describe_store(store.manifest), spaces, environment=environment.environment_id
     )
     for warning in warnings.values():
         say(console, f"warning: {warning}", style="yellow")
 
 
 def compare_own_spaces(store: Store, task: int, console: Console) -> None:
-    """Refuses data that are not of the environment that their store names.
-
-    What OGBench publishes is known to be. An environment that cannot be made is passed
-    over with a word: training needs none.
+    """Refuses a store whose data cannot be of the environment that the store names.
 
     Args:
-        store: To train on.
+        store: Store to train on.
         task: Task number.
-        console: For that word, and for what looks wrong.
+        console: Console for warnings.
 
     Raises:
-        DataFormatError: If they cannot be of it, or the store has no such task.
+        DataFormatError: If the spaces differ, or the store has no such task.
     """
     _, description = store.task(task)
+    # OGBench's own data sets are known to agree with its environments.
     if store.manifest.dataset in known_datasets() or description.recipe != "stored":
         return
     environment = TaskEnvironment(
         description.environment_id, description.environment_kwargs
     )
+    # An environment that cannot be made is no reason to refuse: training needs none,
+    # and its package may be missing on this machine.
     try:
         compare_spaces(store, environment, console)
     except (EvaluationError, UsageError) as error:

@@ -1,8 +1,8 @@
-"""Environments in worker processes: each knows its episodes and starts the next itself.
+"""Environments in worker processes, each of which plays a list of episodes.
 
-Knows NumPy and, through ``pipeline.domains``, Gymnasium and OGBench, which are imported
-only where a worker needs them. Knows nothing of JAX, agents or files, so a worker
-starts quickly and touches no accelerator.
+This module knows NumPy and, through ``pipeline.domains``, Gymnasium and OGBench, which
+are imported when an environment is made. It knows nothing of JAX, agents or files, so
+that a worker starts quickly and touches no accelerator.
 
 Dimensions: E environments of one worker, S observation, A action.
 """
@@ -33,20 +33,21 @@ from trainer.evaluation.child import Failure
 Float32 = npt.NDArray[np.float32]
 SuccessTiming = Literal["pre", "post"]
 
+# Episode number of an environment that has no episode left to play.
 IDLE = -1
-# What environments call it: OGBench, and Gymnasium's robots.
+# Names of success in `info`: OGBench's, and that of Gymnasium's robots.
 _SUCCESS = ("success", "is_success")
-# NumPy's global generator and Gymnasium's spaces take seeds of one word.
+# NumPy's global generator and Gymnasium's spaces take seeds of 32 bits at most.
 _SEED_BITS = 2**31 - 1
 
 
 @dataclass(frozen=True)
 class MazeMap:
-    """Where the walls of a maze stand, on a grid of square cells.
+    """The walls of a maze, on a grid of square cells.
 
     Attributes:
-        walls: Rows of cells with ascending y, in each its columns with ascending x;
-            True where a wall fills the cell.
+        walls: Rows of cells with ascending y; a row has columns with ascending x. True
+            where a wall fills the cell.
         unit_m: Side of a cell, in metres.
         origin_m: Centre ``(x, y)`` of the cell in row 0 and column 0, in metres.
     """
@@ -58,13 +59,13 @@ class MazeMap:
 
 @dataclass(frozen=True)
 class EnvironmentFacts:
-    """What an environment says of itself.
+    """Facts that are read from an environment.
 
     Attributes:
-        spaces: What it observes and takes.
+        spaces: Spaces of observations and actions.
         success_timing: ``"pre"`` if success of a step is judged by the state before
-            it, ``"post"`` by the state after it.
-        maze: Its walls; None if the environment is no maze.
+            it, ``"post"`` if by the state after it.
+        maze: Walls; None if the environment is no maze.
     """
 
     spaces: Spaces
@@ -74,14 +75,14 @@ class EnvironmentFacts:
 
 @dataclass(frozen=True)
 class Episode:
-    """What came of one episode.
+    """The outcome of one episode.
 
     Attributes:
         index: Number of the episode within its evaluation, from 0.
-        success: Whether its last step was one of success; None if the environment
-            says nothing of it.
-        total_reward: Undiscounted sum of its rewards.
-        length: Steps.
+        success: Whether the last step reported success; None if the environment does
+            not report success.
+        total_reward: Undiscounted sum of rewards.
+        length: Number of steps.
     """
 
     index: int
@@ -91,12 +92,12 @@ class Episode:
 
 
 class Turn(NamedTuple):
-    """Where a worker's environments stand, waiting for actions.
+    """The state of a worker's environments, which wait for actions.
 
     Attributes:
-        observations: ``f32[E, S]``; zeros where idle.
-        episodes: ``i64[E]``, episode each one is in, or ``IDLE``.
-        finished: Episodes that ended in this turn.
+        observations: ``f32[E, S]``; zeros of idle environments.
+        episodes: ``i64[E]``, episode that each environment plays, or ``IDLE``.
+        finished: Outcomes of the episodes that ended in this turn.
     """
 
     observations: Float32
@@ -105,25 +106,26 @@ class Turn(NamedTuple):
 
 
 def make_task_environment(spec: TaskEnvironment) -> Any:
-    """Makes the environment of a task, in which every episode comes to an end.
+    """Makes the environment of a task, whose episodes must have a time limit.
 
     Args:
-        spec: Which one.
+        spec: Environment to make.
 
     Returns:
         A ``gymnasium.Env`` with a time limit and without a renderer.
 
     Raises:
         MissingPackageError: If the simulator is not installed.
-        UsageError: If the environment has no time limit, so episodes might not end.
+        UsageError: If the environment has no time limit, so that episodes might never
+            end.
     """
     environment = make_named_environment(spec)
     with known_warnings_ignored():
         _keep_action_space(environment.unwrapped)
     if getattr(environment.spec, "max_episode_steps", None) is None:
         raise UsageError(
-            f"{spec.environment_id}: expected an environment with a time limit, this "
-            "one has none; register it with max_episode_steps, or give "
+            f"{spec.environment_id}: expected an environment with a time limit, got "
+            "one without; register it with max_episode_steps, or give "
             "--environment-arguments max_episode_steps=1000"
         )
     return environment
@@ -133,15 +135,16 @@ def read_facts(environment: Any) -> EnvironmentFacts:
     """Reads the facts of an environment.
 
     Args:
-        environment: As ``make_task_environment`` returned it.
+        environment: Environment from ``make_task_environment``.
 
     Returns:
-        Its facts.
+        The facts.
 
     Raises:
-        UsageError: If its observations are no numbers, or its actions not continuous.
+        UsageError: If observations are not numbers, or actions not continuous.
     """
-    # OGBench before 1.2 had no such choice and judged the state after the step.
+    # OGBench before 1.2 had no such option and judged the state after the step. The
+    # attribute is private, but no public one tells.
     timing: Any = getattr(environment.unwrapped, "_success_timing", "post")
     return EnvironmentFacts(
         spaces=read_spaces(environment),
@@ -151,9 +154,10 @@ def read_facts(environment: Any) -> EnvironmentFacts:
 
 
 def _read_maze(environment: Any) -> MazeMap | None:
-    """Reads the walls of one of OGBench's mazes."""
+    """Reads the walls of an OGBench maze; None for any other environment."""
     if not hasattr(environment, "maze_map"):
         return None
+    # The distance of two neighbouring cells is the unit of the grid.
     (x, y), (beside, _) = (environment.ij_to_xy((0, column)) for column in (0, 1))
     return MazeMap(
         walls=tuple(tuple(bool(cell) for cell in row) for row in environment.maze_map),
@@ -163,11 +167,10 @@ def _read_maze(environment: Any) -> MazeMap | None:
 
 
 def _keep_action_space(environment: Any) -> None:
-    """Makes an environment use one action space, which can be seeded.
-
-    OGBench's robot arms build a new one at every access, and their resets draw from
-    it: an episode would depend on the operating system's entropy.
-    """
+    """Makes an environment use a single action space, which can be seeded."""
+    # OGBench's robot arms build a new space at every access, and their resets draw from
+    # it. Each space would be seeded by the operating system, and no episode could be
+    # repeated.
     kind = type(environment)
     if isinstance(getattr(kind, "action_space", None), property):
         members = {"action_space": environment.action_space}
@@ -175,17 +178,20 @@ def _keep_action_space(environment: Any) -> None:
 
 
 class EpisodeEnvironment:
-    """One environment and the episodes it is to play, one after another.
+    """One environment and the episodes that it plays, one after another.
 
     An episode is a function of the evaluation's seed, its own number and the actions:
-    whatever the environment draws from, its own generator, that of its action space or
-    NumPy's global one, is seeded when the episode starts and kept apart from the other
-    environments of the process.
+    the environment's generator, that of its action space and NumPy's global one are
+    seeded when the episode starts.
+
+    Attributes:
+        episode: Number of the episode that is being played, or ``IDLE``.
+        observation: ``f32[S]``, the current observation.
 
     Args:
-        environment: As ``make_task_environment`` returned it.
-        evaluation_seed: Not negative.
-        episodes: Their numbers, in order; with none left it is idle.
+        environment: Environment from ``make_task_environment``.
+        evaluation_seed: Seed of the evaluation, at least 0.
+        episodes: Numbers of the episodes, in order; none is allowed.
     """
 
     def __init__(
@@ -203,24 +209,25 @@ class EpisodeEnvironment:
         self._start_next()
 
     def step(self, action: Float32) -> Episode | None:
-        """Takes one action; when that ends the episode, the next one starts.
+        """Takes one action; if that ends the episode, the next one starts.
 
         Args:
             action: ``f32[A]``; clipped to the environment's bounds, as OGBench does.
 
         Returns:
-            What came of the episode if it ended, else None.
+            The outcome of the episode if it ended, else None.
         """
         space = self._environment.action_space
         with self._own_numpy_state():
             observation, reward, terminated, truncated, info = self._environment.step(
                 np.clip(action, space.low, space.high)
             )
-        self.observation = _flat(observation)
+        self.observation = _flatten_to_row(observation)
         self._total_reward += float(reward)
         self._length += 1
         if not (terminated or truncated):
             return None
+        # Success of the last step: OGBench ends an episode at its first success.
         success = next((bool(info[name]) for name in _SUCCESS if name in info), None)
         episode = Episode(self.episode, success, self._total_reward, self._length)
         self._start_next()
@@ -235,14 +242,17 @@ class EpisodeEnvironment:
         self.episode = self._waiting.pop()
         seed = episode_seed(self._seed, self.episode) & _SEED_BITS
         self._numpy_state = np.random.RandomState(seed).get_state()
-        self._environment.action_space.seed(seed)  # Resets draw from it.
+        # Resets of some environments draw from the action space.
+        self._environment.action_space.seed(seed)
         with self._own_numpy_state():
             observation, _ = self._environment.reset(seed=seed)
-        self.observation = _flat(observation)
+        self.observation = _flatten_to_row(observation)
 
     @contextlib.contextmanager
     def _own_numpy_state(self) -> Iterator[None]:
-        """Lends NumPy's global generator, which mazes draw from, to this episode."""
+        """Puts this episode's state into NumPy's global generator, for a while."""
+        # OGBench's mazes draw from the global generator, which all environments of a
+        # process share: without this, an episode would depend on its neighbours.
         outer = np.random.get_state()  # noqa: NPY002
         np.random.set_state(self._numpy_state)  # noqa: NPY002
         try:
@@ -252,32 +262,32 @@ class EpisodeEnvironment:
             np.random.set_state(outer)  # noqa: NPY002
 
 
-def _flat(observation: Any) -> Float32:
-    """An observation as one row, laid out as stores have it."""
+def _flatten_to_row(observation: Any) -> Float32:
+    """Lays an observation out as one row ``f32[S]``, as stores do."""
     return flatten(observation).astype(np.float32).reshape(-1)
 
 
 def serve(connection: Connection, spec: TaskEnvironment) -> None:
     """Runs one worker: makes environments and steps them as its parent asks.
 
-    First it makes one environment and sends its ``EnvironmentFacts``. Then it answers
-    each message with a ``Turn``:
+    The worker first makes one environment and sends its ``EnvironmentFacts``. Then it
+    answers each message with a ``Turn``:
 
-    - ``(evaluation_seed, queues)``: starts the episodes of ``queues``, one list for
-      each environment, at least one; missing environments are made first;
-    - ``f32[E, A]``: takes one step in every environment that is not idle.
+    - ``(evaluation_seed, queues)`` starts the episodes of ``queues``, one list for each
+      environment, at least one; missing environments are made first;
+    - ``f32[E, A]`` takes one step in every environment that is not idle.
 
-    It ends when the parent closes the connection or dies. When anything raises, it
-    sends a ``Failure`` and ends.
+    The worker ends when the parent closes the connection or dies. If an exception is
+    raised, the worker sends a ``Failure`` and ends.
 
     Args:
-        connection: To the parent.
-        spec: The environment.
+        connection: Connection to the parent.
+        spec: Environment to make.
     """
-    # Stopping is the parent's business; it hears of Ctrl-C too.
+    # A terminal sends Ctrl-C to the parent as well, which then ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Nothing is drawn here. Without this, importing the simulator looks for a display
-    # and warns that there is none, or fails on a GPU setting it cannot use.
+    # Evaluation renders nothing. Without this, importing the simulator looks for a
+    # display and warns that there is none, or fails on a GPU setting it cannot use.
     os.environ["MUJOCO_GL"] = "disabled"
     doing = "making the environment"
     try:
@@ -289,22 +299,26 @@ def serve(connection: Connection, spec: TaskEnvironment) -> None:
             finished: list[Episode | None] = []
             if isinstance(message, tuple):
                 evaluation_seed, queues = message
+                # Environments are kept between evaluations: making one of a robot arm
+                # takes seconds.
                 doing = "making the environment"
                 made += [make_task_environment(spec) for _ in queues[len(made) :]]
                 doing = "starting the first episodes"
                 running = [
-                    EpisodeEnvironment(environment, evaluation_seed, queue)
-                    for environment, queue in zip(made, queues, strict=False)
+                    EpisodeEnvironment(simulator, evaluation_seed, queue)
+                    for simulator, queue in zip(made, queues, strict=False)
                 ]
             else:
-                for one, action in zip(running, message, strict=True):
-                    if one.episode != IDLE:
-                        doing = f"in episode {one.episode}"
-                        finished.append(one.step(action))
+                for environment, action in zip(running, message, strict=True):
+                    if environment.episode != IDLE:
+                        doing = f"in episode {environment.episode}"
+                        finished.append(environment.step(action))
             connection.send(
                 Turn(
-                    np.stack([one.observation for one in running]),
-                    np.array([one.episode for one in running], np.int64),
+                    np.stack([environment.observation for environment in running]),
+                    np.array(
+                        [environment.episode for environment in running], np.int64
+                    ),
                     tuple(episode for episode in finished if episode is not None),
                 )
             )

@@ -1,7 +1,4 @@
-"""Evaluates the checkpoints that a run has.
-
-Composition only: which checkpoints, in which tasks.
-"""
+"""The evaluation of the checkpoints that a run has: which ones, and in which tasks."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -39,27 +36,27 @@ def evaluate_run(
     again: bool = False,
     console: Console | None = None,
 ) -> list[Evaluation]:
-    """Evaluates checkpoints of a run, all of its training seeds.
+    """Evaluates checkpoints of a run, with all of its training seeds.
 
-    Each result is added to ``RUN/evaluations.jsonl`` as soon as it is there. What that
-    holds already, with as many episodes and the same seed, is not played again.
+    Each result is added to ``RUN/evaluations.jsonl`` at once. Evaluations that the file
+    holds already, with as many episodes and the same seed, are not played again.
 
     Args:
-        folder: RUN.
-        settings: How each is evaluated.
-        steps: Checkpoints: ``"latest"``, ``"all"``, or their steps.
-        tasks: Task numbers to act in, by default the one trained for. What a result
-            in another one means: see ``evaluator.task_environment``.
-        environment: To act in, where that is not what the run says.
-        again: Whether to play what was played before.
-        console: Where progress, results and warnings are shown; None shows nothing.
+        folder: Folder of the run, RUN.
+        settings: Settings of the evaluation.
+        steps: Checkpoints to evaluate: ``"latest"``, ``"all"``, or their steps.
+        tasks: Task numbers to act in; by default the task that was trained for. See
+            ``evaluator.task_environment`` for the meaning of other tasks.
+        environment: Environment to act in; None for that of the run.
+        again: Whether to play again what is recorded already.
+        console: Console for progress, results and warnings; None shows nothing.
 
     Returns:
         One evaluation for each task, checkpoint and training seed, in that order,
-        those of before among them.
+        including those that were recorded before.
 
     Raises:
-        DataFormatError: If the folder is no run's, has no such checkpoint, or the
+        DataFormatError: If the folder holds no run, has no such checkpoint, or the
             environment does not fit the data.
         EvaluationError: If the environment or its process fails.
         UsageError: If a number is out of range.
@@ -78,36 +75,41 @@ def evaluate_run(
     evaluations: list[Evaluation] = []
     with CheckpointReader(folder) as checkpoints:
         chosen = choose_steps(checkpoints, steps)
-    recorded = {} if again else {each.key: each for each in read_evaluations(folder)}
+    recorded: dict[Key, Evaluation] = {}
+    if not again:
+        recorded = {known.key: known for known in read_evaluations(folder)}
     for evaluator in evaluators:
         missing = {
             step: [seed for seed in seeds if evaluator.key(step, seed) not in recorded]
             for step in chosen
         }
-        there = [step for step in chosen if not missing[step]]
-        if there:
-            steps_there = ", ".join(f"{step:,}" for step in there)
-            say(
-                console,
-                f"evaluated already: step {steps_there}; --again plays it anew",
-            )
+        complete = [step for step in chosen if not missing[step]]
+        if complete:
+            listed = ", ".join(f"{step:,}" for step in complete)
+            say(console, f"evaluated already: step {listed}; --again plays it anew")
         made: dict[Key, Evaluation] = {}
-        if any(missing.values()):  # Environments take seconds to start.
+        # Entered only if there is something to play: environments take seconds to
+        # start.
+        if any(missing.values()):
             with evaluator, episode_bars(console) as progress:
                 for step in chosen:
                     made |= _play(folder, run, evaluator, step, missing[step], progress)
+        # A checkpoint that its trainer has deleted meanwhile has no evaluation.
         keys = [evaluator.key(step, seed) for step in chosen for seed in seeds]
         played = recorded | made
         evaluations += [
-            _score_anew(folder, evaluator, played[key]) for key in keys if key in played
+            _update_score(folder, evaluator, played[key])
+            for key in keys
+            if key in played
         ]
     return evaluations
 
 
-def _score_anew(
+def _update_score(
     folder: RunFolder, evaluator: Evaluator, evaluation: Evaluation
 ) -> Evaluation:
-    """An evaluation by the reference scores asked for: nothing is played for them."""
+    """Records an evaluation with other reference scores, if others are asked for."""
+    # Scores follow from the recorded returns, so nothing is played for them.
     reference = evaluator.reference_scores
     if reference is None or evaluation.reference_scores == reference:
         return evaluation
@@ -124,28 +126,28 @@ def _play(
     seeds: Sequence[int],
     progress: Progress,
 ) -> dict[Key, Evaluation]:
-    """Plays training seeds of a checkpoint, unless its trainer has deleted it."""
+    """Evaluates training seeds of a checkpoint, unless its trainer has deleted it."""
     if not seeds:
         return {}
     params = restore_unless_deleted(folder, step, run, progress.console)
     if params is None:
         return {}
     played = evaluator.evaluate(step, params, seeds, progress)
-    return {each.key: each for each in played}
+    return {evaluation.key: evaluation for evaluation in played}
 
 
 def choose_steps(checkpoints: CheckpointReader, steps: Steps) -> list[int]:
-    """Finds the checkpoints asked for.
+    """Chooses the checkpoints to evaluate.
 
     Args:
-        checkpoints: Of a run.
-        steps: ``"latest"``, ``"all"``, or their steps.
+        checkpoints: Checkpoints of a run.
+        steps: ``"latest"``, ``"all"``, or steps.
 
     Returns:
-        Their steps, ascending.
+        The steps, ascending.
 
     Raises:
-        DataFormatError: If one is not there.
+        DataFormatError: If a step has no checkpoint.
     """
     available = checkpoints.steps()
     if not available:

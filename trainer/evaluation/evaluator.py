@@ -1,4 +1,4 @@
-"""One run in the environment of one task, kept for any number of its checkpoints."""
+"""The evaluation of one run in one task, for any number of checkpoints."""
 
 import importlib.metadata
 import re
@@ -38,28 +38,30 @@ from trainer.runs.folder import EVALUATIONS_FILE, RunFolder
 from trainer.runs.run import Run
 from trainer.runs.success_rates import Score
 
-# Share of the bounds that those of a policy may differ by without a word.
+# Difference between the bounds of a policy's actions and the environment's that needs
+# no warning, as a share of their range.
 _BOUNDS_SLACK = 0.05
 _SINGLE_TASK = re.compile(r"(?<=-singletask-task)\d+(?=-)")
 
 
 def task_environment(run: Run, task: int) -> TaskEnvironment:
-    """The environment of a task, which need not be the one a run is trained for.
+    """Finds the environment of a task, which may be another than the run's own.
 
-    A policy here knows its task by the rewards it was trained on and is shown no goal.
-    In the environment of another task it still does what pays in its own, so its
-    successes there say how often the one task is solved on the way to the other: a
-    control, not a test of generalisation.
+    A policy knows its task only by the rewards that it was trained on; it is shown no
+    goal. In the environment of another task it still pursues its own, so success there
+    says how often it solves the other task on its way: a control, not a test of
+    generalisation.
 
     Args:
         run: The run.
         task: Task number, as OGBench counts.
 
     Returns:
-        The environment; of the same domain, with the other task's start and goal.
+        The environment of the same domain, with the other task's start and goal.
 
     Raises:
-        DataFormatError: If that environment cannot be told from the run's own.
+        DataFormatError: If the environment of the other task cannot be derived from the
+            run's own.
     """
     own = run.task
     kwargs = dict(own.environment_kwargs)
@@ -67,34 +69,35 @@ def task_environment(run: Run, task: int) -> TaskEnvironment:
         return TaskEnvironment(own.environment_id, kwargs)
     if "reward_task_id" in kwargs:
         return TaskEnvironment(own.environment_id, kwargs | {"reward_task_id": task})
-    other, found = _SINGLE_TASK.subn(str(task), own.environment_id)
-    if not found:
+    # OGBench registers a single-task environment for each task, under such a name.
+    other, replaced = _SINGLE_TASK.subn(str(task), own.environment_id)
+    if not replaced:
         raise DataFormatError(
-            f"{own.environment_id}: expected an environment of a single-task domain, "
-            f"to find task {task} beside it; this run can be evaluated in its own task "
-            f"{own.task} only"
+            f"{own.environment_id}: expected an OGBench environment of a single task, "
+            f"to derive that of task {task} from its name; evaluate this run in its "
+            f"own task {own.task} only"
         )
     return TaskEnvironment(other, kwargs)
 
 
 class Evaluator:
-    """Plays a run's checkpoints in one task and records what came of it.
+    """Evaluates a run's checkpoints in one task, and records the results.
 
-    A context manager: the environments are made on entering, once for all checkpoints
-    and training seeds.
+    The evaluator is a context manager: entering it makes the environments, once for all
+    checkpoints and training seeds.
 
     Args:
-        folder: RUN.
-        run: What it is.
-        actor: Of the run's agent.
+        folder: Folder of the run, RUN.
+        run: The run.
+        actor: Actor of the run's agent.
         task: Task number.
-        settings: How checkpoints are evaluated.
-        environment: To act in, where that is not what the run says.
-        console: For warnings.
+        settings: Settings of the evaluation.
+        environment: Environment to act in; None for that of the run.
+        console: Console for warnings.
 
     Raises:
         DataFormatError: On entering, if the environment does not fit the data.
-        EvaluationError: On entering, if it cannot be made.
+        EvaluationError: On entering, if the environment cannot be made.
         UsageError: If a number is out of range.
     """
 
@@ -146,7 +149,7 @@ class Evaluator:
         self._pool.close()
 
     def key(self, step: int, seed: int) -> Key:
-        """The ``Evaluation.key`` of a checkpoint and training seed here."""
+        """Computes ``Evaluation.key`` of a checkpoint and training seed here."""
         return self._settings.key(
             step=step,
             seed=seed,
@@ -156,7 +159,8 @@ class Evaluator:
 
     @property
     def reference_scores(self) -> tuple[float, float] | None:
-        """Returns that count as 0 and as 100: as given, as stored, or as published."""
+        """Returns that count as a normalised score of 0 and of 100, if known."""
+        # As given by the user, else as stored with the data, else as published.
         return (
             self._settings.reference_scores
             or self._run.reference_scores
@@ -166,13 +170,13 @@ class Evaluator:
     def evaluate(
         self, step: int, params: Params, seeds: Sequence[int], progress: Progress
     ) -> list[Evaluation]:
-        """Plays one checkpoint; each result is recorded and shown when it is there.
+        """Evaluates one checkpoint; the result of each seed is recorded at once.
 
         Args:
-            step: Of the checkpoint.
-            params: Of all training seeds of the run, in order.
-            seeds: Training seeds to play.
-            progress: Whose bars show the episodes played.
+            step: Step of the checkpoint.
+            params: Parameters of all training seeds of the run, in order.
+            seeds: Training seeds to evaluate.
+            progress: Progress bars, which show the episodes played.
 
         Returns:
             One evaluation for each seed.
@@ -188,9 +192,11 @@ class Evaluator:
             progress.update(bar, description=title.format(seed))
             started = time.monotonic()
             index = seed - self._run.config.trainer.seed
-            one = jax.tree.map(lambda leaf, index=index: leaf[index], params)
+            # Seeds act one after another, so that the result of a seed does not depend
+            # on which others are evaluated beside it.
+            own_params = jax.tree.map(lambda leaf, index=index: leaf[index], params)
             played = self._pool.rollout(
-                self._actor.policy(one, self._settings.seed),
+                self._actor.policy(own_params, self._settings.seed),
                 episodes=self._settings.episodes,
                 seed=self._settings.seed,
                 on_episode=lambda _: progress.advance(bar),
@@ -208,8 +214,8 @@ class Evaluator:
                 success_timing=self._pool.facts.success_timing,
                 store_success_timing=self._run.task.success_timing,
                 environments=self._pool.environments,
-                ogbench=_version("ogbench"),
-                mujoco=_version("mujoco"),
+                ogbench=_find_version("ogbench"),
+                mujoco=_find_version("mujoco"),
                 duration_s=round(time.monotonic() - started, 3),
                 reference_scores=self.reference_scores,
                 environment_arguments=self._arguments,
@@ -217,13 +223,15 @@ class Evaluator:
             append_evaluation(self._folder, evaluation)
             self._track(evaluation, progress.console)
             evaluations.append(evaluation)
-            say(progress.console, f"{title.format(seed)}: {_outcome(evaluation)}")
+            described = _describe_outcome(evaluation)
+            say(progress.console, f"{title.format(seed)}: {described}")
         progress.remove_task(bar)
         return evaluations
 
     def _track(self, evaluation: Evaluation, console: Console) -> None:
-        """Shows a recorded evaluation where the figures of training are shown."""
+        """Sends a recorded evaluation to the trackers of the run's training."""
         tracking = self._run.config.tracking
+        # Trackers are imported here, because few commands need them.
         if tracking.tensorboard:
             from trainer.tracking.tensorboard import write_evaluations
 
@@ -234,7 +242,7 @@ class Evaluator:
             try:
                 send_evaluation(self._folder, self._run, evaluation)
             except (MissingPackageError, StorageError) as error:
-                # It took minutes to play, and its own file has it.
+                # Only a warning: the evaluation took minutes to play and is recorded.
                 say(
                     console,
                     f"warning: an evaluation is in {EVALUATIONS_FILE} alone: {error}",
@@ -242,7 +250,7 @@ class Evaluator:
                 )
 
     def _label(self) -> str:
-        """Says so where the task is not the one trained for."""
+        """Returns a note if the task is not the one that was trained for."""
         own = self._run.task.task
         return "" if self._task == own else f", task {self._task} (trained for {own})"
 
@@ -256,26 +264,29 @@ def make_evaluators(
     environment: TaskEnvironment | None = None,
     console: Console,
 ) -> list[Evaluator]:
-    """An evaluator for each task, by default the one trained for; none is entered.
+    """Makes an evaluator for each task; none of them is entered.
 
     Args:
-        folder: RUN.
-        run: What it is.
-        tasks: Task numbers; one that comes twice counts once.
-        settings: How checkpoints are evaluated.
-        environment: To act in, where that is not what the run says.
-        console: For warnings.
+        folder: Folder of the run, RUN.
+        run: The run.
+        tasks: Task numbers, of which duplicates count once; none for the task that was
+            trained for.
+        settings: Settings of the evaluation.
+        environment: Environment to act in; None for that of the run.
+        console: Console for warnings.
 
     Returns:
-        Evaluators in the order of the tasks, of one compiled policy.
+        Evaluators in the order of the tasks, which share one compiled policy.
 
     Raises:
         UsageError: If both tasks and an environment are given.
     """
+    # All are made before any is entered, so that a task that cannot be evaluated is
+    # refused before another is played.
     if environment is not None and set(tasks) - {run.task.task}:
         raise UsageError(
-            f"--tasks: expected none with an environment of your own, which has task "
-            f"{run.task.task} alone, got {', '.join(map(str, tasks))}"
+            f"--tasks: expected none with --environment, which has task "
+            f"{run.task.task} alone, got {', '.join(map(str, tasks))}; leave one out"
         )
     actor = AgentActor(run.agent())
     return [
@@ -293,7 +304,7 @@ def make_evaluators(
 
 
 def episode_bars(console: Console) -> Progress:
-    """Bars of episodes."""
+    """Makes the progress bars of episodes."""
     return Progress(
         TextColumn("evaluating {task.description}", markup=False),
         BarColumn(),
@@ -302,7 +313,7 @@ def episode_bars(console: Console) -> Progress:
         TimeRemainingColumn(),
         console=console,
         transient=True,
-        # Without a terminal the lines of the results are the progress.
+        # Without a terminal, a line for each result shows the progress.
         disable=not console.is_terminal,
     )
 
@@ -310,39 +321,43 @@ def episode_bars(console: Console) -> Progress:
 def _check_fits(
     run: Run, spec: TaskEnvironment, facts: EnvironmentFacts, console: Console
 ) -> None:
-    """Refuses an environment of other spaces than the data's."""
+    """Refuses an environment whose spaces differ from those of the data."""
+    # Sizes are compared apart, since runs of earlier versions have no `spaces`.
     sizes = {"observation": run.facts.observation_dim, "action": run.facts.action_dim}
-    for name, trained in sizes.items():
-        there = getattr(facts.spaces, name).size
-        if trained != there:
+    for name, trained_size in sizes.items():
+        size = getattr(facts.spaces, name).size
+        if trained_size != size:
             raise DataFormatError(
-                f"{spec.environment_id}: expected {name}s of {trained} numbers, as in "
-                f"the data of {run.dataset}, got {there}; the store was made for "
-                "another environment, or by another version of ogbench"
+                f"{spec.environment_id}: expected {name}s of {trained_size} numbers, "
+                f"as in the data of {run.dataset}, got {size}; the store was made for "
+                "another environment, or by another version of ogbench: give that one"
             )
     if run.spaces is not None:
         warnings = check_spaces(
             run.spaces, facts.spaces, environment=spec.environment_id
         )
-        if "observation" in warnings:  # Of actions policies have a word of their own.
+        # `_warn_of_bounds` warns of actions, by the policy's own bounds.
+        if "observation" in warnings:
             say(console, f"warning: {warnings['observation']}", style="yellow")
 
 
 def _successes(played: Sequence[Episode]) -> tuple[int, ...] | None:
-    """Outcomes of 0 and 1; None unless every episode has one."""
-    told = tuple(int(each.success) for each in played if each.success is not None)
-    return told if len(told) == len(played) else None
+    """Collects outcomes of 0 and 1; None unless every episode reported one."""
+    outcomes = tuple(
+        int(episode.success) for episode in played if episode.success is not None
+    )
+    return outcomes if len(outcomes) == len(played) else None
 
 
-def _version(package: str) -> str:
-    """Its version, empty where it is not installed: not every environment needs it."""
+def _find_version(package: str) -> str:
+    """Finds the version of a package; empty if it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return ""
 
 
-def _outcome(evaluation: Evaluation) -> str:
+def _describe_outcome(evaluation: Evaluation) -> str:
     if evaluation.successes is not None:
         return (
             f"{Score.of(evaluation.successes)} of {evaluation.episodes} episodes; "
@@ -357,29 +372,33 @@ def _outcome(evaluation: Evaluation) -> str:
 def _warn_of_bounds(
     run: Run, spec: TaskEnvironment, facts: EnvironmentFacts, console: Console
 ) -> None:
-    """Says in one line if policies reach other actions than the environment takes."""
+    """Warns if policies can reach other actions than the environment takes."""
     ones = np.ones(facts.spaces.action.size)
     scale = run.action_scale
     low, high = (-ones, ones) if scale is None else (scale.low, scale.high)
     low, high = np.asarray(low), np.asarray(high)
-    taken = facts.spaces.action
-    there = np.asarray(taken.low), np.asarray(taken.high)
+    space = facts.spaces.action
+    space_low, space_high = np.asarray(space.low), np.asarray(space.high)
+    # The slack is there because bounds that were read off data stay a little within the
+    # environment's own.
     slack = _BOUNDS_SLACK * (high - low)
-    # Bounds read off data stay a little within the environment's own.
-    clipped = (low < there[0] - slack) | (high > there[1] + slack)
-    short = np.isfinite(there[1] - there[0]) & (
-        high - low < (1 - _BOUNDS_SLACK) * (there[1] - there[0])
+    clipped = (low < space_low - slack) | (high > space_high + slack)
+    # Environments without bounds on an action say infinity, which nothing can reach.
+    short = np.isfinite(space_high - space_low) & (
+        high - low < (1 - _BOUNDS_SLACK) * (space_high - space_low)
     )
     if (clipped | short).any():
         at = int((clipped | short).argmax())
+        consequence = (
+            "actions outside are clipped" if clipped[at] else "they reach no others"
+        )
         say(
             console,
             f"warning: {spec.environment_id} takes actions[{at}] from "
-            f"{there[0][at]:g} to {there[1][at]:g}, and policies of this run act from "
-            f"{low[at]:g} to {high[at]:g}: "
-            + ("what is outside is clipped" if clipped[at] else "they reach no others")
-            + "; if the data were recorded so all is well, else shard them again with "
-            f"--action-bounds {there[0][at]:g} {there[1][at]:g}",
+            f"{space_low[at]:g} to {space_high[at]:g}, and policies of this run act "
+            f"from {low[at]:g} to {high[at]:g}: {consequence}; if the data were "
+            "recorded so, all is well, else shard them again with "
+            f"--action-bounds {space_low[at]:g} {space_high[at]:g}",
             style="yellow",
         )
 
@@ -387,14 +406,16 @@ def _warn_of_bounds(
 def _warn_of_timing(
     run: Run, spec: TaskEnvironment, facts: EnvironmentFacts, console: Console
 ) -> None:
-    """Says in one line if success is judged at another moment than in the data."""
+    """Warns if success is judged at another moment than in the data."""
+    # A matter of OGBench's version: 1.2 judges the state before a step by default,
+    # earlier versions judged the one after it.
     if facts.success_timing != run.task.success_timing:
         say(
             console,
             f"warning: {spec.environment_id} judges success "
             f"{_TIMING[facts.success_timing]}, and the rewards trained on are labelled "
             f"{_TIMING[run.task.success_timing]}: lengths and returns differ by one "
-            "step, a success in the very last one may not count",
+            "step, and a success in the very last step may not count",
             style="yellow",
         )
 

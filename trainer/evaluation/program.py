@@ -1,8 +1,8 @@
-"""Acting as a program for others: StableHLO with the parameters inside.
+"""The export of a policy: a StableHLO program with the parameters inside.
 
-Whoever runs it needs ``jax.export`` and NumPy, and nothing of this package.
+To run the program takes ``jax.export`` and NumPy, but nothing of this package.
 
-Dimensions: B environments side by side, C actions a call, S observation, A action.
+Dimensions: B rows, C actions of a call, S observation, A action.
 """
 
 from typing import Any
@@ -26,22 +26,26 @@ def export_acting(
     observation_dim: int,
     action_scale: ActionScale | None,
 ) -> bytes:
-    """Compiles acting to a program that any of ``PLATFORMS`` runs.
+    """Exports acting as a program that all of ``PLATFORMS`` can run.
 
-    Its arguments are observations ``f32[B, S]`` in the units of the data, of any B, a
-    seed ``u32[]``, and of each row the number of its episode ``u32[B]`` and the steps
-    taken in it ``u32[B]``; its result are the next C actions ``f32[B, C, A]``, in the
-    units of the data. Nothing else is drawn or kept: equal arguments, equal actions.
+    The program's arguments are observations ``f32[B, S]`` in the units of the data, of
+    any B; a seed ``u32[]``; and, for each row, the number of its episode ``u32[B]`` and
+    the steps taken in that episode ``u32[B]``. Their result is the next C actions of
+    each row ``f32[B, C, A]``, in the environment's units. Equal arguments give equal
+    actions.
 
     Args:
-        agent: Whose ``act`` is called.
-        params: Of one training seed.
-        observation_dim: S.
-        action_scale: What -1 and 1 of the agent's actions are to the environment.
+        agent: Agent whose ``act`` is exported.
+        params: Parameters of one training seed.
+        observation_dim: Components S of an observation.
+        action_scale: Environment's actions that -1 and 1 of the agent's stand for; None
+            if they are -1 and 1.
 
     Returns:
-        What ``jax.export.deserialize`` reads.
+        The program, which ``jax.export.deserialize`` reads.
     """
+    # The same function as in evaluations: the noise that acting draws is keyed by seed,
+    # episode and step, so the program needs no state.
     act_rows = acting_function(agent)
 
     def act(
@@ -54,6 +58,7 @@ def export_acting(
         high = jnp.asarray(action_scale.high, jnp.float32)[None, None]
         return low + (actions + 1.0) / 2.0 * (high - low)
 
+    # One program for any number of rows.
     (rows,) = export.symbolic_shape("rows")
     numbers = jax.ShapeDtypeStruct((rows,), jnp.uint32)
     exported = export.export(jax.jit(act), platforms=PLATFORMS)(

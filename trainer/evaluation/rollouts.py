@@ -1,11 +1,11 @@
-"""Episodes of a policy, in several processes, as a function of seeds alone.
+"""Rollouts of a policy in several processes, as a function of seeds alone.
 
-The environments live in workers; the policy is called here, for all environments at
-once. Episode ``e`` is always played by environment ``e mod E`` and acted for in row
-``e mod E`` of the policy's batch, so neither the number of workers nor which episode
-ends first can change a result, and no short episode is favoured.
+Environments live in worker processes; the policy is called in this one, for all
+environments at once. Episode ``e`` is always played by environment ``e mod E`` and in
+row ``e mod E`` of the policy's batch. So neither the number of workers nor the order in
+which episodes end can change a result, and short episodes are not favoured.
 
-Dimensions: E environments, C actions a call, S observation, A action.
+Dimensions: E environments, C actions of a call, S observation, A action.
 """
 
 import os
@@ -31,8 +31,8 @@ from trainer.evaluation.environments import (
 )
 from trainer.nn.networks import Params
 
-# More environments make the policy's batch larger and the start longer: making one
-# of the robot arm takes two seconds.
+# More environments would make the policy's batch larger, but the start longer: making
+# one of a robot arm takes two seconds.
 DEFAULT_ENVIRONMENTS = 8
 
 Int64 = npt.NDArray[np.int64]
@@ -53,22 +53,24 @@ class Policy(Protocol):
             steps: ``i64[E]``, steps taken in that episode.
 
         Returns:
-            ``f32[E, C, A]``: C actions each, to be taken one after another, in
-            [-1, 1] as a store has them.
+            ``f32[E, C, A]`` in [-1, 1]: C actions of each row, to be taken one after
+            another.
         """
 
 
 def acting_key(seed: jax.Array, episode: jax.Array, step: jax.Array) -> jax.Array:
-    """Key of one call of a policy: the evaluation's seed, episode and step, folded."""
+    """Makes the key of one call of a policy, from seed, episode and step alone."""
+    # No key is handed on from step to step, so that an episode draws the same noise
+    # whatever row it is in and whichever episodes were played before it.
     root = jax.random.key(seed)
     return jax.random.fold_in(jax.random.fold_in(root, episode), step)
 
 
 def acting_function(agent: Agent[Any]) -> Callable[..., jax.Array]:
-    """What a policy of an agent computes, as a pure function.
+    """Makes the pure function that a policy of an agent computes.
 
     Args:
-        agent: Whose ``act`` is called.
+        agent: Agent whose ``act`` is called.
 
     Returns:
         A function of parameters, a seed ``u32[]``, observations ``f32[E, S]``, episodes
@@ -82,33 +84,33 @@ def acting_function(agent: Agent[Any]) -> Callable[..., jax.Array]:
         episodes: jax.Array,
         steps: jax.Array,
     ) -> jax.Array:
-        def one(
+        def act_in_row(
             observation: jax.Array, episode: jax.Array, step: jax.Array
         ) -> jax.Array:
             key = acting_key(seed, episode, step)
             return agent.act(params, observation, key)
 
-        return jax.vmap(one)(observations, episodes, steps)
+        return jax.vmap(act_in_row)(observations, episodes, steps)
 
     return act
 
 
 class AgentActor:
-    """Turns parameters of one agent into policies; compiles once for all of them.
+    """Makes policies of an agent's parameters, with one compilation for all of them.
 
     Args:
-        agent: Whose ``act`` is called.
+        agent: Agent whose ``act`` is called.
     """
 
     def __init__(self, agent: Agent[Any]) -> None:
         self._act = jax.jit(acting_function(agent))
 
     def policy(self, params: Params, seed: int) -> Policy:
-        """Binds parameters and a seed.
+        """Makes the policy of some parameters and a seed.
 
         Args:
-            params: Of the agent.
-            seed: Of the evaluation; see ``acting_key``.
+            params: Parameters of the agent.
+            seed: Seed of the evaluation, see ``acting_key``.
 
         Returns:
             The policy.
@@ -120,7 +122,7 @@ class AgentActor:
                     params,
                     np.uint32(seed),
                     observations,
-                    # No key is wanted for an idle row, and -1 would be a bad one.
+                    # Idle rows act, too, but nobody looks; -1 would wrap around.
                     np.maximum(episodes, 0).astype(np.uint32),
                     steps.astype(np.uint32),
                 )
@@ -130,16 +132,18 @@ class AgentActor:
 
 
 class RolloutPool:
-    """Worker processes with environments, kept for any number of evaluations.
+    """Worker processes with environments, for any number of evaluations.
 
-    A context manager; leaving it ends the workers.
+    The pool is a context manager; leaving it ends the workers.
 
     Args:
-        spec: The environment.
-        environments: E. Part of what fixes a result's last digits, since a policy's
-            arithmetic may depend on the size of its batch.
-        workers: Processes; at most E are started.
-        action_scale: What -1 and 1 of the policies' actions are to the environment.
+        spec: Environment to act in.
+        environments: Environments E that are acted in at once. A result's last digits
+            may depend on it, since a policy's arithmetic depends on the size of its
+            batch.
+        workers: Number of processes; at most E are started.
+        action_scale: Environment's actions that -1 and 1 of the policy stand for; None
+            if they are -1 and 1.
 
     Raises:
         UsageError: If either number is below 1; on entering, if there is no such
@@ -155,9 +159,9 @@ class RolloutPool:
         workers: int,
         action_scale: ActionScale | None = None,
     ) -> None:
-        for name, value in (("environments", environments), ("workers", workers)):
-            if value < 1:
-                raise UsageError(f"{name}: expected at least 1, got {value}")
+        for name, number in (("environments", environments), ("workers", workers)):
+            if number < 1:
+                raise UsageError(f"{name}: expected at least 1, got {number}; raise it")
         self.environments = environments
         self._spec = spec
         self._action_scale = action_scale
@@ -176,6 +180,7 @@ class RolloutPool:
                 )
                 for index in range(self._count)
             ]
+            # Waited for only after all were started: each takes seconds.
             facts = [worker.receive() for worker in self._workers]
         except BaseException:
             self.close()
@@ -193,12 +198,12 @@ class RolloutPool:
 
     @property
     def facts(self) -> EnvironmentFacts:
-        """What the environment says of itself, once the pool is entered."""
+        """Facts of the environment, once the pool is entered."""
         assert self._facts is not None, "enter the pool first"
         return self._facts
 
     def close(self) -> None:
-        """Ends the workers. Safe to call twice."""
+        """Ends the workers; may be called twice."""
         for worker in self._workers:
             worker.close()
         self._workers = []
@@ -214,27 +219,30 @@ class RolloutPool:
         """Plays exactly the episodes 0 to ``episodes - 1``.
 
         Args:
-            policy: Chooses the actions.
-            episodes: How many.
-            seed: Of the evaluation; fixes how every episode starts.
-            on_episode: Called with each episode as it ends, in no fixed order.
+            policy: Policy that chooses the actions.
+            episodes: Number of episodes.
+            seed: Seed of the evaluation, which fixes how every episode starts.
+            on_episode: Callback for each episode as it ends, in no fixed order.
 
         Returns:
-            The episodes by number.
+            The outcomes, sorted by episode.
 
         Raises:
-            UsageError: If ``episodes`` is below 1 or ``seed`` negative.
+            UsageError: If ``episodes`` or ``seed`` is out of range.
             EvaluationError: If an environment or its process fails, or the policy
-                returns an action that is not finite. The pool is closed then.
+                returns an action that is not finite. The pool is then closed.
         """
         if episodes < 1:
-            raise UsageError(f"episodes: expected at least 1, got {episodes}")
+            raise UsageError(f"episodes: expected at least 1, got {episodes}; raise it")
         if not 0 <= seed < 2**32:
-            raise UsageError(f"seed: expected 0 to 2**32 - 1, got {seed}")
+            raise UsageError(
+                f"seed: expected 0 to 2**32 - 1, got {seed}; choose another"
+            )
         try:
             return self._play(policy, episodes, seed, on_episode)
         except BaseException:
-            self.close()  # Workers in the middle of an episode are of no more use.
+            # Workers that are in the middle of an episode cannot be used again.
+            self.close()
             raise
 
     def _play(
@@ -248,7 +256,8 @@ class RolloutPool:
         rows = ActingRows(E, self.facts.spaces.observation.size)
         playing: list[tuple[Child, Int64]] = []
         for index, worker in enumerate(self._workers):
-            # Environments w, w + W, ... for worker w: a few episodes use all of them.
+            # Worker w has environments w, w + W, ...: also a few episodes then keep all
+            # workers busy.
             slots = np.arange(index, min(E, episodes), self._count)
             if len(slots):
                 queues = [list(range(slot, episodes, E)) for slot in slots.tolist()]
@@ -256,6 +265,7 @@ class RolloutPool:
                 playing.append((worker, slots))
         done: list[Episode] = []
         while True:
+            # All workers step at once; results do not depend on who answers first.
             for worker, slots in playing:
                 turn = worker.receive()
                 rows.update(slots, turn.observations, turn.episodes)
@@ -263,7 +273,9 @@ class RolloutPool:
                     done.append(episode)
                     if on_episode is not None:
                         on_episode(episode)
-            playing = [each for each in playing if rows.active[each[1]].any()]
+            playing = [
+                (worker, slots) for worker, slots in playing if rows.active[slots].any()
+            ]
             if not playing:
                 return sorted(done, key=lambda episode: episode.index)
             actions = rows.next_actions(policy)
@@ -274,11 +286,11 @@ class RolloutPool:
 
 
 class ActingRows:
-    """The policy's batch: where each environment stands, and its actions to come.
+    """The policy's batch: each environment's state, and its actions yet to be taken.
 
     Args:
-        environments: E.
-        observation_dim: S.
+        environments: Environments E.
+        observation_dim: Components S of an observation.
     """
 
     def __init__(self, environments: int, observation_dim: int) -> None:
@@ -289,32 +301,45 @@ class ActingRows:
 
     @property
     def active(self) -> npt.NDArray[np.bool_]:
-        """``bool[E]``, environments that are in an episode."""
+        """``bool[E]``, environments that are playing an episode."""
         return np.not_equal(self._episodes, IDLE)
 
     def update(
         self, slots: Int64, observations: Float32, episodes: Sequence[int]
     ) -> None:
-        """Takes over what environments observe: a step on, or another episode's first.
+        """Takes the observations of some environments after a step or a reset.
 
         Args:
-            slots: ``i64[n]``, which environments.
-            observations: ``f32[n, ...]``, S numbers each.
-            episodes: Episode that each is in, or ``IDLE``.
+            slots: ``i64[n]``, numbers of the environments.
+            observations: ``f32[n, ...]``, S numbers of each environment.
+            episodes: Episode of each environment, or ``IDLE``.
         """
         self._observations[slots] = observations.reshape(len(slots), -1)
         for slot, episode in zip(slots.tolist(), episodes, strict=True):
             if self._episodes[slot] == episode:
                 self._steps[slot] += 1
-            else:  # What was planned for an episode ends with it.
+            else:
+                # The rest of a chunk was planned for the episode that has ended.
                 self._episodes[slot] = episode
                 self._steps[slot] = 0
                 self._chunks[slot] = self._chunks[slot][:0]
 
     def next_actions(self, policy: Policy) -> Float32:
-        """The next action of each row ``f32[E, A]``, asking the policy where needed."""
+        """Takes the next action of each row: ``f32[E, A]``; idle rows have zeros.
+
+        Args:
+            policy: Policy, which is called if a row has no planned action left.
+
+        Returns:
+            The actions.
+
+        Raises:
+            EvaluationError: If the policy's actions are not finite.
+        """
         empty = np.array([len(chunk) == 0 for chunk in self._chunks]) & self.active
         if empty.any():
+            # For all rows, though some need none: the batch keeps its size, for which
+            # the policy is compiled and which its last digits may depend on.
             chunks = np.asarray(
                 policy(self._observations, self._episodes, self._steps), np.float32
             )
@@ -337,7 +362,9 @@ class ActingRows:
 
 
 def usable_cores() -> int:
-    """Processors this process may run on."""
+    """Counts the processors that this process may run on."""
+    # The affinity mask holds what a container or `taskset` allows; the count of the
+    # machine does not.
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

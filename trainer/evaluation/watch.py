@@ -1,7 +1,7 @@
-"""Evaluates a run's checkpoints while it is trained, from a process of its own.
+"""The evaluation of a run's checkpoints while it is trained, in a process of its own.
 
-Shares nothing with the trainer but the run's folder: it reads committed checkpoints,
-takes none away and waits for nothing but them, so it cannot hold training up.
+A watch shares nothing with the trainer but the run's folder. It reads committed
+checkpoints and never deletes or locks any, so it cannot hold training up.
 """
 
 import contextlib
@@ -26,18 +26,20 @@ from trainer.runs.folder import RunFolder
 from trainer.runs.run import Run, read_run
 from trainer.signals import handled
 
+# Attempts to read a checkpoint that its trainer may be deleting, and seconds between
+# two, in which a deletion ends.
 _ATTEMPTS = 3
 _DELETION_S = 2.0
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How a folder is watched.
+    """How often a folder is looked at, and for how long.
 
     Attributes:
         poll_s: Seconds between two looks.
         timeout_s: Seconds without a new checkpoint after which training counts as
-            stalled. Time spent on evaluating is not counted.
+            stalled; time spent on evaluating does not count.
     """
 
     poll_s: float = 10.0
@@ -47,7 +49,7 @@ class Patience:
         for name in ("poll_s", "timeout_s"):
             if getattr(self, name) <= 0:
                 raise UsageError(
-                    f"{name}: expected more than 0, got {getattr(self, name)}"
+                    f"{name}: expected more than 0, got {getattr(self, name)}; raise it"
                 )
 
 
@@ -63,27 +65,26 @@ def watch_run(
 ) -> list[Evaluation]:
     """Evaluates each checkpoint once it is committed, until the run's last step.
 
-    The oldest goes first: the trainer deletes in that order. A checkpoint deleted
-    before its turn is named and passed over. What ``evaluations.jsonl`` holds already,
-    with as many episodes and the same seed, is not evaluated again, so a watch that was
-    stopped goes on where it was.
+    A checkpoint that is deleted before its turn is named and left out. Evaluations that
+    are recorded already, with as many episodes and the same seed, are not played again,
+    so that a watch that was stopped continues where it was.
 
     Args:
-        folder: RUN; it need not exist yet.
-        settings: How each is evaluated; the environments are kept between checkpoints.
-        steps: Checkpoints to evaluate, ``"all"`` or their steps. With steps, it is done
-            when each was evaluated or training has passed it by.
-        tasks: As in ``evaluate_run``.
-        environment: Likewise.
+        folder: Folder of the run, RUN; it need not exist yet.
+        settings: Settings of the evaluation.
+        steps: Checkpoints to evaluate: ``"all"``, or their steps. With steps, the watch
+            ends when each was evaluated or is past and has no checkpoint.
+        tasks: Task numbers, as in ``evaluate_run``.
+        environment: Environment to act in; None for that of the run.
         patience: How often to look, and when to give up.
-        console: Where results and warnings are shown; None shows nothing.
+        console: Console for results and warnings; None shows nothing.
 
     Returns:
-        The evaluations made, in order.
+        The evaluations that were made, in order.
 
     Raises:
-        StalledError: If no new checkpoint comes within the time given.
-        PreemptedError: If SIGTERM came; what was evaluated is recorded.
+        StalledError: If no new checkpoint comes within ``patience.timeout_s``.
+        PreemptedError: If SIGTERM came; finished evaluations are recorded.
         DataFormatError: If the environment does not fit the data.
         EvaluationError: If the environment or its process fails.
         UsageError: If a number is out of range.
@@ -100,7 +101,7 @@ def watch_run(
         if wanted is not None and (not wanted or max(wanted) > last):
             raise UsageError(
                 f"steps: expected some of 1 to {last:,}, the last step of {folder}, "
-                f"got {sorted(wanted) or 'none'}"
+                f"got {sorted(wanted) or 'none'}; choose among these"
             )
         evaluators = make_evaluators(
             folder,
@@ -111,31 +112,33 @@ def watch_run(
             console=console,
         )
         work = _Work(folder, run, evaluators, stack, console)
-        handled: set[int] = set()
+        done: set[int] = set()
         while True:
-            there = folder_watch.steps()
-            newest = max(there, default=0)
-            for step in sorted((wanted or set()) - handled - set(there)):
+            committed = folder_watch.steps()
+            newest = max(committed, default=0)
+            for step in sorted((wanted or set()) - done - set(committed)):
                 if step < newest:
                     say(
                         console,
                         f"step {step:,}: has no checkpoint any more, left out",
                     )
-                    handled.add(step)
-            waiting = set(there) - handled
+                    done.add(step)
+            waiting = set(committed) - done
             waiting &= waiting if wanted is None else wanted
             if waiting:
+                # The oldest first, because the trainer deletes in that order.
                 evaluations += work.evaluate(min(waiting))
-                handled.add(min(waiting))
-                folder_watch.rested()
-            elif newest >= last or (wanted is not None and handled >= wanted):
+                done.add(min(waiting))
+                # Patience is for the trainer: evaluating takes none of it.
+                folder_watch.restart_wait()
+            elif newest >= last or (wanted is not None and done >= wanted):
                 return evaluations
             else:
                 folder_watch.sleep()
 
 
 class _Work:
-    """Evaluates what of a checkpoint was not yet evaluated, in every task asked for."""
+    """Evaluates checkpoints in every task, leaving out what is recorded already."""
 
     def __init__(
         self,
@@ -151,9 +154,10 @@ class _Work:
         self._stack = stack
         self._console = console
         self._started: set[Evaluator] = set()
-        self._recorded = {each.key for each in read_evaluations(folder)}
+        self._recorded = {known.key for known in read_evaluations(folder)}
 
     def evaluate(self, step: int) -> list[Evaluation]:
+        """Evaluates a checkpoint; returns the evaluations that were made."""
         missing = {
             evaluator: [
                 seed
@@ -169,7 +173,9 @@ class _Work:
         for evaluator, seeds in missing.items():
             if params is None or not seeds:
                 continue
-            if evaluator not in self._started:  # Not before there is work for it.
+            # Entered when it first has work, and kept to the end of the watch:
+            # environments take seconds to start.
+            if evaluator not in self._started:
                 self._started.add(self._stack.enter_context(evaluator))
             with episode_bars(self._console) as progress:
                 evaluations += evaluator.evaluate(step, params, seeds, progress)
@@ -177,7 +183,7 @@ class _Work:
 
 
 class _FolderWatch:
-    """Looks for committed checkpoints, and at the clock."""
+    """Looks for committed checkpoints, and gives up if none comes for too long."""
 
     def __init__(self, folder: RunFolder, patience: Patience, console: Console) -> None:
         self._folder = folder
@@ -186,38 +192,40 @@ class _FolderWatch:
         self._names: set[str] = set()
         self._steps: list[int] = []
         self._newest: int | None = None
-        self.rested()
+        self.restart_wait()
 
-    def rested(self) -> None:
-        """Starts the wait for a new checkpoint afresh."""
+    def restart_wait(self) -> None:
+        """Starts the wait for a new checkpoint again."""
         self._since = time.monotonic()
 
     def steps(self) -> list[int]:
         """Committed steps, ascending."""
         folder = self._folder.checkpoints
         names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-        # On gs:// a step's folder is there before the step is whole.
+        # Nothing is opened unless a name has changed, since opening takes time. On gs://
+        # names do not tell: a step's folder exists before the step is whole.
         if names == self._names and not self._folder.remote:
             return self._steps
         if names:
-            # Opened anew each time: a reader remembers which steps there were.
+            # A reader remembers the steps that it has seen, so a new one is opened.
             with CheckpointReader(self._folder) as checkpoints:
                 self._steps = checkpoints.steps()
         self._names = names
         newest = max(self._steps, default=None)
         if newest != self._newest:
             self._newest = newest
-            self.rested()
+            self.restart_wait()
         return self._steps
 
     def wait_for_first(self) -> None:
-        """Waits for the first checkpoint: what the folder says is then final."""
+        """Waits for the first checkpoint."""
+        # Before it, `run.json` may still be replaced by another start.
         if not self.steps():
-            found = self._folder.exists()
+            exists = self._folder.exists()
             say(
                 self._console,
-                f"waiting for {'the first checkpoint of ' if found else ''}"
-                f"{self._folder}" + ("" if found else ": there is no run yet"),
+                f"waiting for {'the first checkpoint of ' if exists else ''}"
+                f"{self._folder}" + ("" if exists else ": there is no run yet"),
             )
         while not self.steps():
             self.sleep()
@@ -226,7 +234,7 @@ class _FolderWatch:
         """Waits for the next look.
 
         Raises:
-            StalledError: If there was nothing new for too long.
+            StalledError: If no new checkpoint has come for too long.
         """
         patience = self._patience
         waited = time.monotonic() - self._since
@@ -235,8 +243,8 @@ class _FolderWatch:
             raise StalledError(
                 f"{self._folder}: no checkpoint {last} within "
                 f"{patience.timeout_s / 60:g} minutes; training has stopped or is "
-                "slower than that. Look at its output, then repeat this command, with "
-                "a longer --timeout if need be"
+                "slower than that. Look at its output, then repeat this command, if "
+                "need be with a longer --timeout"
             )
         time.sleep(min(patience.poll_s, patience.timeout_s - waited))
 
@@ -244,22 +252,37 @@ class _FolderWatch:
 def restore_unless_deleted(
     folder: RunFolder, step: int, run: Run, console: Console
 ) -> Params | None:
-    """Restores a step's parameters; None, and a word, if its trainer has deleted it."""
+    """Restores a step's parameters, unless its trainer has deleted it.
+
+    Args:
+        folder: Folder of the run, RUN.
+        step: Step of the checkpoint.
+        run: The run.
+        console: Console for the news that the step was deleted.
+
+    Returns:
+        Parameters with a leading axis ``Q``; None if the step was deleted.
+
+    Raises:
+        StorageError: If the step cannot be read and was not deleted.
+    """
     for attempt in range(_ATTEMPTS):
         with CheckpointReader(folder) as checkpoints:
             try:
                 return checkpoints.restore_params(
                     step, run.agent(), seeds=run.config.trainer.seeds
                 )
-            except PreemptedError:  # Raised wherever SIGTERM found this process.
+            # The handler of SIGTERM raises this wherever the process is.
+            except PreemptedError:
                 raise
+            # Files that vanish while they are read make Orbax raise errors of many
+            # classes. The step's folder may outlive them, so only an error that stays
+            # is no deletion.
             except Exception:
-                # Whatever files that vanish make Orbax raise. While they vanish, the
-                # step's folder is still there.
-                there = (folder.checkpoints / str(step)).exists()
-                if there and attempt == _ATTEMPTS - 1:
+                exists = (folder.checkpoints / str(step)).exists()
+                if exists and attempt == _ATTEMPTS - 1:
                     raise
-        if not there:
+        if not exists:
             break
         time.sleep(_DELETION_S)
     say(console, f"step {step:,}: was deleted before it could be evaluated, left out")
@@ -268,12 +291,12 @@ def restore_unless_deleted(
 
 @contextlib.contextmanager
 def _sigterm_raises(folder: RunFolder) -> Iterator[None]:
-    """Turns SIGTERM into an exception, so that the environments are ended too."""
+    """Turns SIGTERM into an exception, so that worker processes are ended, too."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise PreemptedError(
-            f"stopped watching {folder}; what was evaluated is recorded, run the same "
-            "command to go on"
+            f"{folder}: stopped watching; finished evaluations are recorded, run the "
+            "same command to go on"
         )
 
     with handled(stop, signal.SIGTERM):

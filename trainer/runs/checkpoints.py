@@ -1,11 +1,12 @@
-"""Checkpoints: Orbax, asynchronous, every step committed at once.
+"""Checkpoints of a run, written by Orbax in the background and committed atomically.
 
-On disk that is a rename; on gs:// the last object of a step says that it is whole.
+On disk a step is committed by a rename; on gs:// the last object of a step says that
+the step is whole.
 
-Five items a step: ``params`` (enough to act), ``train`` (targets, optimiser, step,
-keys), ``data`` (the state of Grain's iterator), ``run`` (what run it is of) and
-``digests`` of the other four, which whatever is read is compared with. Steps of earlier
-versions have no digests, and are taken as they are read.
+A step has five items: ``params`` (enough to act), ``train`` (targets, optimiser, step,
+keys), ``data`` (the state of Grain's iterator), ``run`` (the description of the run)
+and ``digests`` of the other four, which everything that is read is compared with. Steps
+of earlier versions have no digests and are not compared.
 """
 
 import os
@@ -38,26 +39,26 @@ from trainer.step.state import TrainState
 
 _PARAMS, _TRAIN, _DATA, _RUN = "params", "train", "data", "run"
 _DIGESTS = "digests"
-# The items of a step that hold arrays.
+# Items of a step that hold arrays.
 ARRAY_ITEMS = (_PARAMS, _TRAIN)
-# Folder that steps are deleted in.
+# Folder that steps are moved to before they are deleted.
 _DELETED = "deleted"
-# Characters of what a library says of an error; TensorStore adds all of its settings.
-_SAID = 200
-# Looks at a folder whose steps are deleted meanwhile, and seconds between two.
+# Characters that are kept of a library's error message: TensorStore adds all settings.
+_MESSAGE_LENGTH = 200
+# Attempts to open a folder whose steps are being deleted, and seconds between two.
 _LOOKS, _LOOK_S = 5, 0.2
 
 
 class CheckpointReader:
-    """Reads the checkpoints of one run's folder, and cannot write any.
+    """Reads the checkpoints of a run's folder; it has no method that writes.
 
-    A context manager; closing it stops the background threads.
+    The reader is a context manager; leaving it stops the background threads.
 
     Args:
-        folder: RUN.
+        folder: Folder of the run, RUN.
 
     Raises:
-        DataFormatError: If it has no checkpoints' folder.
+        DataFormatError: If the run has no folder of checkpoints.
     """
 
     def __init__(self, folder: RunFolder) -> None:
@@ -87,37 +88,42 @@ class CheckpointReader:
         return sorted(self._manager.all_steps())
 
     def latest(self) -> int | None:
-        """Last committed step, or None. A half-written step is not one."""
+        """Last committed step, or None; a step that is being written does not count."""
         return max(self.steps(), default=None)
 
     def read_run(self, step: int) -> Run:
-        """Reads what run a step is of."""
+        """Reads the description of the run from a step."""
         value = self._read(step, {_RUN: ocp.args.JsonRestore()})
         return Run.from_json(value[_RUN], where=f"{self.folder}/{step}/{_RUN}")
 
     def read_shapes(self, step: int, item: str) -> dict[str, Any]:
-        """Shapes and dtypes of the arrays of an item, by path; no array is read."""
+        """Reads shapes and dtypes of an item's arrays, by path, but no array."""
         with self._reading(step):
             return name_leaves(self._manager.item_metadata(step)[item].tree)
 
     def restore_params(self, step: int, agent: Agent[Any], *, seeds: int) -> Params:
-        """Restores the parameters of all seeds, on this process's first device.
+        """Restores the parameters of all seeds to the first device of this process.
 
         Args:
             step: A committed step.
-            agent: Of the run.
-            seeds: Q of the run.
+            agent: Agent of the run.
+            seeds: Number Q of the run's seeds.
 
         Returns:
             Parameters with a leading axis ``Q``.
+
+        Raises:
+            StorageError: If the step cannot be read.
         """
+        # Shapes come from the agent and not from the checkpoint, so that its devices
+        # and mesh need not exist here.
         device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-        one = jax.eval_shape(agent.init, jax.random.key(0)).params
+        of_one_seed = jax.eval_shape(agent.init, jax.random.key(0)).params
         target = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(
                 (seeds, *leaf.shape), leaf.dtype, sharding=device
             ),
-            one,
+            of_one_seed,
         )
         restored = self._read(step, {_PARAMS: _restore_args(target)})
         params: Params = restored[_PARAMS]
@@ -131,20 +137,21 @@ class CheckpointReader:
         *,
         updates_per_call: int,
     ) -> TrainState:
-        """Restores a step to go on from.
+        """Restores a step for training to resume from.
 
         Args:
             step: A committed step.
-            like: A state of the same shapes, laid out as wanted.
+            like: A state of the same shapes, in the layout that is wanted.
             data: Iterator to set to the saved place.
-            updates_per_call: M of that iterator, which may be another than it was.
+            updates_per_call: Updates M of a call of that iterator, which may differ
+                from those of the saved one.
 
         Returns:
             The state.
 
         Raises:
-            DataFormatError: If the step holds other arrays, or lies between two calls.
-            StorageError: If it cannot be read.
+            DataFormatError: If the step holds other arrays, or lies within a call.
+            StorageError: If the step cannot be read.
         """
         where = f"{self.folder}/{step}"
         asked = _items_like(like)
@@ -163,7 +170,7 @@ class CheckpointReader:
         self._manager.close()
 
     def _read(self, step: int, items: dict[str, Any]) -> Any:
-        """Restores items of a step, each by how it is asked for, and checks them."""
+        """Restores items of a step and compares them with their digests."""
         with self._reading(step):
             if (self.folder / str(step) / _DIGESTS).exists():
                 items = {**items, _DIGESTS: ocp.args.JsonRestore()}
@@ -173,27 +180,36 @@ class CheckpointReader:
 
     @contextmanager
     def _reading(self, step: int) -> Iterator[None]:
-        """Says which step it was that could not be read, and what to do then."""
+        """Turns errors of reading into one that names the step and what to do.
+
+        Raises:
+            StorageError: If the step cannot be read.
+        """
         try:
             yield
-        except (jax.errors.JaxRuntimeError, RunError):  # Of devices; of signals.
+        # Neither is the step's fault: the first comes from devices, the second from a
+        # signal.
+        except (jax.errors.JaxRuntimeError, RunError):
             raise
-        except Exception as error:  # Whatever damaged metadata make Orbax raise.
-            before = max((each for each in self.steps() if each < step), default=None)
+        # Damaged metadata make Orbax raise errors of many classes.
+        except Exception as error:
+            previous = max(
+                (other for other in self.steps() if other < step), default=None
+            )
             raise StorageError(
-                f"{self.folder}/{step}: cannot be read ({_reason(error)}). Try again; "
-                "if it is damaged, delete that folder to "
-                f"{'start anew' if before is None else f'go on from step {before}'}"
+                f"{self.folder}/{step}: cannot be read ({_describe_cause(error)}). Try "
+                "again; if it is damaged, delete that folder to "
+                f"{'start anew' if previous is None else f'go on from step {previous}'}"
             ) from error
 
 
 class CheckpointWriter(CheckpointReader):
-    """Writes the checkpoints of one run's folder, and reads what to go on from.
+    """Writes the checkpoints of a run's folder, and reads the one to resume from.
 
     Args:
-        folder: RUN; made if it does not exist.
-        keep: Latest steps kept; None keeps all.
-        keep_every: Steps that are multiples of it are kept for good.
+        folder: Folder of the run, RUN; made if it does not exist.
+        keep: Number of latest steps that are kept; None keeps all.
+        keep_every: Steps that are multiples of this number are kept for good.
     """
 
     def __init__(
@@ -212,23 +228,23 @@ class CheckpointWriter(CheckpointReader):
             max_to_keep=keep,
             keep_period=keep_every,
             create=True,
-            # What a killed save left is as large as a whole step, and its step may
+            # A killed save leaves files as large as a checkpoint, and its step may
             # never be saved again.
             cleanup_tmp_directories=True,
-            # By a rename: nothing says of a step that half of its files are gone.
-            # Buckets have no rename.
+            # Steps are renamed before they are deleted: a step whose deletion was
+            # interrupted would look whole. Buckets have no rename.
             todelete_subdir=None if folder.remote else _DELETED,
         )
         self._manager = _open(folder, options)
 
     def prepare(self, state: TrainState) -> Snapshot:
-        """Gets the memory that saves of such a state need, so that none waits for it.
+        """Allocates the memory that saves copy a state to.
 
         Args:
-            state: As it will be saved.
+            state: State of the shapes and layout that will be saved.
 
         Returns:
-            What saves copy the state with.
+            The snapshot that saves copy to.
         """
         if self._snapshot is None:
             self._snapshot = Snapshot(state)
@@ -242,19 +258,22 @@ class CheckpointWriter(CheckpointReader):
 
         Args:
             step: Updates done.
-            state: After them.
-            data: Standing at the next call's batches.
-            run: What run it is of.
+            state: State after them.
+            data: Iterator, whose next element is the next call's batches.
+            run: Description of the run.
 
         Raises:
             StorageError: If this step, or the one before, cannot be written.
         """
-        self.wait()  # The last save may still read the snapshot.
-        if self._deletes:  # Before more room is taken; the loop need not wait for it.
+        # The previous save may still be reading the snapshot.
+        self.wait()
+        # Old steps are deleted before more room is taken, in a thread of their own: of
+        # a large state that takes seconds, which the loop need not wait for.
+        if self._deletes:
             threading.Thread(target=_empty, args=(self.folder / _DELETED,)).start()
         params, train = _split(self.prepare(state).take(state))
-        # Grain would write a file for each process, which another number of them could
-        # not read; its state is the same in all.
+        # Grain's own handler would write a file for each process, which another number
+        # of processes could not read. The state is the same in all of them.
         place = {
             "feed": data.get_state(),
             "updates_per_call": run.config.trainer.updates_per_call,
@@ -277,16 +296,17 @@ class CheckpointWriter(CheckpointReader):
             self._manager.save(step, args=ocp.args.Composite(**items))
 
     def last_good(self) -> int | None:
-        """Finds the last step that is read as it was saved; None if there is none.
+        """Finds the last step that can be read as it was saved; None if there is none.
 
-        Its arrays are read one by one: beside the state of a run there may be no room
-        for another. All processes must call this.
+        All processes must call this.
         """
         for step in reversed(self.steps()):
             with suppress(StorageError):
+                # Array by array, because memory may have no room for a second state
+                # beside that of the run.
                 for item, tree in self._like.items():
-                    for alone in _leaf_by_leaf(tree):
-                        self._read(step, {item: _restore_args(alone)})
+                    for single in _leaf_by_leaf(tree):
+                        self._read(step, {item: _restore_args(single)})
                 self._read(step, {_DATA: ocp.args.JsonRestore()})
                 self.read_run(step)
                 return step
@@ -296,7 +316,7 @@ class CheckpointWriter(CheckpointReader):
         """Waits until every started save is committed.
 
         Raises:
-            StorageError: If one cannot be written.
+            StorageError: If a step cannot be written.
         """
         with self._writing():
             self._manager.wait_until_finished()
@@ -305,14 +325,15 @@ class CheckpointWriter(CheckpointReader):
         """Waits for saves and stops the background threads.
 
         Raises:
-            StorageError: If a save cannot be written, and none has said so before.
+            StorageError: If a save cannot be written, unless that was raised before.
         """
-        said = self._failed
+        # Orbax may raise a failed save's error again when it is closed.
+        already_raised = self._failed
         try:
             with self._writing():
                 self._manager.close()
         except StorageError:
-            if not said:
+            if not already_raised:
                 raise
         finally:
             if self._deletes:
@@ -320,21 +341,28 @@ class CheckpointWriter(CheckpointReader):
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Says where it was that a save failed, which is in the background mostly."""
+        """Turns errors of saving into one that names the folder and what to do.
+
+        Raises:
+            StorageError: If a save fails, or has failed in the background.
+        """
         try:
             yield
-        except jax.errors.JaxRuntimeError:  # Of the devices, or of other processes.
+        # Devices or other processes raise this, and no room on a disk would help.
+        except jax.errors.JaxRuntimeError:
             raise
         except Exception as error:
             self._failed = True
-            with suppress(Exception):  # A folder that cannot be read, either.
-                # What the save would have replaced is there still.
+            # Orbax has taken the step that this save would have replaced off its list,
+            # but it is still there. Reading the folder again may fail as well.
+            with suppress(Exception):
                 self._manager.reload()
             step = self.latest()
             last = "none" if step is None else f"step {step}"
+            # Called the last one written, not the last good one: nobody has read it.
             raise StorageError(
-                f"{self.folder}: a checkpoint could not be written ({_reason(error)}); "
-                f"the last one written is {last}. "
+                f"{self.folder}: a checkpoint could not be written "
+                f"({_describe_cause(error)}); the last one written is {last}. "
                 "Make room there, then run the same command to go on"
             ) from error
 
@@ -342,15 +370,16 @@ class CheckpointWriter(CheckpointReader):
 def _open(
     folder: RunFolder, options: ocp.CheckpointManagerOptions
 ) -> ocp.CheckpointManager:
-    """Looks which steps there are, while their trainer may be deleting some."""
+    """Opens Orbax's manager of a folder whose trainer may be deleting steps."""
     path = folder.checkpoints
     if not folder.remote:
-        path = path.absolute()  # It holds in any working directory, as gs:// does.
+        # Threads of Orbax use the path later, in whatever the working directory is.
+        path = path.absolute()
 
     def look() -> ocp.CheckpointManager:
         return ocp.CheckpointManager(
             path,
-            # Named with their handlers: of others it tells no shapes before a restore.
+            # Without handlers, Orbax tells no shapes of items before they are restored.
             item_handlers={
                 _PARAMS: _array_handler(),
                 _TRAIN: _array_handler(),
@@ -362,7 +391,8 @@ def _open(
         )
 
     for _ in range(_LOOKS - 1):
-        # Raised for a step that was listed, and gone when it was asked for its time.
+        # Orbax lists the steps and then asks each for its time; a step that is deleted
+        # in between raises.
         with suppress(FileNotFoundError, NotADirectoryError):
             return look()
         time.sleep(_LOOK_S)
@@ -370,54 +400,54 @@ def _open(
 
 
 def _empty(folder: epath.Path) -> None:
-    """Deletes what is in a folder, which Orbax may be moving more into."""
+    """Deletes the contents of a folder, into which Orbax may be moving more steps."""
     with suppress(FileNotFoundError):
-        for each in list(folder.iterdir()):
-            shutil.rmtree(each, ignore_errors=True)
+        for path in list(folder.iterdir()):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _array_handler() -> ocp.PyTreeCheckpointHandler:
-    # Compressing takes many times the processor's time of writing, and of a trained
-    # state 95 % are left.
+    # Not compressed: that would take many times the processor time of writing, and a
+    # trained state shrinks by 5 % only (tests/benchmarks/README.md).
     return ocp.PyTreeCheckpointHandler(use_compression=False)
 
 
 def _check_digests(restored: Any) -> None:
-    """Refuses values that are not those that were saved.
+    """Refuses values that differ from those that were saved.
 
     Args:
         restored: Items of a step, with its digests if it has any.
 
     Raises:
-        OSError: Naming the array or the item.
+        OSError: Names the array or the item that differs.
     """
-    stated = restored.get(_DIGESTS)
-    if stated is None:
+    saved = restored.get(_DIGESTS)
+    if saved is None:
         return
-    if not is_as_sealed(stated):
+    if not is_as_sealed(saved):
         raise OSError(f"{_DIGESTS}: bytes have changed")
     for item in restored.keys() - {_DIGESTS}:
         if item in ARRAY_ITEMS:
-            for name, found in digest_arrays(restored[item]).items():
-                if found != stated[item][name]:
+            for name, array_digest in digest_arrays(restored[item]).items():
+                if array_digest != saved[item][name]:
                     raise OSError(f"{item}/{name}: bytes have changed")
-        elif digest(restored[item]) != stated[item]:
+        elif digest(restored[item]) != saved[item]:
             raise OSError(f"{item}: bytes have changed")
 
 
 def _items_like(state: TrainState) -> dict[str, Any]:
-    """The items that hold arrays, as shapes to restore."""
+    """Makes abstract arrays to restore, by item, of a state."""
     params, train = (jax.tree.map(_abstract, tree) for tree in _split(state))
     return {_PARAMS: params, _TRAIN: train}
 
 
 def _leaf_by_leaf(tree: Any) -> Iterator[Any]:
-    """A tree once for each of its leaves, the others left out of what is restored."""
+    """Yields a tree for each leaf, in which placeholders keep the others unread."""
     leaves, structure = jax.tree.flatten(tree)
     for place, leaf in enumerate(leaves):
-        alone = [ocp.PLACEHOLDER] * len(leaves)
-        alone[place] = leaf
-        yield jax.tree.unflatten(structure, alone)
+        single = [ocp.PLACEHOLDER] * len(leaves)
+        single[place] = leaf
+        yield jax.tree.unflatten(structure, single)
 
 
 def _restore_args(target: Any) -> ocp.args.PyTreeRestore:
@@ -426,15 +456,18 @@ def _restore_args(target: Any) -> ocp.args.PyTreeRestore:
     )
 
 
-def _reason(error: Exception) -> str:
-    """What the system said, which TensorStore tells by number in a long line."""
+def _describe_cause(error: Exception) -> str:
+    """Describes an error in a few words."""
+    # TensorStore gives the operating system's error by number, within a long line.
     number = re.search(r"os_error_code='(\d+)'", str(error))
     if number:
         return os.strerror(int(number[1]))
-    return shorten((str(error) or type(error).__name__).splitlines()[0], _SAID)
+    message = str(error) or type(error).__name__
+    return shorten(message.splitlines()[0], _MESSAGE_LENGTH)
 
 
 def _split(state: TrainState) -> tuple[Params, dict[str, Any]]:
+    # Parameters are an item of their own, so that acting reads no optimiser.
     agent = state.agent
     return agent.params, {
         "targets": agent.targets,

@@ -1,10 +1,13 @@
-"""Digests of arrays, equal however the arrays lie on devices.
+"""Digests of arrays that do not depend on how the arrays lie on devices.
 
-A digest is the sum over all numbers of an array of their bits times a weight of their
-place, modulo 2**32. Sums of integers are exact in any order, so that every mesh, and
-every number of processes, comes to the same one. Weights are odd: a single flipped bit
-always changes the sum. They are scrambled: blocks that have changed places or were
-lost change it but for one case in 2**32.
+Orbax has no checksum for the values of arrays, and a digest of files would have to read
+back what was just written. These digests are computed on the devices instead.
+
+A digest is a sum over all elements of an array, modulo 2**32: each element's bits times
+a weight of the element's place. Sums of integers are exact in any order, so that every
+mesh and every number of processes gives the same digest. Weights are odd, so that a
+single flipped bit always changes the sum. They are scrambled, so that blocks that were
+exchanged or lost change it but for one case in 2**32.
 """
 
 from typing import Any
@@ -13,37 +16,39 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-# Of MurmurHash3's finaliser.
+# Multipliers of the finaliser of MurmurHash3.
 _MULTIPLIERS = (0x85EBCA6B, 0xC2B2AE35)
 
 
 def digest_arrays(tree: Any) -> dict[str, str]:
-    """Digests of the arrays of a tree, computed where they lie.
+    """Computes the digests of the arrays of a tree, on the devices that hold them.
 
     All processes that hold parts of the arrays must call this.
 
     Args:
-        tree: Arrays of numbers of 1, 2 or 4 bytes; other leaves are left out.
+        tree: Tree of arrays whose elements take 1, 2 or 4 bytes; other leaves are left
+            out.
 
     Returns:
-        Eight hexadecimal digits, by path as of ``name_leaves``.
+        Eight hexadecimal digits for each array, by its path as in ``name_leaves``.
     """
     arrays = {
         name: leaf
         for name, leaf in name_leaves(tree).items()
         if isinstance(leaf, jax.Array)
     }
-    # One program for all: many that talk to each other at once may wait for ever.
-    found = _digests(list(arrays.values()))
-    # A scalar is whole on every device.
+    # One program for all arrays: several programs with collectives, started in another
+    # order by each process, would wait for each other for ever.
+    digests = _digest_all(list(arrays.values()))
+    # A digest is a scalar, which is whole on every device.
     return {
-        name: f"{int(np.asarray(each.addressable_data(0))):08x}"
-        for name, each in zip(arrays, found, strict=True)
+        name: f"{int(np.asarray(digest.addressable_data(0))):08x}"
+        for name, digest in zip(arrays, digests, strict=True)
     }
 
 
 def name_leaves(tree: Any) -> dict[str, Any]:
-    """Leaves of a tree by path, such as ``value/hidden_0/kernel``."""
+    """Collects the leaves of a tree by path, such as ``value/hidden_0/kernel``."""
     return {
         jax.tree_util.keystr(path, simple=True, separator="/"): leaf
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
@@ -51,11 +56,12 @@ def name_leaves(tree: Any) -> dict[str, Any]:
 
 
 @jax.jit
-def _digests(arrays: list[jax.Array]) -> list[jax.Array]:
-    return [_digest(each) for each in arrays]
+def _digest_all(arrays: list[jax.Array]) -> list[jax.Array]:
+    return [_digest(array) for array in arrays]
 
 
-@jax.jit  # Within the other: lowered once a shape.
+# Compiled within the other, so that it is lowered once for all arrays of one shape.
+@jax.jit
 def _digest(values: jax.Array) -> jax.Array:
     size = values.dtype.itemsize
     words = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}[size]
@@ -66,7 +72,9 @@ def _digest(values: jax.Array) -> jax.Array:
 
 
 def _weights(shape: tuple[int, ...]) -> jax.Array:
-    """Odd numbers by the place in an array, in C order: ``u32[shape]``."""
+    """Computes odd weights by the place in an array, in C order: ``u32[shape]``."""
+    # From an iota of each axis, which every device computes for its own part; a weight
+    # array that is passed in would have to be sent.
     place = jnp.zeros(shape, jnp.uint32)
     step = 1
     for axis in reversed(range(len(shape))):

@@ -1,7 +1,6 @@
-"""What an evaluation leaves in a run's folder: one JSON line each.
+"""Evaluations of a run, one JSON line each in ``RUN/evaluations.jsonl``.
 
-Owns the lines of ``RUN/evaluations.jsonl``. Repeating an evaluation adds a line;
-readers take the last of its kind.
+Repeating an evaluation adds a line; readers take the last line of each key.
 """
 
 import contextlib
@@ -20,16 +19,18 @@ from pipeline.store.manifest import EnvironmentArgument, ReferenceScores
 from trainer.runs.folder import EVALUATIONS_FILE, RunFolder
 from trainer.runs.returns import Returns
 
-# Writers of one file at once are few, and each write takes a fraction of a second.
+# Attempts to add a line to a file that others change meanwhile: writers are few, and a
+# write takes a fraction of a second.
 _ATTEMPTS = 20
 
-# What of a line follows from the rest of it, for other programs to read.
+# Fields that are computed from the others, written for other programs to read.
 _DERIVED = (
     *("success_rate", "return_mean", "return_interval"),
     *("normalised_score", "normalised_interval"),
 )
 
-# Far above what is ever recorded, and low enough that means and sums do not overflow.
+# The bound is far above any real count, and low enough that means do not overflow: a
+# file may come from a stranger.
 Number = Annotated[int, pydantic.Field(ge=0, lt=1 << 40)]
 Flag = Annotated[int, pydantic.Field(ge=0, le=1)]
 Key = tuple[int | str, ...]
@@ -40,13 +41,15 @@ class EvaluationSettings:
     """How a checkpoint is evaluated.
 
     Attributes:
-        episodes: Of each training seed; exactly these are counted.
-        seed: Fixes how every episode starts and what acting draws: the same for all
-            checkpoints and training seeds, so they face equal episodes.
-        environments: Acted in at once; the size of the policy's batch.
-        workers: Processes; None for one per usable core. Results do not depend on it.
+        episodes: Episodes of each training seed.
+        seed: Seed of how every episode starts and of what acting draws. All checkpoints
+            and training seeds share it, and so play the same episodes.
+        environments: Environments that are acted in at once, which is the size of the
+            policy's batch.
+        workers: Number of processes; None for one per usable core. Results do not
+            depend on it.
         reference_scores: Returns that count as a normalised score of 0 and of 100;
-            None for those that are published for the data set, if any are.
+            None for the published ones of the data set, if there are any.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
@@ -61,40 +64,41 @@ class EvaluationSettings:
         for name in ("episodes", "environments"):
             if getattr(self, name) < 1:
                 raise UsageError(
-                    f"evaluation.{name}: expected at least 1, got {getattr(self, name)}"
+                    f"evaluation.{name}: expected at least 1, got "
+                    f"{getattr(self, name)}; raise it"
                 )
 
     def key(self, *, step: int, seed: int, task: int, environment: str) -> Key:
-        """``Evaluation.key`` of a checkpoint, before its evaluation is there."""
+        """Computes ``Evaluation.key`` of a checkpoint that is yet to be evaluated."""
         return _key(step, seed, self.seed, task, environment, self.episodes)
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One checkpoint of one training seed, evaluated.
+    """The evaluation of one checkpoint of one training seed.
 
     Attributes:
-        step: Updates of the checkpoint.
-        seed: Of training.
-        evaluation_seed: Fixes how every episode starts and what acting draws.
+        step: Step of the checkpoint.
+        seed: Training seed.
+        evaluation_seed: Seed of how every episode starts and of what acting draws.
         task: Task number.
-        environment_id: Gymnasium id.
-        episodes: How many were played.
-        successes: 1 where the last step of the episode was one of success, else 0;
-            None if the environment does not report success.
-        returns: Undiscounted sum of rewards of each episode.
+        environment_id: Gymnasium id of the environment.
+        episodes: Number of episodes.
+        successes: 1 for each episode whose last step reported success, else 0; None if
+            the environment does not report success.
+        returns: Undiscounted sum of the rewards of each episode.
         lengths: Steps of each episode.
-        success_timing: ``"pre"`` if the environment judged success of a step by the
-            state before it, ``"post"`` by the state after it.
-        store_success_timing: The same, as the rewards trained on were labelled.
+        success_timing: ``"pre"`` if the environment judges success of a step by the
+            state before it, ``"post"`` if by the state after it.
+        store_success_timing: The same of the rewards that were trained on.
         environments: Size of the batch that the policy acted in.
-        ogbench: Version.
-        mujoco: Version.
-        duration_s: Wall time.
+        ogbench: Version of ogbench; empty if it is not installed.
+        mujoco: Version of mujoco; empty if it is not installed.
+        duration_s: Wall time in seconds.
         reference_scores: Returns that count as a normalised score of 0 and of 100;
             None if they are not known.
-        environment_arguments: What the environment was made with besides its id,
-            where that is not what the run says.
+        environment_arguments: Arguments that the environment was made with besides its
+            id, if they differ from the run's.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
@@ -126,29 +130,29 @@ class Evaluation:
 
     @property
     def success_rate(self) -> float | None:
-        """Share of successful episodes, in [0, 1]; None if it was not reported."""
+        """Share of successful episodes, in [0, 1]; None if success is not reported."""
         return None if self.successes is None else sum(self.successes) / self.episodes
 
     @property
     def mean_return(self) -> float:
-        """Undiscounted return of an episode, on average."""
+        """Mean undiscounted return of an episode."""
         return sum(self.returns) / self.episodes
 
     @property
     def mean_length(self) -> float:
-        """Steps of an episode, on average."""
+        """Mean number of steps of an episode."""
         return sum(self.lengths) / self.episodes
 
     @property
     def environment(self) -> str:
-        """The environment as one text, arguments of its own included."""
+        """Name of the environment, with its arguments."""
         return name_environment(self.environment_id, self.environment_arguments)
 
     @property
     def key(self) -> Key:
-        """What it is an evaluation of: a later one of equal key replaces it.
+        """Key of the evaluation, which a later one of equal key replaces.
 
-        Sorts by step, then training seed.
+        Keys sort by step, then training seed.
         """
         return _key(
             self.step,
@@ -160,7 +164,7 @@ class Evaluation:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values: the fields, and the figures that follow from them."""
+        """Returns plain values: the fields, and the results computed from them."""
         score = self.score
         return {
             **dataclasses.asdict(self),
@@ -175,11 +179,14 @@ class Evaluation:
 def name_environment(
     environment_id: str, arguments: Mapping[str, EnvironmentArgument]
 ) -> str:
-    """An environment as one text.
+    """Names an environment with its arguments.
 
     Args:
         environment_id: Gymnasium id.
-        arguments: What it is made with besides.
+        arguments: Arguments that the environment is made with besides.
+
+    Returns:
+        The id, followed by the arguments as JSON if there are any.
 
     Example:
         >>> name_environment("Line-v0", {"size": 3})
@@ -220,36 +227,41 @@ def _key(
 def append_evaluation(folder: RunFolder, evaluation: Evaluation) -> None:
     """Adds one line to ``evaluations.jsonl`` of a run's folder.
 
-    A last line without its end, a killed writer's, is cut off first. Objects of a
-    bucket cannot be appended to: the file is replaced, unless it has changed
-    meanwhile, and then the line is added to what it has become.
-
     Args:
-        folder: RUN.
-        evaluation: To add.
+        folder: Folder of the run, RUN.
+        evaluation: Evaluation to add.
+
+    Raises:
+        DataFormatError: If other processes keep changing the file.
     """
     line = json.dumps(evaluation.to_json()) + "\n"
+    # Objects in a bucket cannot be appended to. The file is replaced unless it has
+    # changed since it was read; then it is read again. So several evaluators of one run
+    # lose no line.
     for _ in range(_ATTEMPTS):
-        there = folder.read(EVALUATIONS_FILE)
-        complete, end, _ = (there.data or b"").rpartition(b"\n")
+        content = folder.read(EVALUATIONS_FILE)
+        # A last line without its line feed is dropped: its writer was killed.
+        complete, end, _ = (content.data or b"").rpartition(b"\n")
         data = complete + end + line.encode()
-        with contextlib.suppress(DataFormatError):  # Somebody else was quicker.
-            folder.commit(EVALUATIONS_FILE, data, replacing=there)
+        with contextlib.suppress(DataFormatError):  # Another process was quicker.
+            folder.commit(EVALUATIONS_FILE, data, replacing=content)
             return
     raise DataFormatError(
-        f"{folder}/{EVALUATIONS_FILE}: others keep changing it; run fewer "
-        "evaluations of this run at once"
+        f"{folder}/{EVALUATIONS_FILE}: expected to add a line, but other processes "
+        f"changed the file {_ATTEMPTS} times meanwhile; run fewer evaluations of this "
+        "run at once"
     )
 
 
 def read_evaluations(folder: RunFolder) -> list[Evaluation]:
-    """Reads the evaluations of a run, by step, then seed.
+    """Reads the evaluations of a run.
 
     Args:
-        folder: RUN.
+        folder: Folder of the run, RUN.
 
     Returns:
-        The last line of each key; nothing if the run was never evaluated.
+        The last evaluation of each key, sorted by step, then seed; none if the run was
+        never evaluated.
 
     Raises:
         DataFormatError: If a line is no evaluation.
@@ -269,22 +281,26 @@ def _decode(
 ) -> Evaluation:
     try:
         if isinstance(value, dict):
-            value = {name: each for name, each in value.items() if name not in _DERIVED}
+            # Derived fields are computed again and not trusted.
+            value = {
+                name: field for name, field in value.items() if name not in _DERIVED
+            }
         evaluation = adapter.validate_python(value)
     except pydantic.ValidationError as error:
         first = read_first_error(error)
         raise DataFormatError(
-            f"{where}: {first.place}: {first.message}; it was not written by this "
-            "version, remove the line and evaluate again"
+            f"{where}: {first.place}: {first.message}; the line was not written by "
+            "this version, remove it and evaluate again"
         ) from error
     played = evaluation.episodes
     lists: list[tuple[float, ...]] = [evaluation.returns, evaluation.lengths]
     if evaluation.successes is not None:
         lists.append(evaluation.successes)
-    if played < 1 or {len(each) for each in lists} != {played}:
+    sizes = [len(outcomes) for outcomes in lists]
+    if played < 1 or set(sizes) != {played}:
         raise DataFormatError(
             f"{where}: expected returns, lengths and successes of {played} episodes, "
-            f"got {', '.join(str(len(each)) for each in lists)}; the file is damaged, "
-            "remove the line and evaluate again"
+            f"got {', '.join(map(str, sizes))}; the file is damaged, remove the line "
+            "and evaluate again"
         )
     return evaluation

@@ -1,7 +1,7 @@
-"""What is in a checkpoint, and its parameters as a file for programs without JAX.
+"""The contents of a checkpoint, and its parameters as a file for other programs.
 
-Looking needs no device that the checkpoint was written on: shapes are read from
-Orbax's metadata, and arrays only to export them.
+Inspecting works on any machine: shapes are read from Orbax's metadata. Arrays are read
+only to export them.
 
 Dimensions: Q seeds.
 """
@@ -26,12 +26,12 @@ from trainer.runs.run import Run
 
 @dataclass(frozen=True)
 class SavedArray:
-    """One array of a step.
+    """One array of a checkpoint.
 
     Attributes:
-        path: Item and names within it, such as ``params/value/hidden_0/kernel``.
-        shape: With the leading axis of seeds.
-        dtype: Its name.
+        path: Item and path within it, such as ``params/value/hidden_0/kernel``.
+        shape: Shape, with the leading axis of seeds.
+        dtype: Name of the dtype.
     """
 
     path: str
@@ -40,20 +40,20 @@ class SavedArray:
 
     @property
     def size_bytes(self) -> int:
-        """Of its values."""
-        # jnp.dtype: NumPy has no bfloat16 of its own.
+        """Bytes of the array's values."""
+        # By JAX's dtype, because NumPy has no bfloat16 of its own.
         return math.prod(self.shape) * int(jax.numpy.dtype(self.dtype).itemsize)
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """One step of a run.
+    """The contents of one checkpoint of a run.
 
     Attributes:
-        steps: All committed ones, ascending.
-        step: The one looked at.
-        run: What it is of.
-        arrays: By path.
+        steps: All committed steps, ascending.
+        step: Step of the checkpoint.
+        run: Description of the run.
+        arrays: Arrays of the checkpoint, sorted by item.
     """
 
     steps: tuple[int, ...]
@@ -62,7 +62,7 @@ class Inspection:
     arrays: tuple[SavedArray, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Returns plain values."""
         return {
             "steps": list(self.steps),
             "step": self.step,
@@ -82,11 +82,11 @@ class Inspection:
 
 @dataclass(frozen=True)
 class Exported:
-    """What of a run is in an exported file.
+    """The contents of an exported file.
 
     Attributes:
-        run: What was trained.
-        step: Updates of the checkpoint.
+        run: Description of the run.
+        step: Step of the checkpoint.
         seeds: Training seeds whose parameters are in the file.
     """
 
@@ -96,14 +96,14 @@ class Exported:
 
 
 def inspect(folder: RunFolder, *, step: int | None = None) -> Inspection:
-    """Reads what a step holds, but none of its arrays.
+    """Inspects a checkpoint without reading its arrays.
 
     Args:
-        folder: RUN.
-        step: A committed step; the last one by default.
+        folder: Folder of the run, RUN.
+        step: A committed step; None for the last one.
 
     Returns:
-        The step.
+        The contents of the checkpoint.
 
     Raises:
         DataFormatError: If there is no such step.
@@ -129,25 +129,26 @@ def inspect(folder: RunFolder, *, step: int | None = None) -> Inspection:
 def export(
     folder: RunFolder, file: Path, *, step: int | None = None, seed: int | None = None
 ) -> tuple[Exported, int]:
-    """Writes a step's parameters to a safetensors file.
+    """Writes the parameters of a checkpoint to a safetensors file.
 
     Names are joined by points, such as ``value.hidden_0.kernel``; kernels are
     ``[inputs, outputs]``. The file's metadata hold ``step``, ``seeds`` and ``run``
-    (JSON), which say what networks they are of. Actions are in [-1, 1]; where the run
-    has an ``action_scale``, -1 and 1 are its ``low`` and ``high`` to the environment.
+    (JSON), which describe the networks. Actions are in [-1, 1]; where the run has an
+    ``action_scale``, -1 and 1 stand for its ``low`` and ``high`` in the environment.
 
     Args:
-        folder: RUN.
-        file: To write, on disk; its folder must exist.
-        step: A committed step; the last one by default.
-        seed: Number of the one to export. All by default, on a leading axis ``Q``.
+        folder: Folder of the run, RUN.
+        file: File to write, on disk; its folder must exist.
+        step: A committed step; None for the last one.
+        seed: Training seed to export; None for all of them, on a leading axis ``Q``.
 
     Returns:
-        What is in the file, and the number of arrays written.
+        The contents of the file, and the number of arrays written.
 
     Raises:
         DataFormatError: If there is no such step or seed, or the file exists.
     """
+    # Refused before parameters are restored, which may take minutes.
     check_new(file)
     with CheckpointReader(folder) as checkpoints:
         chosen = choose_step(checkpoints, step)
@@ -156,7 +157,7 @@ def export(
         if seed is not None:
             choose_seed(checkpoints, seeds, seed)
         params = checkpoints.restore_params(chosen, run.agent(), seeds=len(seeds))
-    held = tuple(seeds) if seed is None else (seed,)
+    exported_seeds = tuple(seeds) if seed is None else (seed,)
     place = None if seed is None else seeds.index(seed)
     arrays = _flatten(params, place)
     save_file(
@@ -164,26 +165,31 @@ def export(
         file,
         metadata={
             "step": str(chosen),
-            "seeds": json.dumps(held),
+            "seeds": json.dumps(exported_seeds),
             "run": json.dumps(run.to_json()),
         },
     )
-    return Exported(run, chosen, held), len(arrays)
+    return Exported(run, chosen, exported_seeds), len(arrays)
 
 
 def check_new(file: Path) -> None:
-    """Refuses a file that is there, or whose folder is not.
+    """Refuses a file that exists already, or whose folder does not exist.
 
     Raises:
-        DataFormatError: If it cannot be written as a new one.
+        DataFormatError: If the file cannot be written as a new one.
     """
     if file.exists():
-        raise DataFormatError(f"{file}: exists; give another --out")
+        raise DataFormatError(
+            f"{file}: expected a new file, but it exists; give another --out"
+        )
     if not file.parent.is_dir():
-        raise DataFormatError(f"{file.parent}: no such folder; make it first")
+        raise DataFormatError(
+            f"{file.parent}: expected a folder, found none; make it first"
+        )
 
 
 def _flatten(params: Params, place: int | None) -> dict[str, np.ndarray[Any, Any]]:
+    # safetensors writes an array's memory as it lies, so a slice has to be copied.
     return {
         jax.tree_util.keystr(path, simple=True, separator="."): np.ascontiguousarray(
             leaf if place is None else leaf[place]

@@ -2,17 +2,17 @@
 
 ```
 RUN/run.json            configuration, task, facts of the data, fingerprint, versions
-RUN/training.json       who trains there, while it does, see `lock`
+RUN/training.json       lock of the process that trains there, see `lock`
 RUN/metrics.jsonl       one line per seed and log point of training
-RUN/tensorboard/        the same and evaluations, for TensorBoard
-RUN/wandb.json, wandb/  id of the run at Weights & Biases and its files, if asked for
-RUN/checkpoints/STEP/   Orbax: params, train, data, run
+RUN/tensorboard/        metrics and evaluations for TensorBoard
+RUN/wandb.json, wandb/  id of the run at Weights & Biases and its files, if enabled
+RUN/checkpoints/STEP/   Orbax: params, train, data, run, digests
 RUN/evaluations.jsonl   one line per evaluated step, seed and task
 RUN/subgoals/           an inspection of predicted sub-goals, see `subgoal_files`
 ```
 
-What is in these files is read and written by the other modules of this room; a
-`RunFolder` is all that they are handed.
+The other modules of this room read and write the contents of these files, and are
+given a `RunFolder` to do so.
 """
 
 import importlib.util
@@ -43,20 +43,25 @@ class RunFolder:
     """The folder of one run, which need not exist yet.
 
     Attributes:
-        path: On disk or gs://.
+        path: Path on disk or on gs://.
     """
 
     path: epath.Path
 
     @classmethod
     def open(cls, path: FolderLike) -> "RunFolder":
-        """Makes a run's folder of what a user gave; nothing is looked up.
+        """Makes a run's folder of a path from the user, without looking at the disk.
 
         Args:
-            path: As ``open_folder`` takes it.
+            path: Path as ``open_folder`` takes it.
 
         Returns:
             The folder.
+
+        Raises:
+            MissingPackageError: If the path is on gs:// and a package for that is
+                missing.
+            UsageError: If the path is on another object store.
         """
         return cls(open_folder(path))
 
@@ -65,21 +70,21 @@ class RunFolder:
 
     @property
     def name(self) -> str:
-        """Name of the folder; that of the working directory for ``.``."""
+        """Name of the folder; for ``.``, the name of the working directory."""
         return (self.path if self.remote else self.path.resolve()).name
 
     @property
     def remote(self) -> bool:
-        """Whether it is in a bucket."""
+        """Whether the folder is in a bucket."""
         return is_remote(str(self))
 
     @property
     def checkpoints(self) -> epath.Path:
-        """Where the checkpoints are."""
+        """Folder of the checkpoints."""
         return self.path / CHECKPOINTS
 
     def exists(self) -> bool:
-        """Whether a run has been started there."""
+        """Says whether a run has been started there."""
         return (self.path / RUN_FILE).exists()
 
     def read(self, name: str) -> Content:
@@ -87,13 +92,12 @@ class RunFolder:
         return files.read(str(self), name)
 
     def read_lines(self, name: str) -> list[dict[str, Any]]:
-        """Reads a file of JSON lines; one that does not exist is empty.
-
-        A last line without its end is left out: a killed writer's.
+        """Reads the objects of a file of JSON lines; a missing file has none.
 
         Raises:
             DataFormatError: If a line is no JSON object.
         """
+        # A last line without its line feed is left out: its writer was killed.
         complete, _, _ = (self.read(name).data or b"").rpartition(b"\n")
         return [
             load_object(
@@ -106,14 +110,19 @@ class RunFolder:
         ]
 
     def write(self, name: str, data: bytes) -> None:
-        """Writes a small file in one atomic step, replacing what was there."""
+        """Writes a small file in one atomic step, replacing a former one."""
         files.write(str(self), name, data)
 
     def commit(self, name: str, data: bytes, *, replacing: Content) -> None:
         """Writes a small file unless it has changed since it was read.
 
+        Args:
+            name: Name of the file.
+            data: New contents.
+            replacing: Contents as they were read.
+
         Raises:
-            DataFormatError: If somebody else has written it meanwhile.
+            DataFormatError: If another process has written the file meanwhile.
         """
         files.commit(str(self), name, data, replacing=replacing)
 
@@ -123,62 +132,70 @@ class RunFolder:
 
 
 def open_folder(path: FolderLike) -> epath.Path:
-    """Makes a path of what a user gave for a folder.
+    """Makes a path of a folder that the user gave, without looking at the disk.
 
     Args:
         path: Local path or ``gs://bucket/path``; not a ``pathlib.Path`` of the latter,
             which has lost a slash.
 
     Returns:
-        The path; nothing is looked up.
+        The path.
 
     Raises:
-        MissingPackageError: If it is on gs:// and what reads that is not installed.
-        UsageError: If it is on any other object store.
+        MissingPackageError: If the path is on gs:// and a package for that is missing.
+        UsageError: If the path is on another object store.
     """
     text = os.fspath(path)
     if not is_remote(text):
         return epath.Path(text)
     if not text.startswith("gs://"):
-        raise UsageError(f"{text}: expected a local path or gs://bucket/path")
+        raise UsageError(
+            f"{text}: expected a local path or gs://bucket/path, got another object "
+            "store; copy the folder to one of these"
+        )
     _configure_gcsfs()
     return epath.Path(text)
 
 
 def find_runs(pattern: FolderLike) -> list[RunFolder]:
-    """Folders that a path stands for; no shell knows those on gs://.
+    """Finds the folders that a path or a pattern stands for.
 
     Args:
-        pattern: A folder, or one whose last part is a pattern, as a shell's:
+        pattern: Path of a folder; its last part may be a pattern as in a shell, such as
             ``gs://bucket/runs/*``.
 
     Returns:
-        The folder as given, whatever it holds; of a pattern, those that match and hold
-        a run, by name.
+        The folder itself for a path, whatever it holds; for a pattern, the folders that
+        match and hold a run, by name.
 
     Raises:
-        DataFormatError: If nothing matches.
+        DataFormatError: If no folder of a run matches the pattern.
     """
-    given = RunFolder.open(pattern)
-    parent, name = given.path.parent, given.path.name
-    # A folder may be called as a pattern is written.
-    if not set(name) & set("*?[") or given.exists():
-        return [given]
-    there = sorted(path.name for path in parent.iterdir()) if parent.is_dir() else []
-    matching = (
-        RunFolder(parent / each)
-        for each in there
-        # As in a shell, names with a dot are asked for by it.
-        if fnmatchcase(each, name) and each.startswith(".") <= name.startswith(".")
-    )
-    found = [folder for folder in matching if folder.exists()]
-    if not found:
-        raise DataFormatError(f"{os.fspath(pattern)}: matches no folder of a run")
-    return found
+    # Shells expand patterns on disk, but not on gs://.
+    folder = RunFolder.open(pattern)
+    parent, name = folder.path.parent, folder.path.name
+    # A folder that exists may have such characters in its name.
+    if not set(name) & set("*?[") or folder.exists():
+        return [folder]
+    names = sorted(path.name for path in parent.iterdir()) if parent.is_dir() else []
+    matching = [
+        RunFolder(parent / candidate)
+        for candidate in names
+        # As in a shell, a pattern matches hidden names only if it starts with a dot.
+        if fnmatchcase(candidate, name)
+        and candidate.startswith(".") <= name.startswith(".")
+    ]
+    runs = [folder for folder in matching if folder.exists()]
+    if not runs:
+        raise DataFormatError(
+            f"{os.fspath(pattern)}: matches no folder of a run; check the path, or "
+            "train one"
+        )
+    return runs
 
 
 def _configure_gcsfs() -> None:
-    """Sets how gcsfs, which Orbax reaches gs:// by, works in this process."""
+    """Configures gcsfs, through which Orbax reads and writes gs://, in this process."""
     missing = [
         module for module in ("fsspec", "gcsfs") if not importlib.util.find_spec(module)
     ]
@@ -189,11 +206,13 @@ def _configure_gcsfs() -> None:
         )
     import fsspec
 
-    # What it has listed once it would list for ever, whatever others write.
+    # gcsfs would return a listing that it has seen once for ever, and never show the
+    # checkpoints that a trainer on another machine writes.
     options: dict[str, object] = {"use_listings_cache": False}
     if follow_emulator():
-        # By itself it would send real credentials there, and its class for buckets of
-        # all kinds waits a minute for an answer over gRPC to which kind one is.
+        # By default gcsfs would send real credentials to the emulator. Its newer class
+        # asks over gRPC which kind a bucket is of, which an emulator answers only by a
+        # timeout of a minute, so the older class is registered.
         options["token"] = "anon"
         for protocol in ("gs", "gcs"):
             fsspec.register_implementation(

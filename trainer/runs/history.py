@@ -1,4 +1,4 @@
-"""The figures logged in training, as arrays by step and seed.
+"""The metrics that training logged, as arrays by step and seed.
 
 Dimensions: N log points, Q training seeds, K maximum horizon.
 """
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from pipeline.store.errors import DataFormatError
 from trainer.runs.folder import METRICS_FILE, RunFolder
 
-# Of the names of figures that were measured on held-out windows.
+# Prefix of the names of metrics that were measured on held-out windows.
 VALIDATION = "validation_"
 
 Float64 = npt.NDArray[np.float64]
@@ -20,12 +20,12 @@ Float64 = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class History:
-    """What ``metrics.jsonl`` of one run says.
+    """The contents of ``metrics.jsonl`` of one run.
 
     Attributes:
-        steps: ``i64[N]``, ascending: updates done at each log point.
+        steps: ``i64[N]``, updates done at each log point, ascending.
         seeds: Training seeds, ascending.
-        records: By (step, seed).
+        records: Records by step and seed.
     """
 
     steps: npt.NDArray[np.int64]
@@ -33,18 +33,20 @@ class History:
     records: dict[tuple[int, int], dict[str, Any]]
 
     def names(self) -> tuple[str, ...]:
-        """Names of the scalar figures, in the order they were logged."""
-        found: dict[str, None] = {}
+        """Names the scalar metrics, in the order in which they were logged."""
+        # A dictionary is an ordered set. Records may have different names: validation
+        # is not measured at each log point.
+        names: dict[str, None] = {}
         for record in self.records.values():
-            found |= {
+            names |= {
                 name: None
                 for name, value in record.items()
                 if isinstance(value, int | float) and name not in ("step", "seed")
             }
-        return tuple(found)
+        return tuple(names)
 
     def scalar(self, name: str) -> Float64:
-        """One figure over training: ``f64[Q, N]``; NaN where it was not logged."""
+        """Returns a metric over training: ``f64[Q, N]``, NaN where it is missing."""
         rows = [
             [
                 self.records.get((int(step), seed), {}).get(name, np.nan)
@@ -55,14 +57,14 @@ class History:
         return np.array(rows, np.float64).reshape(len(self.seeds), len(self.steps))
 
     def vector(self, name: str, point: int) -> Float64 | None:
-        """One figure by horizon at one log point, summed over seeds.
+        """Returns a metric by horizon at one log point, summed over seeds.
 
         Args:
-            name: Of a vector.
-            point: Index of the log point; negative counts from the last.
+            name: Name of a vector.
+            point: Index of the log point; a negative one counts from the last.
 
         Returns:
-            ``f64[K + 1]``, entry j of horizon j; None if it was not logged.
+            ``f64[K + 1]``, with entry j for horizon j; None if it was not logged.
         """
         if not len(self.steps):
             return None
@@ -73,25 +75,28 @@ class History:
 
 
 def read_history(folder: RunFolder) -> History:
-    """Reads the metrics of a run; one that logged nothing yet is empty.
+    """Reads the metrics of a run.
 
     Args:
-        folder: RUN.
+        folder: Folder of the run, RUN.
 
     Returns:
-        Its history. Of several records of one step and seed, the last.
+        The history, which is empty if nothing was logged yet. Of several records of one
+        step and seed it has the last: a resumed run logs some steps again.
 
     Raises:
         DataFormatError: If a line is no record.
     """
+    # Every record is checked here, since charts and tables take their numbers unchecked
+    # and a file may be damaged or a stranger's.
     records: dict[tuple[int, int], dict[str, Any]] = {}
-    kinds: dict[str, int | None] = {}
+    counts: dict[str, int | None] = {}
     for number, record in enumerate(folder.read_lines(METRICS_FILE), start=1):
         where = f"{folder}/{METRICS_FILE}, record {number}"
         records[_key(record, where=where)] = record
         for name, value in record.items():
-            kind = _kind(value, where=f"{where}: {name}")
-            if value is not None and kinds.setdefault(name, kind) != kind:
+            count = _count_numbers(value, where=f"{where}: {name}")
+            if value is not None and counts.setdefault(name, count) != count:
                 raise DataFormatError(
                     f"{where}: {name}: expected as many numbers as in the records "
                     f"before, got {value!r:.80}; the file is damaged, remove the line"
@@ -104,25 +109,26 @@ def read_history(folder: RunFolder) -> History:
 
 
 def _key(record: dict[str, Any], *, where: str) -> tuple[int, int]:
-    """Step and seed of a record, which it needs."""
+    """Reads step and seed of a record, and refuses one that lacks either."""
     for name in ("step", "seed"):
         number = record.get(name)
         if type(number) is not int or not 0 <= number < 1 << 62:
             raise DataFormatError(
-                f"{where}: {name}: expected a number from 0, got {number!r:.80}; the "
-                "file is damaged, remove the line"
+                f"{where}: {name}: expected a whole number of at least 0, got "
+                f"{number!r:.80}; the file is damaged, remove the line"
             )
     return record["step"], record["seed"]
 
 
-def _kind(value: Any, *, where: str) -> int | None:
-    """How many numbers of a list, or None of a number alone."""
+def _count_numbers(value: Any, *, where: str) -> int | None:
+    """Counts the numbers of a list; None for a number alone."""
     numbers = value if isinstance(value, list) else [value]
-    for each in numbers:
-        is_number = isinstance(each, float) or (
-            isinstance(each, int) and abs(each) < 1 << 63
+    for number in numbers:
+        # An int beyond 64 bits would overflow in NumPy. None stands for NaN.
+        is_number = isinstance(number, float) or (
+            isinstance(number, int) and abs(number) < 1 << 63
         )
-        if each is not None and not is_number:
+        if number is not None and not is_number:
             raise DataFormatError(
                 f"{where}: expected a number, or numbers by horizon, got "
                 f"{value!r:.80}; the file is damaged, remove the line"

@@ -1,8 +1,9 @@
-"""One trainer a run's folder: a small file that says who trains there, and still does.
+"""The lock of a run's folder, which keeps a second trainer out.
 
-It is written under the condition that nobody else has written it meanwhile, on disk and
-on gs://, and renewed while training goes on. Clocks of machines differ: whether a
-trainer of another machine is still there is told by watching whether it renews.
+Two trainers in one folder would delete each other's checkpoints. The lock is a small
+file that names the process that trains there. It is written on the condition that no
+other process has written it meanwhile, which works on disk and on gs://, and it is
+renewed while training runs.
 """
 
 import dataclasses
@@ -23,7 +24,8 @@ from pipeline.store.files import Content
 from trainer.errors import RunLockedError, StorageError
 from trainer.runs.folder import LOCK_FILE, RunFolder
 
-# A trainer that has not renewed for so long is gone, or as good as.
+# Seconds between renewals, and seconds without one after which a lock lapses: a trainer
+# may miss three before it is taken for gone.
 RENEW_S, LAPSE_S = 15.0, 60.0
 # Seconds between two looks at a lock that may lapse.
 _LOOK_S = 1.0
@@ -33,62 +35,66 @@ class RunLock:
     """The lock of this process on a run's folder, until it is released.
 
     Args:
-        folder: RUN.
-        there: The lock file as it was read, to be replaced.
+        folder: Folder of the run, RUN.
+        content: The lock file as it was read, to be replaced.
 
     Raises:
-        RunLockedError: If somebody else was quicker.
+        RunLockedError: If another process has taken the lock meanwhile.
     """
 
-    def __init__(self, folder: RunFolder, there: Content) -> None:
+    def __init__(self, folder: RunFolder, content: Content) -> None:
         self._folder = folder
-        self._there = there
+        self._content = content
         self._owner = Owner.current()
+        # Random, since process ids are used again and machines may share names.
         self._token = secrets.token_hex(8)
         self._renewals = 0
-        # The thread that renews and whoever asks look at the same file.
+        # Held by the renewing thread and by `check`, which compare the file with what
+        # this process has written last.
         self._busy = threading.Lock()
         self._over = threading.Event()
         if not self._renew():
-            raise _refusal(folder, folder.read(LOCK_FILE).data)
+            raise _make_refusal(folder, folder.read(LOCK_FILE).data)
         self._thread = threading.Thread(target=self._keep_renewing, daemon=True)
         self._thread.start()
 
     def check(self) -> None:
-        """Ends a trainer that another one has taken the place of, before it writes.
+        """Checks that this process still holds the lock; called before each save.
 
         Raises:
-            StorageError: Naming the other.
+            StorageError: Names the process that has taken over.
         """
         with self._busy:
             data = self._folder.read(LOCK_FILE).data
-            if data == self._there.data:
+            if data == self._content.data:
                 return
         self._over.set()
         owner = None if data is None else _read_owner(data)
         who = "another process, which has ended," if owner is None else str(owner)
         raise StorageError(
-            f"{self._folder}: {who} has taken over; this one has saved nothing since, "
-            "look at what that one does"
+            f"{self._folder}: {who} has taken over; this process has saved nothing "
+            "since, follow the training of that one"
         )
 
     def release(self) -> None:
-        """Lets others train there, if this process still may."""
+        """Deletes the lock file, if this process still holds the lock."""
         self._over.set()
         self._thread.join()
-        with suppress(OSError):  # It lapses then.
-            if self._folder.read(LOCK_FILE).data == self._there.data:
-                self._folder.delete(LOCK_FILE, replacing=self._there)
+        # If the file cannot be deleted, the lock lapses.
+        with suppress(OSError):
+            if self._folder.read(LOCK_FILE).data == self._content.data:
+                self._folder.delete(LOCK_FILE, replacing=self._content)
 
     def _keep_renewing(self) -> None:
         while not self._over.wait(RENEW_S):
-            # There are three more times until it lapses.
+            # A renewal that fails is tried again three times before the lock lapses.
             with suppress(OSError), self._busy:
                 if not self._renew():
-                    return  # The next check says so.
+                    return  # Another process has the lock: the next `check` raises.
 
     def _renew(self) -> bool:
-        """Writes the lock anew; whether it was this process's to write."""
+        """Writes the lock file again; says whether this process holds the lock."""
+        # The number changes the file, so that others see that it was renewed.
         value = {
             "owner": dataclasses.asdict(self._owner),
             "token": self._token,
@@ -96,13 +102,14 @@ class RunLock:
         }
         data = (json.dumps(value, indent=1) + "\n").encode()
         try:
-            self._folder.commit(LOCK_FILE, data, replacing=self._there)
-        except DataFormatError:  # Somebody else has.
+            self._folder.commit(LOCK_FILE, data, replacing=self._content)
+        except DataFormatError:  # Another process has written the file.
             return False
-        there = self._folder.read(LOCK_FILE)
-        if there.data != data:
+        # Read back for the generation or time stamp that the next renewal replaces.
+        content = self._folder.read(LOCK_FILE)
+        if content.data != data:
             return False
-        self._there = there
+        self._content = content
         self._renewals += 1
         return True
 
@@ -118,56 +125,59 @@ def lock_run(
     """Takes the lock of a run's folder.
 
     Args:
-        folder: RUN.
-        take_over: Whether to take the place of a trainer that may still run.
-        console: For why it waits.
-        sleep: Waits, in seconds.
-        now: Seconds of a clock that only goes on.
+        folder: Folder of the run, RUN.
+        take_over: Whether to replace a trainer that may still be running.
+        console: Console for the reason of a wait.
+        sleep: Function that waits for a number of seconds.
+        now: Monotonic clock, in seconds.
 
     Returns:
-        The lock, to be released.
+        The lock, which the caller releases.
 
     Raises:
-        RunLockedError: If another trainer is at work there, naming it.
+        RunLockedError: If another trainer is at work there; the message names it.
     """
-    there = folder.read(LOCK_FILE)
-    if there.data is not None and not take_over:
-        there = _await_lapse(folder, there, console, sleep, now)
-    return RunLock(folder, there)
+    content = folder.read(LOCK_FILE)
+    if content.data is not None and not take_over:
+        content = _await_lapse(folder, content, console, sleep, now)
+    return RunLock(folder, content)
 
 
 def _await_lapse(
     folder: RunFolder,
-    there: Content,
+    content: Content,
     console: Console,
     sleep: Callable[[float], None],
     now: Callable[[], float],
 ) -> Content:
-    """Waits until a lock lapses, unless its owner is known to be there or gone."""
+    """Waits until a lock lapses, unless its owner is known to run or to be gone."""
+    # Clocks of machines differ, so no time stamp is compared: a trainer on another
+    # machine is alive if it renews the file while this process watches.
     since, said = now(), False
-    seen = there.data
-    while there.data is not None:
-        owner = _read_owner(there.data)
+    first_seen = content.data
+    while content.data is not None:
+        owner = _read_owner(content.data)
+        # On its own machine a dead owner is known to be gone, and need not lapse.
         if owner is not None and owner.is_gone():
             break
-        if there.data != seen or (owner is not None and owner.is_here()):
-            raise _refusal(folder, there.data)
+        if content.data != first_seen or (owner is not None and owner.is_here()):
+            raise _make_refusal(folder, content.data)
         if now() - since > LAPSE_S:
             say(console, f"{owner or 'another process'} is gone: taking over")
             break
         if not said:
             say(
                 console,
-                f"{folder}: looking for up to {LAPSE_S:.0f} s whether it is still "
-                f"trained by {owner or 'another process'}",
+                f"{folder}: watching for up to {LAPSE_S:.0f} s whether "
+                f"{owner or 'another process'} still trains there",
             )
             said = True
         sleep(_LOOK_S)
-        there = folder.read(LOCK_FILE)
-    return there
+        content = folder.read(LOCK_FILE)
+    return content
 
 
-def _refusal(folder: RunFolder, data: bytes | None) -> RunLockedError:
+def _make_refusal(folder: RunFolder, data: bytes | None) -> RunLockedError:
     owner = None if data is None else _read_owner(data)
     who = "another process" if owner is None else str(owner)
     return RunLockedError(
@@ -177,6 +187,7 @@ def _refusal(folder: RunFolder, data: bytes | None) -> RunLockedError:
 
 
 def _read_owner(data: bytes) -> Owner | None:
+    # None for a damaged file: its lock lapses like any other.
     try:
         value: Any = json.loads(data)
         return Owner.decode(value["owner"])

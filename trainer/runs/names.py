@@ -1,8 +1,17 @@
-"""Names of runs in a sweep: what made a run can be told from the name of its folder."""
+"""Names of a sweep's runs, which say the data set, task, method and seeds."""
 
 
 def name_cell(dataset: str, task: int, method: str, seeds: range) -> str:
-    """Name of the run of a method in a sweep.
+    """Names the folder of a run in a sweep.
+
+    Args:
+        dataset: Data-set name.
+        task: Task number.
+        method: Name of the method in the sweep.
+        seeds: Training seeds of the run.
+
+    Returns:
+        The name.
 
     Example:
         >>> name_cell("cube-single-play", 1, "cloning", range(3))
@@ -12,22 +21,23 @@ def name_cell(dataset: str, task: int, method: str, seeds: range) -> str:
 
 
 def find_method(name: str, *, dataset: str, task: int, seeds: range) -> str | None:
-    """Method that a run is of, if it is called as a sweep calls it.
+    """Finds the method of a run in the name of its folder.
 
     Args:
-        name: Of the run's folder.
-        dataset: Of the run.
-        task: Of the run.
+        name: Name of the run's folder.
+        dataset: Data set of the run.
+        task: Task of the run.
         seeds: Training seeds of the run.
 
     Returns:
-        Name of the method; None for a run of another name.
+        Name of the method; None if the folder is not named as a sweep does.
 
     Example:
         >>> name = "cube-single-play-1-cloning-seeds-0-2"
         >>> find_method(name, dataset="cube-single-play", task=1, seeds=range(3))
         'cloning'
     """
+    # Both ends are known of the run, so that methods and data sets may have dashes.
     start, end = f"{dataset}-{task}-", f"-{_name_seeds(seeds)}"
     if name.startswith(start) and name.endswith(end) and len(name) > len(start + end):
         return name[len(start) : -len(end)]

@@ -1,4 +1,8 @@
-"""Whether a run may go on from what was saved: the same run, arrays and place. Pure."""
+"""Checks whether a run may resume from a checkpoint; pure functions without files.
+
+A run may resume if the checkpoint is of the same run, holds the same arrays, and lies
+between two calls.
+"""
 
 from typing import Any
 
@@ -6,25 +10,26 @@ from pipeline.store.errors import DataFormatError
 from trainer.config import differences
 from trainer.runs.run import Run
 
-# Differences listed of another architecture.
+# Arrays that are listed at most; another width changes every array.
 _SHOWN = 12
 
 
 def check_same_run(saved: Run, run: Run, *, where: str) -> None:
-    """Refuses to go on from what another run saved.
+    """Refuses to resume from the checkpoint of another run.
 
     Args:
-        saved: Run that a step is of.
-        run: Run that wants to go on from it.
-        where: The step, for the error.
+        saved: Run that the checkpoint is of.
+        run: Run that is to resume.
+        where: Path of the checkpoint, for the error message.
 
     Raises:
         DataFormatError: If data, hyperparameters, batch or seeds differ.
     """
+    # Steps, meshes and settings of the feed may differ: none changes what is computed.
     if saved.fingerprint != run.fingerprint:
         raise DataFormatError(
             f"{where}: was trained on data {saved.fingerprint}, and the store now is "
-            f"{run.fingerprint}; train into another folder"
+            f"{run.fingerprint}; train into another folder, or give the former store"
         )
     differing = [
         f"{name}: {before!r} before, {now!r} now"
@@ -40,27 +45,28 @@ def check_same_run(saved: Run, run: Run, *, where: str) -> None:
 def check_same_arrays(
     saved: dict[str, dict[str, Any]], asked: dict[str, dict[str, Any]], *, where: str
 ) -> None:
-    """Refuses a step whose arrays are of other names or shapes.
+    """Refuses a checkpoint whose arrays have other names or shapes.
 
     Args:
-        saved: By item and path, what has a ``shape``.
-        asked: The same of the state that is to go on.
-        where: The step, for the error.
+        saved: Leaves with a ``shape``, by item of the checkpoint and path.
+        asked: The same of the state that is to be restored.
+        where: Path of the checkpoint, for the error message.
 
     Raises:
-        DataFormatError: Listing the arrays that differ, with both shapes.
+        DataFormatError: Lists the arrays that differ, with both shapes.
     """
+    # Orbax would name the first array only, in an error of many lines.
     differing = []
     for item in asked:
-        there, wanted = (
+        saved_shapes, asked_shapes = (
             {name: tuple(leaf.shape) for name, leaf in arrays[item].items()}
             for arrays in (saved, asked)
         )
         differing += [
-            f"  {item}/{name}: {there.get(name, 'not there')} saved, "
-            f"{wanted.get(name, 'not there')} asked for"
-            for name in sorted(there | wanted)
-            if there.get(name) != wanted.get(name)
+            f"  {item}/{name}: {saved_shapes.get(name, 'not there')} saved, "
+            f"{asked_shapes.get(name, 'not there')} asked for"
+            for name in sorted(saved_shapes | asked_shapes)
+            if saved_shapes.get(name) != asked_shapes.get(name)
         ]
     if differing:
         more = len(differing) - _SHOWN
@@ -75,12 +81,12 @@ def check_same_arrays(
 def place_in_data(
     saved: dict[str, Any], updates_per_call: int, *, where: str
 ) -> dict[str, int]:
-    """Grain's state for calls of another size than those it was saved with.
+    """Converts Grain's state to calls of another size than it was saved with.
 
     Args:
-        saved: The item ``data`` of a step.
-        updates_per_call: M of the calls to come.
-        where: The step, for the error.
+        saved: Item ``data`` of a checkpoint.
+        updates_per_call: Updates M of each call to come.
+        where: Path of the checkpoint, for the error message.
 
     Returns:
         State of the iterator over calls.
@@ -88,13 +94,15 @@ def place_in_data(
     Raises:
         DataFormatError: If the step lies within such a call.
     """
+    # Grain counts calls, and batches are a function of the step: a call of another size
+    # goes on with the same batches if it starts at the step.
     place = {}
     for name, calls in saved["feed"].items():
         step = calls * saved["updates_per_call"]
         place[name], rest = divmod(step, updates_per_call)
         if rest:
             raise DataFormatError(
-                f"{where}: trainer.updates_per_call is {updates_per_call}, and step "
-                f"{step} lies within such a call; expected a divisor of {step}"
+                f"{where}: trainer.updates_per_call: expected a divisor of the step "
+                f"{step}, got {updates_per_call}; choose another number"
             )
     return place

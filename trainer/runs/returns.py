@@ -1,6 +1,6 @@
-"""Mean returns of recorded episodes, how sure they are, and D4RL's normalised score.
+"""Mean returns of episodes with confidence intervals, and D4RL's normalised score.
 
-Pure arithmetic on records; knows no files.
+This module is pure arithmetic and knows no files.
 """
 
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 _RESAMPLES = 10_000
-# Draws held at once: episodes of many checkpoints and seeds may be pooled.
+# Resamples that are in memory at once, since thousands of episodes may be pooled.
 _BATCH = 1_000
 
 Interval = tuple[float, float]
@@ -17,14 +17,15 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True)
 class Returns:
-    """Undiscounted returns of episodes, pooled.
+    """Pooled undiscounted returns of episodes.
 
     Attributes:
-        mean: Of the returns.
-        interval: Its 95 % bootstrap interval; None of a single episode, which says
-            nothing about the spread.
-        episodes: How many.
-        reference: Returns that count as 0 and as 100; None if they are not known.
+        mean: Mean of the returns.
+        interval: 95 % bootstrap interval of the mean; None for a single episode, which
+            says nothing about the spread.
+        episodes: Number of episodes.
+        reference: Returns that count as a normalised score of 0 and of 100; None if
+            they are not known.
     """
 
     mean: float
@@ -36,21 +37,21 @@ class Returns:
     def of(
         cls, returns: Iterable[float], reference: Interval | None = None
     ) -> "Returns":
-        """Pools returns of episodes, at least one."""
+        """Pools the returns of at least one episode."""
         values = tuple(returns)
         mean = sum(values) / len(values)
         return cls(mean, bootstrap_interval(values), len(values), reference)
 
     @property
     def normalised(self) -> float | None:
-        """D4RL's score of the mean; None without reference scores."""
+        """D4RL's normalised score of the mean; None without reference scores."""
         if self.reference is None:
             return None
         return normalised_score(self.mean, self.reference)
 
     @property
     def normalised_interval(self) -> Interval | None:
-        """The interval of the mean as normalised scores."""
+        """Interval of the mean as normalised scores; None if either is unknown."""
         if self.reference is None or self.interval is None:
             return None
         low, high = (normalised_score(end, self.reference) for end in self.interval)
@@ -67,21 +68,22 @@ class Returns:
 
 
 def bootstrap_interval(returns: Iterable[float]) -> Interval | None:
-    """Percentile bootstrap interval of a mean, at 95 %.
+    """Computes the 95 % percentile bootstrap interval of a mean.
 
     Args:
-        returns: Of episodes, which are taken as independent.
+        returns: Returns of episodes, which are taken as independent.
 
     Returns:
-        Lower and upper end; None of fewer than two episodes. Equal calls give equal
-        results.
+        Lower and upper end; None for fewer than two episodes. The generator is seeded,
+        so that equal returns give equal intervals.
 
     References:
         Efron & Tibshirani (1993), An Introduction to the Bootstrap, chapter 13.
     """
-    from scipy.stats import bootstrap  # Half a second, and few commands need it.
+    # Imported here: it takes half a second, and few commands need it.
+    from scipy.stats import bootstrap
 
-    # In a fixed order: the interval is of the episodes, however they are pooled.
+    # Sorted, so that the interval does not depend on the order of pooling.
     values = np.sort(np.asarray(tuple(returns), np.float64))
     if len(values) < 2:
         return None
@@ -97,7 +99,7 @@ def bootstrap_interval(returns: Iterable[float]) -> Interval | None:
 
 
 def normalised_score(value: float, reference: Interval) -> float:
-    """D4RL's score: 0 for the lower reference return, 100 for the upper one.
+    """Computes D4RL's score: 0 for the lower reference return, 100 for the upper.
 
     References:
         Fu et al. (2020), D4RL: Datasets for Deep Data-Driven Reinforcement Learning,
@@ -112,7 +114,7 @@ def normalised_score(value: float, reference: Interval) -> float:
 
 
 def show_interval(interval: Interval | None, without: str, *, digits: int) -> str:
-    """An interval as a cell of a table, or what stands in its place."""
+    """Formats an interval for a table; ``without`` stands in place of None."""
     if interval is None:
         return without
     low, high = interval
@@ -120,7 +122,7 @@ def show_interval(interval: Interval | None, without: str, *, digits: int) -> st
 
 
 def show_score(returns: Returns, without: str) -> str:
-    """A normalised score with its interval, or what stands in its place."""
+    """Formats a normalised score with its interval; ``without`` stands for none."""
     if returns.normalised is None:
         return without
     if returns.normalised_interval is None:

@@ -1,4 +1,4 @@
-"""What makes a run the run it is, and ``run.json``, which says so."""
+"""The description of a run: ``run.json``, which says all that makes it that run."""
 
 import dataclasses
 import importlib.metadata
@@ -29,26 +29,26 @@ from trainer.runs.folder import RUN_FILE, RunFolder
 # from before were trained with.
 _BEFORE_OPTIONS: dict[str, dict[str, Any]] = {"vast": {"success": "mixed"}}
 
-# Whose versions can change what a run computes.
+# Packages whose versions can change what a run computes.
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "grain", "numpy", "vast-rl")
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a run is: enough to act and to evaluate without its data.
+    """The description of a run, enough to act and to evaluate without its data.
 
     Attributes:
-        config: As resolved for the task, with all overrides.
-        dataset: Of the store.
-        task: That is trained for.
-        facts: Of the data set and task.
-        fingerprint: Of what is read of the store, its split and task.
-        store: Where the data were read from, as given.
-        versions: Of the packages that computed it.
-        action_scale: What -1 and 1 of the actions it learned are to the environment;
-            None if the same.
-        spaces: Of the data, to compare with those of an environment; None in runs of
-            before.
+        config: Configuration as resolved for the task, with all overrides.
+        dataset: Data set of the store.
+        task: Task that is trained for.
+        facts: Facts of the data set and task.
+        fingerprint: Fingerprint of what is read of the store.
+        store: Path that the data were read from, as the user gave it.
+        versions: Versions of the packages that computed the run.
+        action_scale: Environment's actions that -1 and 1 of the policy stand for; None
+            if they are -1 and 1.
+        spaces: Spaces of the data, to compare with those of an environment; None in
+            runs of earlier versions.
         reference_scores: Undiscounted returns that count as a normalised score of 0
             and of 100; None if they are not known.
     """
@@ -67,34 +67,34 @@ class Run:
     reference_scores: ReferenceScores | None = None
 
     def agent(self) -> Agent[Any]:
-        """Builds the run's agent."""
+        """Builds the agent of the run."""
         return make_agent(self.config.agent, self.facts)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values that ``from_json`` reads back."""
+        """Returns plain values, which ``from_json`` reads back."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, value: Any, *, where: str) -> "Run":
-        """Decodes a run; what an earlier version did without a choice is filled in.
+        """Decodes a run, also one that an earlier version wrote.
 
         Args:
-            value: What ``to_json`` returned.
-            where: File name, for the error.
+            value: Plain values from ``to_json``.
+            where: File name, for the error message.
 
         Returns:
             The run.
 
         Raises:
-            DataFormatError: If it is none.
+            DataFormatError: If the values are not those of a run.
         """
         try:
             return pydantic.TypeAdapter(cls).validate_python(_update_options(value))
         except pydantic.ValidationError as error:
             first = read_first_error(error)
             raise DataFormatError(
-                f"{where}: {first.place}: {first.message}; it was not written by this "
-                "version"
+                f"{where}: {first.place}: {first.message}; the file was not written by "
+                "this version, open it with the one that wrote it"
             ) from error
 
 
@@ -125,22 +125,21 @@ def describe_run(
     fingerprint: str,
     environment: TaskEnvironment | None = None,
 ) -> Run:
-    """Derives what a run is from its configuration and data.
+    """Describes a run from its configuration and data.
 
     Args:
-        config: Resolved for the task.
-        store: To train on.
+        config: Configuration as resolved for the task.
+        store: Store to train on.
         task: Task number.
-        fingerprint: Of the rows as they are drawn from.
-        environment: To evaluate in, where that is not what the store says. Its module
-            is not kept: nothing is imported for what stands in a run.
+        fingerprint: Fingerprint of the rows that batches are drawn from.
+        environment: Environment to evaluate in; None for the one that the store names.
 
     Returns:
         The run.
 
     Raises:
-        DataFormatError: If the store is of another data set than the configuration,
-            or holds what no agent learns from, such as images or discrete actions.
+        DataFormatError: If the store is of another data set than the configuration, or
+            holds data that no agent can learn from, such as images or discrete actions.
     """
     manifest = store.manifest
     if manifest.dataset != config.dataset:
@@ -152,6 +151,8 @@ def describe_run(
     _check_fields(store)
     column, description = store.task(task)
     if environment is not None:
+        # The environment's module is not kept: a run may come from a stranger, so
+        # reading it must never make Python import anything.
         description = dataclasses.replace(
             description,
             environment_id=environment.environment_id,
@@ -186,7 +187,7 @@ def describe_run(
 
 
 def _check_fields(store: Store) -> None:
-    """Refuses a store whose rows no agent learns from."""
+    """Refuses a store whose rows no agent can learn from."""
     fields = store.manifest.fields
     flat = all(len(fields[name].shape) == 1 for name in ("observations", "actions"))
     if not flat or not fields["actions"].dtype.startswith("float"):
@@ -194,28 +195,28 @@ def _check_fields(store: Store) -> None:
             f"{store.root}: expected observations [rows, S] and continuous actions "
             "[rows, A] to train on, got "
             f"{describe_fields({n: fields[n] for n in ('observations', 'actions')})}; "
-            "images and discrete actions are not supported"
+            "images and discrete actions are not supported, shard other data"
         )
 
 
 def find_action_outside(store: Store) -> float | None:
-    """The action furthest outside [-1, 1], in which agents act.
-
-    Such actions are refused where a store is written; earlier versions let them in.
+    """Finds the action component that lies furthest outside [-1, 1].
 
     Args:
         store: A committed store.
 
     Returns:
-        Its value; None if all are within.
+        The component; None if all lie within.
     """
+    # Policies act in [-1, 1] and could never take such actions. Writing a store refuses
+    # them now, but earlier versions did not.
     known = store.manifest.statistics["actions"]
     furthest = max((*known.minimum, *known.maximum), key=abs)
     return furthest if abs(furthest) > 1 + ACTION_TOLERANCE else None
 
 
 def write_run(folder: RunFolder, run: Run) -> None:
-    """Writes ``run.json`` into a run's folder, sealed."""
+    """Writes ``run.json`` into a run's folder, with a seal over its contents."""
     data = json.dumps(seal(run.to_json()), indent=1) + "\n"
     folder.write(RUN_FILE, data.encode())
 
@@ -224,13 +225,13 @@ def read_run(folder: RunFolder) -> Run:
     """Reads ``run.json`` of a run's folder.
 
     Args:
-        folder: RUN.
+        folder: Folder of the run, RUN.
 
     Returns:
         The run.
 
     Raises:
-        DataFormatError: If the folder is no run's, or its file is damaged.
+        DataFormatError: If the folder holds no run, or the file is damaged.
     """
     path = folder.path / RUN_FILE
     data = folder.read(RUN_FILE).data
@@ -243,5 +244,6 @@ def read_run(folder: RunFolder) -> Run:
     remedy = "the file is damaged, copy it from a checkpoint's run/metadata"
     value = load_object(data, where=where, remedy=remedy)
     run = Run.from_json(without_seal(value), where=where)
+    # Decoded first, because its message names the field that is wrong.
     check_seal(value, where=where, remedy=remedy, required=False)
     return run

@@ -1,4 +1,4 @@
-"""What an inspection of sub-goals leaves in ``RUN/subgoals``, by name."""
+"""Names of the files that an inspection of sub-goals writes into ``RUN/subgoals``."""
 
 SUBGOALS = "subgoals"
 JSON_FILE = "subgoals.json"

@@ -1,8 +1,7 @@
-"""Results of recorded evaluations: what is pooled, and how sure one can be.
+"""Results of evaluations: pooled success rates and returns with intervals.
 
-Success rates where the environment reports success, and mean returns always.
-
-Pure arithmetic on records; knows no files and draws nothing.
+Success rates are computed where the environment reports success, mean returns always.
+This module is pure arithmetic on evaluations; it knows no files and draws no charts.
 """
 
 import math
@@ -63,19 +62,20 @@ class Summary:
     """One result of a run, as a table shows it.
 
     Attributes:
-        statistic: Which checkpoints it is of: the last one evaluated; the last three
-            pooled; or the one with the highest rate, or the highest mean return where
-            success is not reported, the earliest of several. The best of several noisy
-            figures is biased upwards, and its interval ignores that.
-        score: Success of all episodes of those checkpoints and all training seeds
-            pooled; None if the environment does not report it. Its interval takes
-            episodes as independent: it holds the luck of the draw of episodes, not
-            that of training.
-        returns: Returns of the same episodes, likewise.
-        steps: The checkpoints.
-        seeds: Training seeds pooled.
+        statistic: Choice of checkpoints: the last one evaluated; the last three pooled;
+            or the one with the highest success rate, or with the highest mean return
+            where success is not reported. Of equally good ones the earliest is taken.
+            The best of several noisy results is biased upwards, and its interval does
+            not account for that.
+        score: Success over all episodes of those checkpoints and all training seeds;
+            None if the environment does not report success. The interval takes
+            episodes as independent, so it covers the luck of the draw of episodes, but
+            not that of training.
+        returns: Returns of the same episodes.
+        steps: Steps of the checkpoints.
+        seeds: Training seeds that are pooled.
         seed_std: Standard deviation of the rate over training seeds (n - 1), in
-            [0, 1]; None for a single seed, or without success.
+            [0, 1]; None for a single seed, or if success is not reported.
     """
 
     statistic: Statistic
@@ -87,10 +87,10 @@ class Summary:
 
 
 def wilson_interval(successes: int, episodes: int) -> tuple[float, float]:
-    """Wilson's 95 % score interval of a success probability.
+    """Computes Wilson's 95 % score interval of a success probability.
 
-    Unlike the normal approximation it stays within [0, 1] and is no point at 0 or all
-    successes.
+    Unlike the normal approximation, the interval stays within [0, 1] and does not
+    shrink to a point at no successes or only successes.
 
     Args:
         successes: Number of successes.
@@ -113,8 +113,8 @@ def wilson_interval(successes: int, episodes: int) -> tuple[float, float]:
     """
     if episodes < 1 or not 0 <= successes <= episodes:
         raise ValueError(
-            f"expected 0 to {episodes} successes of at least 1 episode, got "
-            f"{successes} of {episodes}"
+            f"wilson_interval: expected 0 to {episodes} successes of at least 1 "
+            f"episode, got {successes} of {episodes}; check the counts"
         )
     rate, z2 = successes / episodes, _Z**2 / episodes
     center = (rate + z2 / 2) / (1 + z2)
@@ -124,18 +124,17 @@ def wilson_interval(successes: int, episodes: int) -> tuple[float, float]:
 
 
 def select_largest(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
-    """Of evaluations that share episodes, keeps that with most.
-
-    Episodes 0 to 9 are the same in an evaluation of 10 and one of 50 with the same
-    seed; pooling both would count them twice.
+    """Keeps the largest of evaluations that share episodes.
 
     Args:
-        evaluations: Of one run.
+        evaluations: Evaluations of one run.
 
     Returns:
-        One for each step, training seed, evaluation seed, task and environment, in
-        order.
+        One evaluation for each step, training seed, evaluation seed, task and
+        environment, in order.
     """
+    # Episodes 0 to 9 are the same in evaluations of 10 and of 50 episodes with one
+    # seed; pooling both would count these twice. The key's last part is the number.
     largest: dict[Key, Evaluation] = {}
     for evaluation in evaluations:
         key = evaluation.key[:-1]
@@ -145,16 +144,18 @@ def select_largest(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
 
 
 def pool_by_step(evaluations: Sequence[Evaluation]) -> dict[int, Score]:
-    """Pools successes of all training seeds at each step.
+    """Pools the successes of all training seeds at each step.
 
     Args:
-        evaluations: As ``select_largest`` returns them; what reports no success is
+        evaluations: Evaluations from ``select_largest``; those without success are
             left out.
 
     Returns:
         Scores by step, ascending.
     """
-    reporting = [each for each in evaluations if each.successes is not None]
+    reporting = [
+        evaluation for evaluation in evaluations if evaluation.successes is not None
+    ]
     steps = sorted({evaluation.step for evaluation in reporting})
     return {step: _pool(_at(reporting, (step,))) for step in steps}
 
@@ -163,49 +164,52 @@ def pool_returns(evaluations: Sequence[Evaluation]) -> Returns:
     """Pools the returns of evaluations.
 
     Args:
-        evaluations: As ``select_largest`` returns them, at least one.
+        evaluations: Evaluations from ``select_largest``, at least one.
 
     Returns:
-        Theirs; with reference scores only if all were scored by the same.
+        The pooled returns.
     """
+    # Reference scores are kept only if all evaluations have the same: a mean of scores
+    # on different scales would say nothing.
     references = {evaluation.reference_scores for evaluation in evaluations}
     return Returns.of(
-        (value for evaluation in evaluations for value in evaluation.returns),
+        (episode for evaluation in evaluations for episode in evaluation.returns),
         references.pop() if len(references) == 1 else None,
     )
 
 
 def select_own(run: Run, evaluations: Sequence[Evaluation]) -> list[Evaluation]:
-    """Chooses the evaluations that tell how well a run does what it is trained for.
+    """Selects the evaluations of the task that a run was trained for.
 
     Args:
         run: The run.
-        evaluations: Of it.
+        evaluations: Evaluations of the run.
 
     Returns:
-        Those of its task, in its own environment; if it was never evaluated there, as
-        where the environment was named only when it was evaluated, in the one that it
-        was evaluated in most.
+        Evaluations of the run's task in the run's environment; if there are none, in
+        the environment that it was evaluated in most often.
     """
-    own = [each for each in evaluations if each.task == run.task.task]
+    own = [evaluation for evaluation in evaluations if evaluation.task == run.task.task]
     counts: dict[str, int] = {}
     for evaluation in own:
         name = evaluation.environment
         counts[name] = counts.get(name, 0) + 1
+    # A run of data that name no environment is evaluated in one that is given each
+    # time, so that none of its evaluations are in its own.
     chosen = run.task.environment_id
     if chosen not in counts:
         chosen = max(counts, key=lambda name: counts[name], default=chosen)
-    return [each for each in own if each.environment == chosen]
+    return [evaluation for evaluation in own if evaluation.environment == chosen]
 
 
 def summarize(evaluations: Sequence[Evaluation]) -> list[Summary]:
-    """The three results of a run.
+    """Computes the results of a run.
 
     Args:
-        evaluations: Of one run, task and environment.
+        evaluations: Evaluations of one run, task and environment.
 
     Returns:
-        One summary for each of ``STATISTICS``; none without evaluations.
+        A summary for each of ``STATISTICS``; none without evaluations.
     """
     chosen = select_largest(evaluations)
     if not chosen:
@@ -215,8 +219,8 @@ def summarize(evaluations: Sequence[Evaluation]) -> list[Summary]:
     reported = all(evaluation.successes is not None for evaluation in chosen)
 
     def rank(step: int) -> tuple[float, int]:
-        there = by_step[step]
-        return (_pool(there).rate if reported else _mean_return(there)), -step
+        at_step = by_step[step]
+        return (_pool(at_step).rate if reported else _mean_return(at_step)), -step
 
     best = max(steps, key=rank)
     picked: dict[Statistic, tuple[int, ...]] = {
@@ -230,15 +234,15 @@ def summarize(evaluations: Sequence[Evaluation]) -> list[Summary]:
 
 
 def describe_outcome(dataset: str, task: int, evaluations: Sequence[Evaluation]) -> str:
-    """Says in one line whether the last checkpoint that was evaluated solves a task.
+    """Says in one line whether the last evaluated checkpoint solves a task.
 
     Args:
         dataset: Data-set name.
         task: Task number.
-        evaluations: Of one run, in that task.
+        evaluations: Evaluations of one run in that task.
 
     Returns:
-        ``solved`` only if every episode was, of all training seeds.
+        The line; it says ``solved`` only if every episode of every seed succeeded.
     """
     summaries = summarize(evaluations)
     if not summaries:
@@ -263,7 +267,7 @@ def _summary(statistic: Statistic, evaluations: list[Evaluation]) -> Summary:
     seeds = sorted({evaluation.seed for evaluation in evaluations})
     reported = all(evaluation.successes is not None for evaluation in evaluations)
     rates = [
-        _pool([each for each in evaluations if each.seed == seed]).rate
+        _pool(evaluation for evaluation in evaluations if evaluation.seed == seed).rate
         for seed in seeds
         if reported
     ]
@@ -284,9 +288,10 @@ def _pool(evaluations: Iterable[Evaluation]) -> Score:
 
 
 def _mean_return(evaluations: Sequence[Evaluation]) -> float:
-    """Mean return of all episodes."""
-    values = [value for evaluation in evaluations for value in evaluation.returns]
-    return sum(values) / len(values)
+    """Computes the mean return of all episodes."""
+    # Not by `pool_returns`, whose bootstrap would take its time at each checkpoint.
+    returns = [episode for evaluation in evaluations for episode in evaluation.returns]
+    return sum(returns) / len(returns)
 
 
 def _at(evaluations: Sequence[Evaluation], steps: Sequence[int]) -> list[Evaluation]:

@@ -145,7 +145,7 @@ def test_a_trainer_elsewhere_is_there_as_long_as_it_renews(folder: RunFolder) ->
     with pytest.raises(RunLockedError, match="trained by process 17 on far-away since"):
         clock.lock(folder, Console(file=said, width=500))
     assert RENEW_S <= clock.time < RENEW_S + 2
-    assert "looking for up to 60 s whether it is still trained by" in said.getvalue()
+    assert "watching for up to 60 s whether" in said.getvalue()
 
 
 @pytest.mark.parametrize("damaged", [False, True])
