@@ -57,3 +57,11 @@ def flow_samples(field: Any, noise: np.ndarray, steps: int) -> np.ndarray:
     for step in range(steps):
         x = x + field(x, np.full((len(x), 1), step / steps)) / steps
     return x
+
+
+def count_parameters(params: Params) -> int:
+    """Counts the scalar parameters of nested networks."""
+    return sum(
+        count_parameters(value) if isinstance(value, dict) else value.size
+        for value in params.values()
+    )

@@ -329,7 +329,7 @@ class ResidentRows:
         return True
 
     def _shares_slot(self, first: int, place: int) -> bool:
-        """Whether the window at ``first`` has another block in the slot of a place."""
+        """Says whether the window at ``first`` has another block in a place's slot."""
         # Places that are a multiple of the number of slots apart share a slot, so this
         # is the window's only candidate.
         earliest = first + (place - first) % self._slots

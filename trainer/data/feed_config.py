@@ -13,7 +13,7 @@ GatherWhere = Literal["auto", "host", "device"]
 
 @dataclass(frozen=True)
 class FeedConfig:
-    """How batches reach the devices.
+    """Settings of how batches are prepared and reach the devices.
 
     Only ``memory_limit_bytes``, ``block_rows`` and ``reuse`` change the contents of
     batches, and only where the data exceed the limit.

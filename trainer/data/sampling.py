@@ -1,4 +1,4 @@
-"""Which rows a batch is made of: pure functions of (table, seed, step).
+"""The choice of a batch's rows, as a pure function of (table, sampler, seed, step).
 
 A counter-based generator keyed by what is trained on and by the seed draws the whole
 global batch of a step, so neither workers, prefetching, hosts nor restarts can change

@@ -70,7 +70,7 @@ class RowTable:
         return replace(self, fingerprint=fingerprint)
 
     def best_return(self) -> float:
-        """Largest discounted return to the end of an episode, over rows that act."""
+        """Finds the largest return to the end of an episode, over rows that act."""
         # The last row of an episode only holds the final state: its action and reward
         # are padding.
         acting = np.ones(self.rows, bool)

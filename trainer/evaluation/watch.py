@@ -34,7 +34,7 @@ _DELETION_S = 2.0
 
 @dataclass(frozen=True)
 class Patience:
-    """How often a folder is looked at, and for how long.
+    """Settings of a watch: the seconds between looks, and until it gives up.
 
     Attributes:
         poll_s: Seconds between two looks.
@@ -76,7 +76,7 @@ def watch_run(
             ends when each was evaluated or is past and has no checkpoint.
         tasks: Task numbers, as in ``evaluate_run``.
         environment: Environment to act in; None for that of the run.
-        patience: How often to look, and when to give up.
+        patience: Seconds between looks, and until the watch gives up.
         console: Console for results and warnings; None shows nothing.
 
     Returns:
@@ -199,7 +199,7 @@ class _FolderWatch:
         self._since = time.monotonic()
 
     def steps(self) -> list[int]:
-        """Committed steps, ascending."""
+        """Lists the committed steps, ascending."""
         folder = self._folder.checkpoints
         names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
         # Nothing is opened unless a name has changed, since opening takes time. On gs://

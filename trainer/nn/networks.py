@@ -220,8 +220,3 @@ def cast_hidden(params: Params, precision: Precision) -> Params:
 
     cast_params: Params = jax.tree_util.tree_map_with_path(cast, params)
     return cast_params
-
-
-def count_parameters(params: Params) -> int:
-    """Counts the scalar parameters of a tree."""
-    return sum(leaf.size for leaf in jax.tree.leaves(params))

@@ -84,11 +84,11 @@ class CheckpointReader:
         self.close()
 
     def steps(self) -> list[int]:
-        """Committed steps, ascending."""
+        """Lists the committed steps, ascending."""
         return sorted(self._manager.all_steps())
 
     def latest(self) -> int | None:
-        """Last committed step, or None; a step that is being written does not count."""
+        """Finds the last committed step; a step being written does not count."""
         return max(self.steps(), default=None)
 
     def read_run(self, step: int) -> Run:

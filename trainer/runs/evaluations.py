@@ -38,7 +38,7 @@ Key = tuple[int | str, ...]
 
 @dataclass(frozen=True)
 class EvaluationSettings:
-    """How a checkpoint is evaluated.
+    """Settings of an evaluation.
 
     Attributes:
         episodes: Episodes of each training seed.
@@ -200,14 +200,17 @@ def name_environment(
 def find_own_arguments(
     asked: TaskEnvironment | None, of_run: Mapping[str, EnvironmentArgument]
 ) -> dict[str, EnvironmentArgument]:
-    """What an environment is made with besides its id, where the run says otherwise.
-
-    Evaluations in the run's own environment are known by its id alone.
+    """Finds the arguments of an environment that differ from the run's.
 
     Args:
-        asked: Environment that was asked for; None for the run's.
-        of_run: Arguments of the run's.
+        asked: Environment that the user gave; None for that of the run.
+        of_run: Arguments of the run's environment.
+
+    Returns:
+        Arguments that are part of an evaluation's key; none if they are the run's.
     """
+    # Evaluations of earlier versions in the run's own environment are keyed by the
+    # environment's id alone.
     if asked is None or dict(asked.kwargs) == dict(of_run):
         return {}
     return dict(asked.kwargs)

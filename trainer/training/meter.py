@@ -1,4 +1,4 @@
-"""What is gathered between two log points, and the check that ends a diverged run."""
+"""The meter of metrics and time between log points, and the check for divergence."""
 
 import time
 from collections.abc import Callable, Iterator

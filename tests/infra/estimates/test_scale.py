@@ -7,6 +7,7 @@ import pytest
 from infra.cli import main
 from infra.estimates import scale
 from infra.estimates.measured import MEASURED, Measured, UpdateRate, find_update_rate
+from tests.references import count_parameters
 from trainer.agents import make_agent
 from trainer.agents.vast_config import VASTConfig
 from trainer.config import load
@@ -15,7 +16,6 @@ from trainer.costs.accelerators import ACCELERATORS
 from trainer.costs.call_memory import Shape, Spread
 from trainer.costs.describe import describe
 from trainer.costs.random_data import shape_facts
-from trainer.nn.networks import count_parameters
 
 S, A, B = 7, 3, 32
 SHAPE = Shape(

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests import references
 from tests.stores import make_facts, make_table
 from tests.trainer.agents import baseline_cases as cases
 from trainer.agents import AGENTS, make_agent
@@ -20,7 +21,6 @@ from trainer.agents.qc_config import QCConfig
 from trainer.agents.value_flows_config import ValueFlowsConfig
 from trainer.data.sampling import uniform_numbers
 from trainer.evaluation.rollouts import AgentActor
-from trainer.nn import networks
 from trainer.parallel.mesh import make_mesh
 from trainer.parallel.mesh_shape import MeshConfig
 from trainer.step.call import make_train_call
@@ -48,7 +48,7 @@ def count(config: Any) -> int:
     """Scalars of all networks and targets on cube-double-play."""
     agent = make_agent(config, CUBE_DOUBLE)
     state = jax.eval_shape(agent.init, jax.random.key(0))
-    return networks.count_parameters(state.params) + networks.count_parameters(
+    return references.count_parameters(state.params) + references.count_parameters(
         state.targets
     )
 

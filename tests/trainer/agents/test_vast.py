@@ -8,13 +8,13 @@ import pydantic
 import pytest
 from scipy import stats
 
+from tests import references
 from tests.stores import make_facts, make_table
 from tests.trainer.agents.baseline_cases import run
 from tests.trainer.agents.vast_cases import TABLE, make_agent, make_batch
 from trainer.agents.vast import VAST
 from trainer.agents.vast_config import VASTConfig
 from trainer.data.horizon_windows import EndingHorizonSampler, HorizonSampler
-from trainer.nn import networks
 from trainer.step.update import make_update
 
 
@@ -25,7 +25,7 @@ def test_parameter_counts_are_the_papers() -> None:
         table = make_table([30], S=S, A=5)
         agent = VAST(VASTConfig(), make_facts(table))
         state = jax.eval_shape(agent.init, jax.random.key(0))
-        count = networks.count_parameters(state.params) + networks.count_parameters(
+        count = references.count_parameters(state.params) + references.count_parameters(
             state.targets
         )
         assert count == expected

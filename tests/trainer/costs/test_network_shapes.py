@@ -5,12 +5,12 @@ import sys
 import jax
 import pytest
 
+from tests import references
 from trainer.agents import AGENTS, make_agent
 from trainer.agents.vast import VAST
 from trainer.agents.vast_config import VASTConfig
 from trainer.costs.network_shapes import read_networks, vast_networks
 from trainer.costs.random_data import shape_facts
-from trainer.nn import networks
 
 S, A = 6, 3
 SMALL = VASTConfig(width=8, depth=2)
@@ -44,8 +44,8 @@ def test_every_agents_parameters_are_accounted_for(name: str) -> None:
     state = jax.eval_shape(agent.init, jax.random.key(0))
     found = read_networks(state)
     assert sum(network.parameters for network in found) == (
-        networks.count_parameters(state.params)
-        + networks.count_parameters(state.targets)
+        references.count_parameters(state.params)
+        + references.count_parameters(state.targets)
     )
     assert all(network.chain for network in found if network.name == "critic")
 

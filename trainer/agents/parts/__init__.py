@@ -1,1 +1,1 @@
-"""What several agents are made of."""
+"""Parts that several agents share."""
