@@ -43,7 +43,8 @@ _DIGESTS = "digests"
 ARRAY_ITEMS = (_PARAMS, _TRAIN)
 # Folder that steps are moved to before they are deleted.
 _DELETED = "deleted"
-# Characters that are kept of a library's error message: TensorStore adds all settings.
+# Characters that are kept of a library's error message, since TensorStore appends all
+# of its settings.
 _MESSAGE_LENGTH = 200
 # Attempts to open a folder whose steps are being deleted, and seconds between two.
 _LOOKS, _LOOK_S = 5, 0.2
@@ -65,7 +66,7 @@ class CheckpointReader:
         if not folder.checkpoints.is_dir():
             raise DataFormatError(
                 f"{folder.checkpoints}: expected checkpoints of a run, found no such "
-                "folder; has training reached its first checkpoint?"
+                "folder; check the path, or wait for the run's first checkpoint"
             )
         self.folder = folder.checkpoints
         self._manager = _open(
@@ -93,12 +94,12 @@ class CheckpointReader:
 
     def read_run(self, step: int) -> Run:
         """Reads the description of the run from a step."""
-        value = self._read(step, {_RUN: ocp.args.JsonRestore()})
-        return Run.from_json(value[_RUN], where=f"{self.folder}/{step}/{_RUN}")
+        restored = self._read(step, {_RUN: ocp.args.JsonRestore()})
+        return Run.from_json(restored[_RUN], where=f"{self.folder}/{step}/{_RUN}")
 
     def read_shapes(self, step: int, item: str) -> dict[str, Any]:
         """Reads shapes and dtypes of an item's arrays, by path, but no array."""
-        with self._reading(step):
+        with self._explain_read_errors(step):
             return name_leaves(self._manager.item_metadata(step)[item].tree)
 
     def restore_params(self, step: int, agent: Agent[Any], *, seeds: int) -> Params:
@@ -171,7 +172,7 @@ class CheckpointReader:
 
     def _read(self, step: int, items: dict[str, Any]) -> Any:
         """Restores items of a step and compares them with their digests."""
-        with self._reading(step):
+        with self._explain_read_errors(step):
             if (self.folder / str(step) / _DIGESTS).exists():
                 items = {**items, _DIGESTS: ocp.args.JsonRestore()}
             restored = self._manager.restore(step, args=ocp.args.Composite(**items))
@@ -179,7 +180,7 @@ class CheckpointReader:
             return restored
 
     @contextmanager
-    def _reading(self, step: int) -> Iterator[None]:
+    def _explain_read_errors(self, step: int) -> Iterator[None]:
         """Turns errors of reading into one that names the step and what to do.
 
         Raises:
@@ -267,8 +268,8 @@ class CheckpointWriter(CheckpointReader):
         """
         # The previous save may still be reading the snapshot.
         self.wait()
-        # Old steps are deleted before more room is taken, in a thread of their own: of
-        # a large state that takes seconds, which the loop need not wait for.
+        # Old steps, which Orbax has only moved aside, are deleted before this one takes
+        # more room. A thread does that: the loop need not wait for it.
         if self._deletes:
             threading.Thread(target=_empty, args=(self.folder / _DELETED,)).start()
         params, train = _split(self.prepare(state).take(state))
@@ -292,7 +293,7 @@ class CheckpointWriter(CheckpointReader):
             _RUN: ocp.args.JsonSave(described),
             _DIGESTS: ocp.args.JsonSave(seal(digests)),
         }
-        with self._writing():
+        with self._explain_write_errors():
             self._manager.save(step, args=ocp.args.Composite(**items))
 
     def last_good(self) -> int | None:
@@ -318,7 +319,7 @@ class CheckpointWriter(CheckpointReader):
         Raises:
             StorageError: If a step cannot be written.
         """
-        with self._writing():
+        with self._explain_write_errors():
             self._manager.wait_until_finished()
 
     def close(self) -> None:
@@ -330,7 +331,7 @@ class CheckpointWriter(CheckpointReader):
         # Orbax may raise a failed save's error again when it is closed.
         already_raised = self._failed
         try:
-            with self._writing():
+            with self._explain_write_errors():
                 self._manager.close()
         except StorageError:
             if not already_raised:
@@ -340,7 +341,7 @@ class CheckpointWriter(CheckpointReader):
                 shutil.rmtree(self.folder / _DELETED, ignore_errors=True)
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
+    def _explain_write_errors(self) -> Iterator[None]:
         """Turns errors of saving into one that names the folder and what to do.
 
         Raises:
@@ -353,8 +354,8 @@ class CheckpointWriter(CheckpointReader):
             raise
         except Exception as error:
             self._failed = True
-            # Orbax has taken the step that this save would have replaced off its list,
-            # but it is still there. Reading the folder again may fail as well.
+            # Orbax has dropped from its list the old step that this save would have
+            # replaced, though it still exists. Reading the folder may fail as well.
             with suppress(Exception):
                 self._manager.reload()
             step = self.latest()
@@ -373,7 +374,7 @@ def _open(
     """Opens Orbax's manager of a folder whose trainer may be deleting steps."""
     path = folder.checkpoints
     if not folder.remote:
-        # Threads of Orbax use the path later, in whatever the working directory is.
+        # Orbax uses the path later, when the working directory may be another.
         path = path.absolute()
 
     def look() -> ocp.CheckpointManager:
@@ -436,7 +437,7 @@ def _check_digests(restored: Any) -> None:
 
 
 def _items_like(state: TrainState) -> dict[str, Any]:
-    """Makes abstract arrays to restore, by item, of a state."""
+    """Makes abstract arrays of a state, by the item that they are restored from."""
     params, train = (jax.tree.map(_abstract, tree) for tree in _split(state))
     return {_PARAMS: params, _TRAIN: train}
 

@@ -1,4 +1,4 @@
-"""The folder of a run, on disk or gs://, and what lies in it.
+"""The folder of a run, on disk or on gs://, and the files in it.
 
 ```
 RUN/run.json            configuration, task, facts of the data, fingerprint, versions

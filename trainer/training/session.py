@@ -85,7 +85,7 @@ class Session:
 
     def next_batches(self) -> Any:
         """Draws the batches of the next call and sends them to the devices."""
-        return _to_mesh(next(self.feed), batch_sharding(self.mesh))
+        return _send_to_mesh(next(self.feed), batch_sharding(self.mesh))
 
     def validate(self, step: int, state: TrainState) -> Metrics:
         """Measures a state on the held-out windows of its step, and waits for it.
@@ -105,7 +105,7 @@ class Session:
     def draw_held_out(self, step: int) -> HeldOutBatches:
         """Draws the held-out windows of a step and sends them to the devices."""
         assert self.validation is not None
-        drawn: HeldOutBatches = _to_mesh(
+        drawn: HeldOutBatches = _send_to_mesh(
             self.validation.source.at(step), batch_sharding(self.mesh)
         )
         return drawn
@@ -215,7 +215,7 @@ def open_session(
     )
     agreement.check_one_folder(folder.path / RUN_FILE)
     with ExitStack() as on_error:
-        lock = _lock(folder, take_over=take_over, console=console)
+        lock = _take_lock(folder, take_over=take_over, console=console)
         if lock is not None:
             on_error.callback(lock.release)
         checkpoints = CheckpointWriter(
@@ -280,8 +280,10 @@ def _describe_resumption(latest: int, steps: int) -> str:
     return f"going on from the checkpoint of step {latest}"
 
 
-def _lock(folder: RunFolder, *, take_over: bool, console: Console) -> RunLock | None:
-    """Takes the lock in process 0; if that is refused, all processes raise."""
+def _take_lock(
+    folder: RunFolder, *, take_over: bool, console: Console
+) -> RunLock | None:
+    """Takes the lock in process 0; if the lock is refused, all processes raise."""
     # If only process 0 raised, the others would wait for it until they time out.
     lock: RunLock | None = None
     refusal = ""
@@ -319,7 +321,7 @@ def check_folder(folder: RunFolder) -> None:
     if (
         path.is_dir()
         and not folder.exists()
-        and not all(_left_by_a_start(file) for file in path.iterdir())
+        and not all(_may_be_left_over(file) for file in path.iterdir())
     ):
         raise DataFormatError(
             f"{path}: expected an empty folder or that of a run, got one that is not "
@@ -327,8 +329,8 @@ def check_folder(folder: RunFolder) -> None:
         )
 
 
-def _left_by_a_start(path: epath.Path) -> bool:
-    """Says whether a start that was killed before it wrote run.json leaves this."""
+def _may_be_left_over(path: epath.Path) -> bool:
+    """Says whether a start that was killed before run.json existed may leave a path."""
     if path.name == CHECKPOINTS:
         return path.is_dir() and not any(path.iterdir())
     # Files are written under a name of their own first, then renamed.
@@ -359,7 +361,7 @@ def _open_feed(
     feed = make_feed(source, run.config.feed, updates_per_call=config.updates_per_call)
     # The source has refused to gather on a device what is not all in memory.
     rows_on_mesh = (
-        _to_mesh((rows.observations, rows.actions), replicated(mesh))
+        _send_to_mesh((rows.observations, rows.actions), replicated(mesh))
         if on_device and isinstance(rows, RowTable)
         else None
     )
@@ -406,7 +408,7 @@ def _describe_rows(rows: RowTable | ResidentRows) -> str:
     )
 
 
-def _to_mesh(values: Any, placed: jax.sharding.NamedSharding) -> Any:
+def _send_to_mesh(values: Any, placed: jax.sharding.NamedSharding) -> Any:
     """Sends this process's part of each array to its devices."""
     # `device_put` takes whole arrays, and with several processes none has them.
     if jax.process_count() == 1:
