@@ -105,13 +105,13 @@ def test_calls_of_another_size_go_on_with_the_same_batches(
     store: Store, table: RowTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[Any] = []
-    to_mesh = session._to_mesh
+    to_mesh = session._send_to_mesh
 
     def note(values: Any, placed: Any) -> Any:
         sent.append(values)
         return to_mesh(values, placed)
 
-    monkeypatch.setattr(session, "_to_mesh", note)
+    monkeypatch.setattr(session, "_send_to_mesh", note)
 
     def train(folder: str, **changes: int) -> None:
         run = make_run(store, table, **changes)
@@ -150,7 +150,7 @@ def test_what_is_not_sent_on_purpose_is_refused(
 ) -> None:
     # Nor can a later call be traced anew: the loop calls what it has compiled, which
     # refuses other shapes and types. All other tests here pass under the guard.
-    monkeypatch.setattr(session, "_to_mesh", lambda values, placed: values)
+    monkeypatch.setattr(session, "_send_to_mesh", lambda values, placed: values)
     with pytest.raises(
         jax.errors.JaxRuntimeError, match="Disallowed host-to-device transfer"
     ):
