@@ -292,8 +292,8 @@ def _decode(
     except pydantic.ValidationError as error:
         first = read_first_error(error)
         raise DataFormatError(
-            f"{where}: {first.place}: {first.message}; the line was not written by "
-            "this version, remove it and evaluate again"
+            f"{where}: {first.place}: {first.message}; another version wrote it, or "
+            "it is damaged: remove the line and evaluate again"
         ) from error
     played = evaluation.episodes
     lists: list[tuple[float, ...]] = [evaluation.returns, evaluation.lengths]
