@@ -35,8 +35,14 @@ def test_history_by_seed_and_step(run: Path) -> None:
         (b"[" * 100_000, "line 2: expected JSON"),
         (b"\xff", "line 2: expected JSON"),
         (b"3", "line 2: expected a JSON object, got int"),
-        (b'{"seed": 0}', "record 2: step: expected a number from 0, got None"),
-        (b'{"step": true, "seed": 0}', "step: expected a number from 0, got True"),
+        (
+            b'{"seed": 0}',
+            "record 2: step: expected a whole number of at least 0, got None",
+        ),
+        (
+            b'{"step": true, "seed": 0}',
+            "step: expected a whole number of at least 0, got True",
+        ),
         (b'{"step": 1, "seed": 0, "a": "x"}', "a: expected a number, or numbers"),
         (b'{"step": 1, "seed": 0, "b": [1]}', "b: expected as many numbers as"),
     ],
