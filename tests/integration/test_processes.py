@@ -337,7 +337,7 @@ def test_one_trainer_a_folder(store: Path, tmp_path: Path, processes: int) -> No
     code, said = finish(first)[0]
     assert code == 1, said
     assert f"process {second[0].pid} on {socket.gethostname()}" in said
-    assert "has taken over; this one has saved nothing since" in said
+    assert "has taken over; this process has saved nothing since" in said
     # A killed one is succeeded at once.
     for each in second:
         each.kill()

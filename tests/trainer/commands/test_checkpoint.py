@@ -159,7 +159,7 @@ def test_mistakes_are_refused(folder: Path, tmp_path: Path) -> None:
         export.export(RunFolder.open(folder), file, step=15)
     with pytest.raises(DataFormatError, match="seed to be one of 3, 4, got 0"):
         export.export(RunFolder.open(folder), file, seed=0)
-    with pytest.raises(DataFormatError, match="no such folder"):
+    with pytest.raises(DataFormatError, match="nowhere: expected a folder, found none"):
         export.export(RunFolder.open(folder), tmp_path / "nowhere" / "x.safetensors")
     with pytest.raises(DataFormatError, match="expected checkpoints of a run"):
         export.inspect(RunFolder.open(tmp_path))
