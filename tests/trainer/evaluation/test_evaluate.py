@@ -195,7 +195,7 @@ def test_the_environment_of_another_task() -> None:
     )
     other = arm("walker-v2")
     assert task_environment(other, 1) == TaskEnvironment("walker-v2")
-    with pytest.raises(DataFormatError, match="evaluate this run in its own task 1 only"):
+    with pytest.raises(DataFormatError, match="this run in its own task 1 only"):
         task_environment(other, 2)
 
 
