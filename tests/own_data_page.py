@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # Where it stands: a page, and the section of it.
-PAGE = Path(__file__).parents[1] / "README.md"
+PAGE = Path(__file__).parents[1] / "docs/how-to/own-data.md"
 HEADING = "Your own data"
 # What it makes stores of besides the npz that it goes on with.
 OTHERS = ("robomimic", "minari")

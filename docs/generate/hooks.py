@@ -6,13 +6,13 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
-from docs.generate import commands, configuration, equations
+from docs.generate import commands, configuration, equations, tables
 
 ROOT = Path(__file__).parents[2]
 # Pages that are files of the repository, read where they stand.
 INCLUDED = {
-    "CHANGELOG.md": "changelog.md",
-    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "project/changelog.md",
+    "CONTRIBUTING.md": "project/contributing.md",
     "infra/README.md": "how-to/launching.md",
     "tests/benchmarks/README.md": "results/benchmarks.md",
 }
@@ -51,6 +51,11 @@ def include(source: str) -> str:
         return f"[{said}]({up}{INCLUDED[target.as_posix()]}{place})"
 
     return _LINK.sub(lead, (ROOT / source).read_text())
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Puts in the tables that the code has already."""
+    return tables.fill(markdown)
 
 
 def on_page_content(html: str, **_: Any) -> str:

@@ -1,4 +1,4 @@
-"""What the READMEs show of launching is what is printed and what was measured."""
+"""What the pages show of launching is what is printed and what was measured."""
 
 import dataclasses
 import re
@@ -16,7 +16,7 @@ from infra.estimates.measured import MEASURED
 from pipeline import front_door
 from tests.infra.command_lines import REGISTRY, VERSION
 
-READMES = ("README.md", "infra/README.md")
+PAGES = ("docs/how-to/clusters.md", "infra/README.md")
 
 
 def blocks(file: str) -> list[str]:
@@ -45,7 +45,7 @@ def rates() -> dict[str, float]:
     return {name: float(rate.replace(",", "")) for name, rate in found}
 
 
-@pytest.mark.parametrize("file", READMES)
+@pytest.mark.parametrize("file", PAGES)
 def test_commands_that_are_shown_are_taken(file):
     shown = [command for block in blocks(file) for command in commands(block)]
     assert {command[0] for command in shown} >= {"doctor"}
@@ -54,7 +54,7 @@ def test_commands_that_are_shown_are_taken(file):
 
 
 def test_what_a_dry_run_is_said_to_take_is_what_it_prints(capsys):
-    pages = blocks("README.md")
+    pages = blocks("docs/how-to/clusters.md")
     dry = [
         (command, pages[index + 1])
         for index, block in enumerate(pages)
@@ -69,7 +69,7 @@ def test_what_a_dry_run_is_said_to_take_is_what_it_prints(capsys):
 
 
 def test_images_that_are_shown_are_of_this_version():
-    for file in READMES:
+    for file in PAGES:
         named = re.findall(r"vast-rl-[-a-z]+:(\S+)", Path(file).read_text())
         assert named
         assert set(named) == {VERSION}

@@ -89,11 +89,11 @@ def test_a_class_of_the_user_s_makes_a_store(walks, tmp_path):
     assert len(Store(out).manifest.parts) == 2
 
 
-def test_the_readme_s_class_reads(tmp_path, monkeypatch):
-    pieces = (ROOT / "README.md").read_text().split("```")
+def test_the_documentation_s_class_reads(tmp_path, monkeypatch):
+    pieces = (ROOT / "docs/how-to/inputs.md").read_text().split("```")
     (code,) = [each for each in pieces if "(EpisodeReader)" in each]
     code = code.removeprefix("python")
-    (tmp_path / "readme_walks.py").write_text(code)
+    (tmp_path / "shown_walks.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     for number, n in enumerate(COUNTS):
         np.savez(
@@ -104,10 +104,10 @@ def test_the_readme_s_class_reads(tmp_path, monkeypatch):
             terminals=np.arange(n) == n - 1,
             remarks=np.array(["not read"]),
         )
-    source = OwnSource("readme_walks:Walks", str(tmp_path))
+    source = OwnSource("shown_walks:Walks", str(tmp_path))
     facts = source.describe()
     assert facts.lengths == (5, 7, 4)
-    assert facts.source == "readme_walks:Walks"
+    assert facts.source == "shown_walks:Walks"
     (block,) = source.read([facts.episodes])
     numbers = np.repeat(range(3), facts.lengths)
     np.testing.assert_array_equal(block.rows["observations"][:, 0], numbers)

@@ -1,0 +1,51 @@
+"""Tables that the code has already, for pages that hold their names in braces."""
+
+import re
+from collections.abc import Callable, Iterable
+
+from pipeline import front_door
+from pipeline.sources import kinds
+
+
+def make_kinds() -> str:
+    """Writes the table of the kinds of inputs."""
+    rows = ((f"`{name}`", files, layout) for name, files, layout in kinds.table())
+    return _to_table(("`--source`", "INPUT", "what is read of it"), rows)
+
+
+def make_exit_codes() -> str:
+    """Writes the table of exit codes, as the docstring of the front door has it.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    listed = re.split(r"^=+ +=+\n", front_door.__doc__ or "", flags=re.MULTILINE)
+    if len(listed) != 3:
+        raise ValueError(f"expected a table in front_door's docstring, got {listed}")
+    # A line that begins with spaces goes on with the one before.
+    lines = re.sub(r"\n {3,}", " ", listed[1]).splitlines()
+    rows = (re.split(r" +", line.replace("``", "`"), maxsplit=1) for line in lines)
+    return _to_table(("code", "meaning"), rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "kinds of inputs": make_kinds,
+    "exit codes": make_exit_codes,
+}
+
+
+def fill(text: str) -> str:
+    """Puts the tables of a page in the places of their names.
+
+    Raises:
+        KeyError: If there is no table of that name.
+    """
+    return re.sub(
+        r"^\{\{ (.+) \}\}$", lambda name: TABLES[name[1]](), text, flags=re.MULTILINE
+    )
+
+
+def _to_table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    lines = [tuple(head), *map(tuple, rows)]
+    shown = [f"| {' | '.join(line)} |" for line in lines]
+    return "\n".join([shown[0], "|---" * len(lines[0]) + "|", *shown[1:]])
