@@ -14,6 +14,8 @@ import trainer.cli
 from pipeline.front_door import Program
 
 PROGRAMS = (pipeline.cli.PROGRAM, trainer.cli.PROGRAM, infra.cli.PROGRAM)
+# Around a table whose first column is names, for the style sheet.
+NAMES = '<div class="names" markdown>'
 # What help adds to an option's own: what it is if it is not given.
 _DEFAULT = re.compile(r"\s*\((?:default: (.*)|(required)|repeatable|optional)\)$", re.S)
 
@@ -64,7 +66,8 @@ def _describe(parser: Any, command: str, *, about: str, level: int = 2) -> list[
         elif "--help" not in action.option_strings:
             rows.append(_row(action))
     if rows:
-        shown += ["| argument | meaning | default |", "|---|---|---|", *rows, ""]
+        head = ["| argument | meaning | default |", "|---|---|---|"]
+        shown += [NAMES, "", *head, *rows, "", "</div>", ""]
     for name, inner in nested.items():
         about = inner.description or ""
         shown += _describe(inner, f"{command} {name}", about=about, level=level + 1)

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+from docs.generate.commands import NAMES
 from trainer.agents import AGENTS
 from trainer.agents.settings import ranges
 from trainer.commands.fields import read_meanings
@@ -56,7 +57,7 @@ def make_page() -> str:
 
 def _table(kind: type[Any], *, prefix: str) -> list[str]:
     meanings, allowed = read_meanings(kind), ranges(kind)
-    rows = ["| field | meaning | default | allowed |", "|---|---|---|---|"]
+    rows = [NAMES, "", "| field | meaning | default | allowed |", "|---|---|---|---|"]
     for each in dataclasses.fields(kind):
         default = each.default
         if each.default_factory is not dataclasses.MISSING:
@@ -68,4 +69,4 @@ def _table(kind: type[Any], *, prefix: str) -> list[str]:
             str(allowed.get(each.name, "")),
         )
         rows.append("| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |")
-    return [*rows, ""]
+    return [*rows, "", "</div>", ""]
