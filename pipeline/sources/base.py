@@ -1,7 +1,7 @@
-"""What an input is to the rest of the pipeline: a plan first, then whole episodes.
+"""The interface of inputs: a source describes its episodes, then streams them.
 
-A source is a small frozen value that travels to workers; it opens its files only
-when it is read.
+A source is a small frozen dataclass of plain values, because Beam pickles it into every
+worker. It opens its files only when it is described or read.
 """
 
 import json
@@ -20,15 +20,14 @@ Rows = Mapping[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True)
 class RecordedEnvironment:
-    """What data say of the environment they were recorded in; nothing is imported.
+    """The environment that the data name as their own; nothing of it is imported.
 
     Attributes:
-        environment_id: Gymnasium id.
-        arguments: What it was made with, as far as a store may keep it.
-        left_out: Names of arguments that a store may not keep.
-        entry_point: Where its code is, for people; empty if the data do not say.
-        reference_scores: Returns of a random policy and of an expert; None if the data
-            do not say.
+        environment_id: Gymnasium id of the environment.
+        arguments: Its constructor's arguments, as far as a store may keep them.
+        left_out: Names of the arguments that a store may not keep.
+        entry_point: Module and class of its code, shown to people; empty if unknown.
+        reference_scores: Returns of a random policy and of an expert; None if unknown.
     """
 
     environment_id: str
@@ -38,7 +37,7 @@ class RecordedEnvironment:
     reference_scores: tuple[float, float] | None = None
 
     def __str__(self) -> str:
-        """One line, for people."""
+        """Formats the environment in one line for people."""
         text = self.environment_id
         if self.arguments:
             text += f" {json.dumps(self.arguments)}"
@@ -55,18 +54,19 @@ class RecordedEnvironment:
 
 @dataclass(frozen=True)
 class Facts:
-    """What can be known of an input without reading its bulk.
+    """The description of an input, read without reading most of its bytes.
 
     Attributes:
         source: Kind of input, such as ``"ogbench_npz"``.
-        name: File name or environment; never a path of one machine.
-        digest: ``sha256:...`` that changes whenever the content does.
-        fields: What one row of each field will be, by name.
-        lengths: Rows of each episode.
-        ignored: Names of what the input holds besides and nothing will read.
-        warnings: What looks wrong and a person should judge, a sentence each.
-        notes: What else a person may want to know, a sentence each.
-        environment: Environment that the input says it was recorded in, if it does.
+        name: File name or environment; never a path, so that manifests have the same
+            bytes on every machine.
+        digest: ``sha256:...``, which changes whenever the content does.
+        fields: Dtype and shape of one row of each field, by name.
+        lengths: Rows of each episode, one more than its transitions.
+        ignored: Names of arrays in the input that are not read.
+        warnings: Sentences on what looks wrong, for a person to judge.
+        notes: Sentences on what else a person may want to know.
+        environment: Environment that the input names as its own; None if it names none.
     """
 
     source: str
@@ -90,8 +90,8 @@ class Block:
     """Whole episodes in memory.
 
     Attributes:
-        indices: ``i64[E]``, which episodes of the input they are.
-        lengths: ``i64[E]``, rows of each.
+        indices: ``i64[E]``, indices of the episodes within the input.
+        lengths: ``i64[E]``, rows of each episode.
         rows: ``[n, ...]`` for each field, one episode after another.
     """
 
@@ -101,7 +101,7 @@ class Block:
 
     @classmethod
     def of(cls, episodes: EpisodeRange, rows: Rows) -> "Block":
-        """The block of a range of episodes."""
+        """Builds the block of a range of episodes from their rows."""
         first = episodes.first_episode
         return cls(
             np.arange(first, first + episodes.episodes),
@@ -110,14 +110,14 @@ class Block:
         )
 
     def split(self) -> Iterator[tuple[int, Rows]]:
-        """Each episode's index and rows, as views."""
+        """Yields each episode's index and its rows, as views without a copy."""
         end = 0
         for index, length in zip(self.indices, self.lengths, strict=True):
             start, end = end, end + int(length)
             yield int(index), {name: v[start:end] for name, v in self.rows.items()}
 
     def without(self, dropped: Collection[int]) -> "Block":
-        """The block without some episodes; itself if it holds none of them."""
+        """Returns the block without some episodes; itself if it holds none of them."""
         good = np.array([int(index) not in dropped for index in self.indices])
         if good.all():
             return self
@@ -130,13 +130,13 @@ class Block:
 
 
 class Source(Protocol):
-    """An input of the pipeline: a frozen value of plain values, so it pickles."""
+    """An input of the pipeline; a frozen dataclass of plain values, so it pickles."""
 
     def describe(self) -> Facts:
-        """Reads what a plan needs.
+        """Reads what the planner needs: headers and the ends of episodes.
 
         Returns:
-            Facts from headers and the ``terminals`` alone.
+            The description of the input.
 
         Raises:
             DataFormatError: If the input is cut short, incomplete or inconsistent.
@@ -147,7 +147,7 @@ class Source(Protocol):
         """Streams episodes in bounded memory.
 
         Args:
-            ranges: In order, without overlap: one block each.
+            ranges: Ranges of episodes in order, without overlap; each gives one block.
 
         Yields:
             The blocks, in order.
@@ -160,18 +160,22 @@ class Source(Protocol):
 
 @runtime_checkable
 class Divisible(Source, Protocol):
-    """A source of which later episodes cost all before them, unless it is prepared."""
+    """A compressed source, where reading an episode means inflating all before it.
+
+    ``starting_at`` inflates the input once and notes places at which later readers can
+    start, so that several workers can share one large file.
+    """
 
     def starting_at(self, starts: Sequence[EpisodeRange]) -> Sequence[Source]:
-        """Reads the input through, so that readers need not.
+        """Reads the whole input once and notes where each reader can start.
 
         Args:
-            starts: What each reader will read first.
+            starts: The first range that each reader will read.
 
         Returns:
-            For each reader the source, whose blocks are the same.
+            One source for each reader; all of them yield the same blocks.
 
         Raises:
-            DataFormatError: If bytes are damaged, wherever they are.
+            DataFormatError: If any bytes of the input are damaged.
         """
         ...

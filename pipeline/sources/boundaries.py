@@ -1,7 +1,7 @@
-"""Looking for boundaries between episodes that a file of transitions does not mark.
+"""Searches files of transitions for episode boundaries that the file does not mark.
 
-Pure but for the rows it is handed. Finds what looks wrong and leaves the judgement to
-people: a jump may be a bug of the file, or a fall.
+The search reads rows through a function that it is given, and nothing else. It only
+warns: a jump of the state may be a missing boundary, or a robot that falls.
 """
 
 import threading
@@ -14,30 +14,34 @@ import numpy.typing as npt
 from pipeline.sources.transitions import TransitionTable
 
 Array = npt.NDArray[Any]
-# Observations of some rows, and their next observations if there are any.
+# Observations of some rows, and their next observations if the file has any.
 States = tuple[Array, Array | None]
-# Reads them for slices, first row and number of rows of each, in order and apart.
+# Reads the states of slices, each given by first row and number of rows. The slices are
+# in order and do not overlap, so that a compressed file is inflated once.
 ReadStates = Callable[[Sequence[tuple[int, int]]], Iterator[States]]
 
-# A component moves further than this many times what 99 % of steps do.
+# A step is a jump if a component moves more than 10 times as far as in 99 % of steps.
 _JUMP = 10.0
 _BLOCK_ROWS = 65_536
+# The 99 % are estimated from 32 stretches of rows spread over the file.
 _SAMPLES, _SAMPLE_ROWS = 32, 4096
+# Rows that a warning lists at most.
 _LISTED = 10
-# Files are looked at side by side, and a block of rows takes memory.
+# Several files are searched in threads at once; two blocks of wide rows at a time keep
+# the memory of planning bounded.
 _LOOKING = threading.BoundedSemaphore(2)
 
 
 def find_suspects(read: ReadStates, table: TransitionTable, *, where: str) -> list[str]:
-    """Looks for steps inside episodes that no step of the environment could be.
+    """Searches for steps inside episodes that are too long for the environment.
 
     Args:
         read: Reads observations, and next observations if the file has them.
         table: Episodes as the file marks them.
-        where: File, for the warnings.
+        where: Name of the file, for the warnings.
 
     Returns:
-        Warnings that list rows; empty if nothing looks wrong.
+        Warnings that list suspicious rows; empty if nothing looks wrong.
     """
     with _LOOKING:
         return _find(read, table, where)
@@ -50,14 +54,16 @@ def _find(read: ReadStates, table: TransitionTable, where: str) -> list[str]:
     sampled = inside & _sample(n)
     blocks = [(at, min(_BLOCK_ROWS, n - 1 - at)) for at in range(0, n - 1, _BLOCK_ROWS)]
     samples, furthest, broken, jumps = [], [], [], []
-    # Infinities and NaN are for whoever checks the rows; here they are far from all.
+    # NaN and infinities pass without a warning here, because every row is checked for
+    # them later, with a better message.
     with np.errstate(invalid="ignore", over="ignore"):
         for first, steps, gaps in _steps(read, blocks):
             within = inside[first : first + len(steps)]
             samples.append(steps[sampled[first : first + len(steps)]])
             furthest.append(np.fmax.reduce(steps[within], axis=0, initial=0.0))
             broken += (first + np.flatnonzero(within & gaps)).tolist()
-        # What is far is known now. A file where nothing is, is not read again.
+        # The threshold is known only after the first pass. A second pass reads just
+        # those blocks whose longest step exceeds it, mostly none.
         far = _JUMP * _usual_steps(samples)
         suspected = [
             block
@@ -86,7 +92,7 @@ def _find(read: ReadStates, table: TransitionTable, where: str) -> list[str]:
 
 
 def _sample(n: int) -> npt.NDArray[np.bool_]:
-    """Steps of ``n`` rows, ``bool[n - 1]``, that tell how long steps usually are."""
+    """Chooses steps by which to estimate usual lengths, as ``bool[n - 1]``."""
     sampled = np.zeros(n - 1, np.bool_)
     count = min(_SAMPLE_ROWS, max(2, n // _SAMPLES)) - 1
     for i in range(_SAMPLES):
@@ -96,11 +102,12 @@ def _sample(n: int) -> npt.NDArray[np.bool_]:
 
 
 def _usual_steps(samples: Sequence[Array]) -> Array:
-    """Length that 99 % of steps do not exceed, ``f64[D]``, from a sample."""
+    """Estimates the length that 99 % of steps do not exceed, ``f64[D]``."""
     moved = np.concatenate(samples) if samples else np.zeros((0, 1))
     if not len(moved):
         return np.full(1, np.inf)
-    # What hardly ever moves, such as a drawer, moves in jumps by nature.
+    # A component that rests in 99 % of steps, such as a drawer, moves in jumps by
+    # nature: an infinite threshold leaves it out.
     usual = np.quantile(moved, 0.99, axis=0)
     return np.where(usual > 0, usual, np.inf)
 
@@ -108,20 +115,22 @@ def _usual_steps(samples: Sequence[Array]) -> Array:
 def _steps(
     read: ReadStates, blocks: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[int, Array, npt.NDArray[np.bool_]]]:
-    """Blocks of steps: how far each component moves to the next row, and gaps.
+    """Computes lengths of steps, and gaps between next observations and next rows.
 
     Args:
         read: Reads rows.
-        blocks: First step and number of steps of each; step i leads from row i to the
-            next one.
+        blocks: First step and number of steps of each block; step i leads from row i to
+            row i + 1.
 
     Yields:
-        First step, ``f64[n, D]``, and ``bool[n]``: where the next observation is not
-        the observation of the next row.
+        For each block its first step; ``f64[n, D]``, how far each component moves; and
+        ``bool[n]``, whether the next observation differs from the next row's
+        observation.
     """
     slices, end = [], 0
     for first, count in blocks:
-        # Where one block follows another, their common row is read once.
+        # Adjacent blocks share a row. Reading it once keeps the slices apart, as `read`
+        # requires; it is carried over from the block before.
         begin = max(first, end)
         end = first + count + 1
         slices.append((begin, end - begin))
@@ -138,18 +147,23 @@ def _steps(
         gaps = np.zeros(count, np.bool_)
         if following is not None:
             after = following.reshape(len(states), -1)[:-1]
+            # The two arrays may have been rounded to different dtypes.
             bound = 1e-4 * (1.0 + np.abs(states[1:]))
             gaps = (np.abs(after - states[1:]) > bound).any(axis=1)
         yield first, np.abs(np.diff(states, axis=0)), gaps
 
 
 def _listed(rows: list[int]) -> str:
+    """Formats the first rows of a list, and how many more there are."""
     shown = ", ".join(map(str, rows[:_LISTED]))
     return f"{shown} and {len(rows) - _LISTED} more" if len(rows) > _LISTED else shown
 
 
 def _shift(rows: list[int], ends: npt.NDArray[np.int64]) -> str:
-    """Says if all of them lie equally far from a marked end."""
+    """Adds the distance to the nearest marked end, if it is the same for all rows.
+
+    A common distance of one or two rows suggests that the file marks its ends shifted.
+    """
     if not len(ends):
         return ""
     nearest = [int(ends[np.argmin(np.abs(ends - row))]) for row in rows]

@@ -1,7 +1,7 @@
-"""D4RL's files: one HDF5, rows of transitions, terminals and timeouts apart.
+"""Reads D4RL's files: one HDF5 with a transition a row.
 
-``terminals`` is the end of the task (mask 0: no bootstrap), ``timeouts`` is where an
-episode was cut off, which is no end of anything.
+``terminals`` marks the end of the task (mask 0, no bootstrap). ``timeouts`` marks where
+a time limit cut an episode off; the value of the state after it is still bootstrapped.
 """
 
 import os
@@ -39,15 +39,16 @@ class D4rlHdf5:
     path: str
 
     def describe(self) -> Facts:
-        """Reads the ends of episodes, and looks through the observations for others.
+        """Reads the ends of episodes, and searches observations for unmarked ends.
 
         Returns:
-            Facts of the file; boundaries that seem to be missing are warnings.
+            The description of the file; boundaries that seem to be missing are
+            warnings.
 
         Raises:
             UsageError: If there is no such file.
-            DataFormatError: If it is cut short, lacks what the layout has, or does not
-                say where episodes were cut off.
+            DataFormatError: If the file is cut short, lacks a member, or does not mark
+                time limits.
         """
         with hdf5.opened(self.path) as file:
             members = self._members(file)
@@ -90,7 +91,7 @@ class D4rlHdf5:
         """Streams episodes, one block for each range.
 
         Args:
-            ranges: In order, without overlap.
+            ranges: Ranges of episodes in order, without overlap.
 
         Yields:
             The blocks, with ``rewards`` and ``masks``.
@@ -117,11 +118,13 @@ class D4rlHdf5:
         return os.path.basename(self.path)
 
     def _members(self, file: Any) -> dict[str, Any]:
-        there = hdf5.names(file, self.path)
-        names = [*_REQUIRED, *(name for name in _OPTIONAL if name in there)]
+        """Finds the data sets that are read, by name."""
+        stored = hdf5.names(file, self.path)
+        names = [*_REQUIRED, *(name for name in _OPTIONAL if name in stored)]
         return {name: hdf5_datasets.dataset(file, name, self.path) for name in names}
 
     def _table(self, members: dict[str, Any]) -> TransitionTable:
+        """Reads where episodes end."""
         timeouts = members.get(TIMEOUTS)
         return transitions.find_episodes(
             hdf5.read(members[TERMINALS], 0, len(members[TERMINALS]), self.path),
@@ -133,7 +136,7 @@ class D4rlHdf5:
         )
 
     def _flat(self, name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Per-step numbers without a second axis, all else as it is."""
+        """Flattens members of one number per step; returns other members unchanged."""
         if name in _PER_STEP:
             return transitions.flat(name, values, where=self.path)
         return values

@@ -1,8 +1,8 @@
-"""The bytes of one member of a zip archive, in order, inflated with ISA-L.
+"""Inflates one member of a zip archive in order, with ISA-L.
 
-ISA-L takes less than two thirds of zlib's time, and lets go of the interpreter as zlib
-does. Knows nothing of arrays. A member is read from its beginning, or from a place that
-was noted when it was read before: see `SeekPoint`.
+ISA-L takes less than two thirds of zlib's processor time (tests/benchmarks), and like
+zlib releases the interpreter lock. A member is read from its beginning, or from a
+`SeekPoint` that an earlier reading noted. This module knows nothing of arrays.
 """
 
 import zlib
@@ -12,23 +12,23 @@ from typing import BinaryIO, cast
 
 from isal import igzip_lib, isal_zlib
 
-# Of stored bytes, and of inflated ones, that are worked on at a time.
+# Bytes of the file that are read at a time, and inflated bytes handled at a time.
 _READ_BYTES = 256 << 10
 _PIECE_BYTES = 1 << 20
-# Its type says that it is an error, not a class of them.
+# The type stubs of isal declare this class as an instance.
 _ERROR = cast(type[Exception], igzip_lib.error)
 
 
 @dataclass(frozen=True)
 class Extent:
-    """Where a member lies in its archive, and what it comes to.
+    """Position and size of a member in its archive.
 
     Attributes:
-        start: Place of its first byte in the file.
-        stored_bytes: Bytes there.
-        size: Bytes of the member, inflated.
-        crc: CRC-32 of these.
-        deflated: Whether they are deflated, or there as they are.
+        start: Offset of the member's first byte in the file.
+        stored_bytes: Bytes that the member takes in the file.
+        size: Bytes of the member when inflated.
+        crc: CRC-32 of the inflated bytes.
+        deflated: Whether the member is deflated; otherwise it is stored as it is.
     """
 
     start: int
@@ -40,13 +40,15 @@ class Extent:
 
 @dataclass(frozen=True)
 class SeekPoint:
-    """A place where a member can be taken up without reading all that lies before.
+    """A place from which a member can be inflated without the bytes before it.
 
     Attributes:
-        position: Bytes of the member that lie before.
-        bit: Place among the stored bytes, in bits: deflate's blocks begin amid bytes.
-        window: The last 32 KiB before, which what follows may repeat; as zlib keeps
-            them, for it travels to workers. Nothing of what is not deflated.
+        position: Inflated bytes of the member that lie before the place.
+        bit: Offset among the stored bytes, in bits: a block of deflate may begin within
+            a byte.
+        window: The 32 KiB of inflated bytes before the place, to which deflate may
+            refer back. They are compressed with zlib, because workers receive them;
+            empty for a member that is not deflated.
     """
 
     position: int
@@ -58,17 +60,18 @@ BEGINNING = SeekPoint(0, 0, zlib.compress(b""))
 
 
 class MemberReader:
-    """Reads the bytes of a member in order.
+    """Reads the inflated bytes of a member in order.
 
-    Their checksum is compared once all of them have been read, from the beginning.
+    The checksum is compared at the end of the member, if reading started at its
+    beginning.
 
     Args:
-        file: The archive; nobody else reads from this handle meanwhile.
-        extent: Of the member.
-        point: Where to begin.
+        file: The archive; no other reader may use this handle at the same time.
+        extent: Position and size of the member.
+        point: Place to start from.
 
     Attributes:
-        position: Bytes of the member that lie before what is read next.
+        position: Offset within the member of the byte that is read next.
     """
 
     def __init__(
@@ -90,10 +93,10 @@ class MemberReader:
         """Fills a buffer with the next bytes.
 
         Args:
-            buffer: Of bytes.
+            buffer: ``u8[n]`` to fill.
 
         Raises:
-            ValueError: If the bytes are damaged, or there are fewer.
+            ValueError: If the bytes are damaged, or the member ends too early.
         """
         filled = 0
         for piece in self._pieces(len(buffer)):
@@ -101,12 +104,12 @@ class MemberReader:
             filled += len(piece)
 
     def skip(self, count: int) -> None:
-        """Reads so many bytes for nothing; raises as `fill` does."""
+        """Inflates bytes and throws them away; raises as `fill` does."""
         for _ in self._pieces(count):
             pass
 
     def _pieces(self, count: int) -> Iterator[bytes]:
-        """The next bytes, piece by piece."""
+        """Yields the next bytes, piece by piece, and checks the sum at the end."""
         end = self.position + count
         while self.position < end:
             piece = self._next(min(_PIECE_BYTES, end - self.position))
@@ -121,14 +124,15 @@ class MemberReader:
             raise ValueError("bad CRC-32")
 
     def _next(self, most: int) -> bytes:
-        """At most so many of the next bytes; none where they end."""
+        """Returns at least one and at most ``most`` bytes; none at the end."""
         if not self._extent.deflated:
             return self._read(most)
         try:
             while not self._inflater.eof:
                 waits = self._inflater.needs_input
                 stored = self._read(_READ_BYTES) if waits else b""
-                # It may hold inflated bytes back after the last stored ones.
+                # The inflater may still hold inflated bytes after it has taken the last
+                # stored ones, so an empty read alone does not mean the end.
                 given, self._lead_in = self._lead_in + stored, b""
                 piece: bytes = self._inflater.decompress(given, most)
                 if piece or (waits and not stored):
@@ -138,14 +142,14 @@ class MemberReader:
         return b""
 
     def _read(self, most: int) -> bytes:
-        """At most so many of the member's stored bytes."""
+        """Reads at most ``most`` stored bytes, and none of the next member."""
         stored = self._file.read(min(most, self._left))
         self._left -= len(stored)
         return stored
 
 
-def _packed(*fields: tuple[int, int]) -> tuple[int, int]:
-    """Numbers of so many bits each, one after another as deflate has them."""
+def _pack_bits(*fields: tuple[int, int]) -> tuple[int, int]:
+    """Packs (number, bits) pairs from the lowest bit up, as deflate does."""
     value = length = 0
     for number, bits in fields:
         value |= number << length
@@ -153,11 +157,12 @@ def _packed(*fields: tuple[int, int]) -> tuple[int, int]:
     return value, length
 
 
-# Blocks of deflate that hold nothing but their end. One has the codes that are fixed;
-# the other says that 255 and the end have a code of one bit each, by way of a code of
-# code lengths that has two: 18 for 138 and for 117 zeros, and 1 (RFC 1951, 3.2.7).
-_EVEN = _packed((0, 1), (1, 2), (0, 7))
-_ODD = _packed(
+# Empty deflate blocks, used by `_lead_in`. The first uses the fixed codes and has 10
+# bits, an even number. The second has an odd number of bits: it defines dynamic codes
+# of one bit each for the literal 255 and the end of block, encoded by code-length
+# symbols 18 (138 and 117 zeros) and 1 (RFC 1951, 3.2.7).
+_EVEN = _pack_bits((0, 1), (1, 2), (0, 7))
+_ODD = _pack_bits(
     *[(0, 1), (2, 2), (0, 5), (0, 5), (14, 4)],
     *[(int(symbol in (2, 17)), 3) for symbol in range(18)],
     *[(1, 1), (127, 7), (1, 1), (106, 7), (0, 1), (0, 1), (0, 1)],
@@ -166,17 +171,21 @@ _ODD = _packed(
 
 
 def _lead_in(phase: int, byte: bytes) -> bytes:
-    """Empty blocks that end amid a byte, and the rest of that byte.
+    """Makes bytes to inflate before a stream that starts within a byte.
 
-    A stream is not to be shifted instead: what deflate keeps as it is begins with a
-    byte.
+    The inflater reads whole bytes only. Empty blocks fill the bits before the start, so
+    that the stream keeps its alignment. Shifting the stream itself is no way out,
+    because deflate's stored blocks are aligned to bytes.
 
     Args:
-        phase: Bits of the byte that are not to be read, 1 to 7.
-        byte: The byte.
+        phase: Bits of the byte that belong to the block before, 1 to 7.
+        byte: The byte within which the stream starts.
+
+    Returns:
+        Empty blocks of together ``phase`` bits modulo 8, then the rest of the byte.
     """
     blocks = [_ODD] if phase % 2 else []
     while sum(length for _, length in blocks) % 8 != phase:
         blocks.append(_EVEN)
-    value, length = _packed(*blocks, (byte[0] >> phase, 8 - phase))
+    value, length = _pack_bits(*blocks, (byte[0] >> phase, 8 - phase))
     return value.to_bytes(length // 8, "little")

@@ -1,4 +1,7 @@
-"""Which source reads an input: inferred from what is there, or named."""
+"""Finds the files of an input and chooses the source that reads them.
+
+A user may name the kind of input; otherwise names of files and their content tell it.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,48 +18,53 @@ from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.manifest import Split
 
 _OF_HDF5 = ("d4rl", "minari", "robomimic")
-# Of what a file holds, so many names tell what it is.
+# Array names that an error lists at most: enough to recognise a layout.
 _SHOWN = 8
 _SPLITS: tuple[Split, ...] = ("train", "val")
 
 
 @dataclass(frozen=True)
 class _Damaged:
-    """A file whose splits cannot be read: whether it is left out is asked later."""
+    """Stands for a file whose splits cannot be read, and raises when it is described.
+
+    Raising when files are found would be too early: with ``--on-bad-file skip`` the
+    planner leaves such a file out.
+    """
 
     path: str
     message: str
 
     def describe(self) -> Facts:
-        """Says what is wrong with it."""
+        """Raises the error of the file."""
         raise DataFormatError(self.message)
 
     def read(self, ranges: Sequence[EpisodeRange]) -> Iterator[Block]:
-        """Says what is wrong with it."""
+        """Raises the error of the file."""
         raise DataFormatError(self.message)
 
 
 def find_sources(
     pattern: str, *, dataset: str, kind: str | None = None, val: str | None = None
 ) -> tuple[str, list[tuple[Split, Source]]]:
-    """Finds the files of an input and what reads them.
+    """Finds the files of an input and the sources that read them.
 
     Args:
-        pattern: A file, a folder or a glob, local or ``gs://``; for a reader of the
-            user's, whatever it takes.
-        dataset: Name of the data set: what OGBench knows is relabelled.
-        kind: What reads it, one of `KINDS` or ``module:Class``; inferred from names
-            and content if None.
-        val: Input of the validation split; by default what the input itself says, or
-            the ``-val`` files among the others and beside them.
+        pattern: A file, a folder or a glob, local or ``gs://``; for a reader class of
+            the user's own, whatever text that class takes.
+        dataset: Name of the data set. Data sets that OGBench publishes are read as kind
+            ``ogbench``, and so get the rewards of their domain's tasks.
+        kind: One of `KINDS` or ``module:Class``; None infers it from names and content.
+        val: Input of the validation split. None takes the splits that the input itself
+            names, or the ``-val`` files among and beside the others.
 
     Returns:
-        The kind, and splits with their sources: ``train`` first, files in order.
+        The kind, and the sources with their splits: ``train`` first, files in order.
 
     Raises:
-        UsageError: If nothing is found, files are of several kinds, or the kind is
-            none of those known.
-        DataFormatError: If a file has to be looked into and is damaged, or of no kind.
+        UsageError: If no file is found, files are of several kinds, or the kind is
+            unknown.
+        DataFormatError: If the kind has to be inferred from a file that is damaged or
+            of an unknown layout.
     """
     if kind is not None and is_own(kind):
         own: list[tuple[Split, Source]] = [("train", OwnSource(kind, pattern))]
@@ -72,20 +80,28 @@ def find_sources(
     if val is not None:
         splits["val"] = _find(val, kind)
     chosen = kind or _infer_first(splits["train"], dataset)
-    found = [
-        each
+    sources = [
+        source
         for split in _SPLITS
         for path in splits.get(split, [])
-        for each in _open(chosen, split, path, whole=val is not None)
+        for source in _open(chosen, split, path, whole=val is not None)
     ]
-    # As a plan has them: all of one split, then all of the other.
-    return chosen, sorted(found, key=lambda each: _SPLITS.index(each[0]))
+    # A plan numbers the parts of one split before those of the other. The sort is
+    # stable, so that files of a split stay in order.
+    return chosen, sorted(sources, key=lambda source: _SPLITS.index(source[0]))
 
 
 def _open(
     kind: str, split: Split, path: str, *, whole: bool
 ) -> list[tuple[Split, Source]]:
-    """Sources of a file, of its own splits unless all of it is to be of one."""
+    """Makes the sources of a file: one for each of its own splits, or one for all.
+
+    Args:
+        kind: One of `KINDS`.
+        split: Split that the file belongs to by its name.
+        path: The file.
+        whole: Whether to ignore splits that the file itself names.
+    """
     find_splits = KINDS[kind].find_splits
     if find_splits is not None and split == "train" and not whole:
         try:
@@ -96,12 +112,13 @@ def _open(
 
 
 def _find(pattern: str, kind: str | None) -> list[str]:
+    """Finds the files of a pattern, or the marker file of a folder of known layout."""
     kinds = list(KINDS.values()) if kind is None else [KINDS[kind]]
     folder = pattern.rstrip("/")
-    for marker in (marker for each in kinds for marker in each.markers):
+    for marker in (marker for known in kinds for marker in known.markers):
         if files.is_file(f"{folder}/{marker}"):
             return [f"{folder}/{marker}"]
-    suffixes = tuple(dict.fromkeys(end for each in kinds for end in each.suffixes))
+    suffixes = tuple(dict.fromkeys(end for known in kinds for end in known.suffixes))
     if not suffixes and not files.is_file(pattern):
         raise UsageError(
             f"{pattern}: expected a folder with {' or '.join(kinds[0].markers)}, found "
@@ -111,12 +128,16 @@ def _find(pattern: str, kind: str | None) -> list[str]:
 
 
 def _infer_first(paths: list[str], dataset: str) -> str:
-    """The kind of the first file that tells; all others have to be of its format."""
+    """Infers the kind from the first undamaged file; all others must share its format.
+
+    Opening every file to infer its kind would cost a request to a bucket for each.
+    """
     first: DataFormatError | None = None
     for path in paths:
         try:
             kind = _infer(path, dataset)
-        except DataFormatError as error:  # Whether it is left out is asked later.
+        except DataFormatError as error:
+            # The planner decides later whether damaged files are left out or refused.
             first = first or error
             continue
         for other in paths:
@@ -131,7 +152,7 @@ def _infer_first(paths: list[str], dataset: str) -> str:
 
 
 def _infer(path: str, dataset: str) -> str:
-    """Looks at a name, and into the file where that does not tell."""
+    """Infers the kind of a file from its name, or else from the arrays in it."""
     for kind in KINDS.values():
         if not kind.suffixes and f"/{path}".endswith(
             tuple(f"/{marker}" for marker in kind.markers)
@@ -139,31 +160,35 @@ def _infer(path: str, dataset: str) -> str:
             return kind.name
     if _is_hdf5(path):
         with hdf5.opened(path) as file:
-            there = hdf5.names(file, path)
-        if any(EPISODE.fullmatch(name) for name in there):
+            names = hdf5.names(file, path)
+        if any(EPISODE.fullmatch(name) for name in names):
             return "minari"
-        if robomimic.DATA in there:
+        if robomimic.DATA in names:
             return "robomimic"
-        if schema.OBSERVATIONS in there:
+        if schema.OBSERVATIONS in names:
             return "d4rl"
-        raise _of_no_kind(path, there)
+        raise _unknown_kind_error(path, names)
+    # Data sets that OGBench publishes are relabelled from the physics state, even if a
+    # file has rewards. So the name of the data set decides before the content.
     if dataset.removesuffix("-v0") in known_datasets():
         return "ogbench"
-    there = npz.member_names(path)
-    if schema.OBSERVATIONS not in there:
-        raise _of_no_kind(path, there)
-    return "npz" if schema.REWARDS in there else "ogbench"
+    names = npz.member_names(path)
+    if schema.OBSERVATIONS not in names:
+        raise _unknown_kind_error(path, names)
+    return "npz" if schema.REWARDS in names else "ogbench"
 
 
 def _is_hdf5(path: str) -> bool:
+    """Tells by suffix, or else by its first bytes, whether a file is HDF5."""
     if path.endswith((*hdf5.SUFFIXES, *NPZ)):
         return path.endswith(hdf5.SUFFIXES)
     with files.open_file(path) as stream:
         return stream.read(len(hdf5.SIGNATURE)) == hdf5.SIGNATURE
 
 
-def _of_no_kind(path: str, there: list[str]) -> DataFormatError:
-    shown = ", ".join(there[:_SHOWN]) + (", ..." if len(there) > _SHOWN else "")
+def _unknown_kind_error(path: str, names: list[str]) -> DataFormatError:
+    """Builds the error for a file whose arrays match no known layout."""
+    shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
     return DataFormatError(
         f"{path}: expected "
         + ("groups episode_N, as minari has, or data, " if _is_hdf5(path) else "")

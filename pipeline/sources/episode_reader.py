@@ -1,8 +1,8 @@
-"""Inputs that are read an episode at a time: readers, and the source made of one.
+"""Readers of one episode at a time, and the source that is made of a reader.
 
-`EpisodeReader` is what a source of your own is: a subclass that says how long its
-episodes are and reads some of them. `ReaderSource` does all else: rows, blocks,
-dictionaries of observations, checks.
+A user adds a format by subclassing `EpisodeReader` with two methods: one returns the
+lengths of episodes, one reads some of them. `ReaderSource` does the rest: it makes rows
+and blocks, lays dictionaries of observations side by side, and checks everything.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from pipeline.store import schema
 from pipeline.store.errors import DataFormatError, UsageError
 
 Array = npt.NDArray[Any]
-# By name: observations may be a dictionary of arrays, nested or not.
+# Arrays by name; observations may be a dictionary of arrays, nested or not.
 Episode = Mapping[str, Any]
 
 TERMINALS = transitions.TERMINALS
@@ -35,19 +35,19 @@ _PER_STEP = (schema.ACTIONS, schema.REWARDS, TERMINALS)
 
 
 class EpisodeReader(ABC):
-    """An input as episodes: subclass it to read data of a kind of your own.
+    """Reads an input episode by episode; subclass it to read a format of your own.
 
-    A process that needs the input makes a reader of its own, so a reader keeps nothing
-    that others must see. Only `lengths` and `read` have to be written.
+    Only `lengths` and `read` have to be written. Every process that needs the input
+    makes its own reader, so a reader must not keep state that other processes need.
 
     Args:
         path: The input, as it was typed.
-        split: Which of its own splits to read; empty for all of it.
+        split: Name of one of the input's own splits; empty for the whole input.
 
     Attributes:
-        kind: What a store's manifest calls inputs of this kind.
+        kind: Name of the format in a store's manifest; the class's name if empty.
         path: The input.
-        split: Its split.
+        split: The split.
     """
 
     kind: ClassVar[str] = ""
@@ -57,10 +57,10 @@ class EpisodeReader(ABC):
 
     @abstractmethod
     def lengths(self) -> Sequence[int]:
-        """Counts the transitions of each episode, in an order that stays.
+        """Counts the transitions of each episode, in an order that never changes.
 
         Returns:
-            One number an episode.
+            One number for each episode.
         """
 
     @abstractmethod
@@ -68,57 +68,59 @@ class EpisodeReader(ABC):
         """Reads some episodes.
 
         Args:
-            episodes: Consecutive ones, by their place in `lengths`.
+            episodes: Consecutive indices into `lengths`.
 
         Yields:
-            Of each, in order, with T its number of transitions: ``observations``, an
-            array ``[T+1, ...]`` or a dictionary of such arrays; ``actions``
-            ``f[T, A]``; ``rewards`` ``[T]``; ``terminals`` ``[T]``, 1 where the task
-            ended with the transition, so that no value is bootstrapped from the state
-            after it. An episode that ends at a time limit has none.
+            One mapping for each episode, in order, with T its number of transitions:
+            ``observations``, an array ``[T+1, ...]`` or a dictionary of such arrays;
+            ``actions``, ``f[T, A]``; ``rewards``, ``[T]``; ``terminals``, ``[T]``, 1
+            where the task ended with the transition, so that no value is bootstrapped
+            from the state after it. A time limit is no end of the task: an episode
+            that a time limit ends has 0 throughout.
         """
 
     def digest(self) -> str:
-        """Identifies the content, so that no data are taken twice or mixed up.
+        """Identifies the content, so that the same data are never added twice.
 
         Returns:
-            Text that changes whenever the content does; here a digest of all values,
-            which reads every episode. Override it where less will do.
+            Text that changes whenever the content does. This implementation reads all
+            episodes and digests their values; override it if a cheaper text will do.
         """
-        found = hashlib.sha256()
+        sha256 = hashlib.sha256()
         for index, episode in enumerate(self.read(range(len(self.lengths())))):
             rows, layout = _to_rows(episode, f"{self.path}, episode {index}")
-            found.update(layout.encode())
+            sha256.update(layout.encode())
             for name, values in sorted(rows.items()):
-                found.update(f"{name} {values.dtype.str} {values.shape}".encode())
-                found.update(np.ascontiguousarray(values).data)
-        return f"sha256:{found.hexdigest()}"
+                sha256.update(f"{name} {values.dtype.str} {values.shape}".encode())
+                sha256.update(np.ascontiguousarray(values).data)
+        return f"sha256:{sha256.hexdigest()}"
 
     def name(self) -> str:
-        """What the manifest calls this input: never a path of one machine."""
+        """Names the input in the manifest, without the path of this machine."""
         return os.path.basename(self.path.rstrip("/")) or self.path
 
     def ignored(self) -> Sequence[str]:
-        """Names what the input holds besides, and is not read."""
+        """Names the arrays of the input that are not read."""
         return ()
 
     def notes(self) -> Sequence[str]:
-        """Says what a person may want to know, a sentence each."""
+        """Returns sentences on what a person may want to know of the input."""
         return ()
 
     def warnings(self) -> Sequence[str]:
-        """Says what looks wrong, a sentence each."""
+        """Returns sentences on what looks wrong in the input."""
         return ()
 
 
 @dataclass(frozen=True)
 class ReaderSource:
-    """An input that an `EpisodeReader` reads, as a source with rewards of its own.
+    """The source of an input that an `EpisodeReader` reads.
 
     Attributes:
-        reader: ``module:Class``; a name, so that it travels to workers as plain text.
+        reader: ``module:Class``. A name and not the class, because workers unpickle
+            this source and must not depend on how Python pickles the user's class.
         path: The input.
-        split: Which of the input's own splits; empty for all of it.
+        split: Name of one of the input's own splits; empty for the whole input.
     """
 
     reader: str
@@ -126,19 +128,20 @@ class ReaderSource:
     split: str = ""
 
     def describe(self) -> Facts:
-        """Asks the reader for the lengths, and reads the first episode.
+        """Asks the reader for the lengths of episodes, and reads the first episode.
 
         Returns:
-            Facts of the input. Dictionaries of observations are laid out side by side,
-            and the unit of the observations says in which order.
+            The description of the input. If observations are dictionaries, their
+            entries are laid side by side, in the order that the unit of the field
+            ``observations`` lists.
 
         Raises:
             UsageError: If there is no such input or reader.
-            DataFormatError: If the input is damaged or of a layout that is not read.
+            DataFormatError: If the input is damaged or its layout cannot be read.
         """
         reader = self._open()
         with self._guarded("describing it"):
-            lengths = _checked_lengths(reader.lengths(), self.path)
+            lengths = _check_lengths(reader.lengths(), self.path)
             facts = Facts(
                 source=reader.kind or self.reader,
                 name=reader.name(),
@@ -172,7 +175,8 @@ class ReaderSource:
         reader = self._open()
         expected = ""
         if ranges[0].first_episode:
-            # All are to be like the first, wherever this worker begins.
+            # Every episode is compared with the input's first one. Compared with the
+            # first one that this worker reads, two workers might accept two layouts.
             ((rows, layout),) = self._load(reader, range(1), None)
             expected = _kinds(rows, layout)
         for episodes in ranges:
@@ -197,6 +201,7 @@ class ReaderSource:
             )
 
     def _open(self) -> EpisodeReader:
+        """Makes the reader."""
         kind = load_reader(self.reader)
         with self._guarded("opening it"):
             opened: EpisodeReader = (
@@ -207,7 +212,16 @@ class ReaderSource:
     def _load(
         self, reader: EpisodeReader, span: range, lengths: Sequence[int] | None
     ) -> Iterator[tuple[Rows, str]]:
-        """Rows of episodes, and how their observations are laid out, checked."""
+        """Reads and checks episodes.
+
+        Args:
+            reader: The reader.
+            span: Consecutive episodes.
+            lengths: Rows that each episode must have; None if any number will do.
+
+        Yields:
+            Rows and the layout of the observations, for each episode.
+        """
         reading = f"reading episodes {span.start} to {span.stop - 1}"
         with self._guarded(reading):
             episodes = iter(reader.read(span))
@@ -221,17 +235,17 @@ class ReaderSource:
                     "correct it, or fetch the input again"
                 )
             rows, layout = _to_rows(episode, where)
-            found = len(rows[schema.REWARDS])
-            if lengths is not None and found != lengths[number]:
+            count = len(rows[schema.REWARDS])
+            if lengths is not None and count != lengths[number]:
                 raise DataFormatError(
                     f"{where}: expected {lengths[number] - 1} transitions, as its "
-                    f"length says, got {found - 1}; correct {self.reader}, or fetch "
+                    f"length says, got {count - 1}; correct {self.reader}, or fetch "
                     "the input again"
                 )
             yield rows, layout
 
     def _guarded(self, doing: str) -> contextlib.AbstractContextManager[None]:
-        """A block in which the reader's code runs."""
+        """Wraps blocks that run the reader's code; `OwnSource` reports its errors."""
         return contextlib.nullcontext()
 
 
@@ -245,14 +259,15 @@ def load_reader(reader: str) -> Any:
         The class.
 
     Raises:
-        UsageError: If there is none of that name, or it is no reader.
+        UsageError: If there is no class of that name, or it is no `EpisodeReader`.
     """
     module, _, name = reader.partition(":")
     try:
         kind: Any = importlib.import_module(module)
-        for each in name.split("."):
-            kind = getattr(kind, each)
+        for attribute in name.split("."):
+            kind = getattr(kind, attribute)
     except ModuleNotFoundError as error:
+        # The missing module may be one that the reader's module imports in turn.
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise UsageError(
                 f"{reader}: importing it ended with {error}; install that package here "
@@ -277,19 +292,22 @@ def load_reader(reader: str) -> Any:
 
 
 def close_episode(episode: Episode) -> Episode:
-    """Completes an episode of which the state after the last transition is not known.
+    """Completes an episode whose file lacks the state after the last transition.
 
     Args:
-        episode: T observations, and T of all else.
+        episode: Arrays of one length T, observations included.
 
     Returns:
-        The same transitions, with T+1 observations, if the task ended with the last of
-        them: its state is there twice, and nothing ever bootstraps from it. Else one
-        transition less: its state is the one that the last but one leads to.
+        If the task ended with the last transition: the same T transitions with T+1
+        observations, the last observation repeated. Nothing bootstraps from a state
+        after the end of the task, so its values do not matter. Otherwise: T-1
+        transitions, because the last observation serves as the state after the one
+        before, and the last action and reward are dropped.
     """
     if episode[TERMINALS][-1]:
         observed = _map_leaves(
-            episode[schema.OBSERVATIONS], lambda each: np.concatenate([each, each[-1:]])
+            episode[schema.OBSERVATIONS],
+            lambda values: np.concatenate([values, values[-1:]]),
         )
         return {**episode, schema.OBSERVATIONS: observed}
     return {
@@ -299,33 +317,41 @@ def close_episode(episode: Episode) -> Episode:
 
 
 def _map_leaves(tree: Any, change: Any) -> Any:
+    """Applies a function to an array, or to every array of a nested dictionary."""
     if isinstance(tree, Mapping):
-        return {name: _map_leaves(each, change) for name, each in tree.items()}
+        return {name: _map_leaves(branch, change) for name, branch in tree.items()}
     return change(np.asarray(tree))
 
 
-def _checked_lengths(lengths: Iterable[Any], where: str) -> tuple[int, ...]:
-    found = list(lengths)
+def _check_lengths(lengths: Iterable[Any], where: str) -> tuple[int, ...]:
+    """Refuses lengths of a reader that are no whole numbers; returns them as ints."""
+    counts = list(lengths)
     whole = all(
-        isinstance(each, int | np.integer) and not isinstance(each, bool) and each >= 0
-        for each in found
+        isinstance(count, int | np.integer)
+        and not isinstance(count, bool)
+        and count >= 0
+        for count in counts
     )
-    if not found or not whole:
+    if not counts or not whole:
         raise DataFormatError(
             f"{where}: expected episodes, with a number of transitions each, got "
-            f"{found[:5] or 'none'}; correct the input or its reader"
+            f"{counts[:5] or 'none'}; correct the input or its reader"
         )
-    return tuple(int(each) for each in found)
+    return tuple(int(count) for count in counts)
 
 
-def _columns(episode: Episode) -> dict[str, Array]:
-    """Arrays of an episode by name, those of dictionaries by names joined by /."""
+def _flatten(episode: Episode) -> dict[str, Array]:
+    """Returns the arrays of an episode; names of nested ones are joined by /."""
     return {name: np.asarray(leaf) for name, leaf in observations.leaves(episode)}
 
 
 def _to_rows(episode: Episode, where: str) -> tuple[Rows, str]:
-    """Rows of an episode, the last of which leads nowhere, and their layout."""
-    given = _columns(episode)
+    """Converts an episode of T transitions to T+1 rows, and checks it.
+
+    Returns:
+        The rows, and the layout of the observations if they are a dictionary.
+    """
+    given = _flatten(episode)
     prefix = f"{schema.OBSERVATIONS}/"
     observed = {n: v for n, v in given.items() if f"{n}/".startswith(prefix)}
     columns = observed | {n: given[n] for n in _PER_STEP if n in given}
@@ -366,7 +392,7 @@ def _to_rows(episode: Episode, where: str) -> tuple[Rows, str]:
 
 
 def _kinds(rows: Rows, layout: str) -> str:
-    """Says what a row is of, as it is stored."""
+    """Describes the stored dtypes and shapes of a row, to compare episodes by."""
     kinds = [
         f"{name} {schema.stored_dtype(name, values.dtype)}{list(values.shape[1:])}"
         for name, values in rows.items()

@@ -1,7 +1,7 @@
-"""Episodes as ranges of rows: found from ``terminals``, cut into parts and blocks.
+"""Episodes as ranges of rows: found from ``terminals``, and cut into parts and blocks.
 
-Pure. Knows nothing of files: an episode is its length, and a range of consecutive
-episodes is the descriptor that travels between workers.
+The functions are pure and know nothing of files: an episode is its number of rows. An
+`EpisodeRange` is what Beam sends to workers instead of the rows themselves.
 """
 
 import itertools
@@ -22,8 +22,8 @@ class EpisodeRange:
     """Consecutive episodes of one input.
 
     Attributes:
-        first_episode: Index of the first one within the input.
-        first_row: Row of the input it starts at.
+        first_episode: Index of the first episode within the input.
+        first_row: Row of the input at which the first episode starts.
         lengths: Rows of each episode, one more than its transitions.
     """
 
@@ -33,7 +33,7 @@ class EpisodeRange:
 
     @property
     def rows(self) -> int:
-        """Rows of all its episodes."""
+        """Rows of all the episodes."""
         return sum(self.lengths)
 
     @property
@@ -43,9 +43,9 @@ class EpisodeRange:
 
 
 def episode_lengths(terminals: npt.NDArray[Any], *, where: str) -> Int64:
-    """Reads the episode table off the ``terminals`` array.
+    """Computes the lengths of episodes from the ``terminals`` array.
 
-    Two terminal rows in a row make an episode of one row, which holds no transition.
+    Two adjacent terminal rows make an episode of one row, which holds no transition.
 
     Args:
         terminals: ``[N]``, bool or number: 1 at the last row of each episode.
@@ -64,7 +64,7 @@ def episode_lengths(terminals: npt.NDArray[Any], *, where: str) -> Int64:
     """
     if terminals.ndim != 1 or not len(terminals):
         raise DataFormatError(
-            f"{where}: expected one value per row, [rows], and got shape "
+            f"{where}: expected one value per row, [rows], got shape "
             f"{list(terminals.shape)}; write terminals as a flat array"
         )
     unlike = np.flatnonzero((terminals != 0) & (terminals != 1))
@@ -89,11 +89,11 @@ def cut(episodes: EpisodeRange, rows: int) -> list[EpisodeRange]:
     """Cuts a range of episodes into pieces of about equal rows.
 
     Args:
-        episodes: At least one episode.
-        rows: Rows aimed at for each piece.
+        episodes: Range of at least one episode.
+        rows: Rows to aim at for each piece.
 
     Returns:
-        Consecutive ranges that cover it, each of at least one whole episode.
+        Consecutive ranges that cover the given one, each of at least one whole episode.
 
     Raises:
         UsageError: If ``rows`` is not positive.
@@ -103,17 +103,21 @@ def cut(episodes: EpisodeRange, rows: int) -> list[EpisodeRange]:
         [(4, 4), (4,), (9,)]
     """
     if rows < 1:
-        raise UsageError(f"expected at least 1 row a piece, got {rows}")
+        raise UsageError(
+            f"rows of a part: expected at least 1 row, got {rows}; give a larger number"
+        )
     ends = np.cumsum(np.asarray(episodes.lengths, np.int64))
     total = int(ends[-1])
     count = max(1, round(total / rows))
-    # The episode end nearest to each equal share: no piece is left a stump.
+    # Cuts are at the episode ends nearest to equal shares of the rows. Filling pieces
+    # one after another would leave the last one a stump, and a part that is much
+    # smaller than others leaves its worker idle.
     targets = np.arange(1, count) * (total / count)
     after = np.searchsorted(ends, targets)
     before = np.maximum(after - 1, 0)
     nearer = targets - ends[before] <= ends[after] - targets
     cuts = np.unique(np.where(nearer, before, after) + 1)
-    bounds = [0, *(int(each) for each in cuts if each < len(ends)), len(ends)]
+    bounds = [0, *(int(end) for end in cuts if end < len(ends)), len(ends)]
     starts = [0, *ends.tolist()]
     return [
         EpisodeRange(
@@ -126,5 +130,5 @@ def cut(episodes: EpisodeRange, rows: int) -> list[EpisodeRange]:
 
 
 def single_rows(lengths: Sequence[int]) -> int:
-    """Counts episodes of one row: there is no transition in them to train on."""
+    """Counts episodes of one row, which hold no transition to train on."""
     return sum(length == 1 for length in lengths)

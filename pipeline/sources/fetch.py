@@ -1,8 +1,8 @@
-"""Downloading OGBench's published files: resumable, and checked before they count.
+"""Downloads OGBench's published files; an interrupted download can be resumed.
 
-A file being fetched is ``NAME.partial``, which is locked meanwhile; it gets its own
-name once it has the size the server announced and every member its checksum. A file
-that is damaged is fetched again, and replaced when that is done.
+A download writes ``NAME.partial`` under a lock. The file is renamed to ``NAME`` once it
+has the size that the server announced and the CRC-32 of every member is right. A
+damaged ``NAME`` is fetched again, and replaced when the new file is complete.
 """
 
 import contextlib
@@ -33,9 +33,10 @@ class Remote:
     """A file on a server.
 
     Attributes:
-        url: Where it is.
-        size_bytes: As the server announces it.
-        version: Its entity tag or date, to notice that it changed; may be empty.
+        url: Address of the file.
+        size_bytes: Size that the server announces, in bytes.
+        version: Entity tag or date of the file, which shows that the file has changed;
+            empty if the server gives neither.
     """
 
     url: str
@@ -47,18 +48,20 @@ def look_up(url: str) -> Remote:
     """Asks a server for the size of a file.
 
     Args:
-        url: Where the file is.
+        url: Address of the file.
 
     Returns:
-        What the server says of it.
+        Size and version of the file.
 
     Raises:
-        UsageError: If that is no address, or the server has no such file.
+        UsageError: If the address is malformed, or the server has no such file.
         ConnectionError: If the server cannot be reached.
-        DataFormatError: If it does not announce the size.
+        DataFormatError: If the server does not announce the size.
     """
     if "://" not in url:
-        raise UsageError(f"--mirror: expected an address such as {MIRROR}, got {url}")
+        raise UsageError(
+            f"--mirror: expected an address such as {MIRROR}, got {url}; correct it"
+        )
     request = urllib.request.Request(url, method="HEAD")
     with _reached(url), urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
         length = answer.headers.get("Content-Length")
@@ -78,23 +81,24 @@ def fetch(
     progress: Callable[[int], None] = lambda size_bytes: None,
     wait: Callable[[float], None] = time.sleep,
 ) -> bool:
-    """Downloads one file, or what is missing of it.
+    """Downloads a file, or the bytes of it that are still missing.
 
     Args:
-        remote: From `look_up`.
-        path: Where to.
-        progress: Called with the bytes that are there so far.
-        wait: Sleeps between attempts.
+        remote: The file on the server, from `look_up`.
+        path: Local path to download to.
+        progress: Called with the number of bytes that have arrived so far.
+        wait: Sleeps for the given seconds between attempts; tests replace it.
 
     Returns:
-        False if the whole file was there already.
+        False if the whole file was already there.
 
     Raises:
-        ConnectionError: If the connection breaks again and again; repeating goes on
-            where it stopped. If what arrived is damaged; repeating fetches it anew.
-        DataFormatError: If what arrived is not what was announced, or no npz; if
-            another fetch is under way.
-        OSError: If there is no room for it.
+        ConnectionError: If the connection breaks again and again (a repeated command
+            resumes the download), or if bytes were damaged on the way (a repeated
+            command downloads the file anew).
+        DataFormatError: If the bytes are no npz or of another size than announced, or
+            if another download of the file is running.
+        OSError: If the disk is full or fails.
     """
     if os.path.exists(path):
         if _size(path) != remote.size_bytes:
@@ -102,7 +106,9 @@ def fetch(
                 f"{path}: expected {remote.size_bytes:,} bytes, as {remote.url} "
                 f"announces, got {_size(path):,}; delete it and repeat the command"
             )
-        # As large as it should be, and damaged: what reads it says to fetch it again.
+        # A file of the right size may still be damaged, and the error of whatever reads
+        # it advises to fetch it again: so its checksums are compared here, and a
+        # damaged file falls through to the download.
         with contextlib.suppress(DataFormatError):
             npz.check_sums(path)
             progress(remote.size_bytes)
@@ -111,19 +117,21 @@ def fetch(
     partial = path + PARTIAL
     with _locked(partial) as file:
         _forget_other_version(file, partial, remote)
+        # Only attempts that bring no byte count: a slow, flaky link may break hundreds
+        # of times over a large file and still finish.
         fruitless = 0
-        while (there := _size(partial)) < remote.size_bytes:
+        while (received := _size(partial)) < remote.size_bytes:
             try:
-                _receive(remote, file, there, progress)
+                _receive(remote, file, received, progress)
                 stalled: Exception | None = None
             except (ConnectionError, http.client.HTTPException, TimeoutError) as error:
                 stalled = error
-            fruitless = fruitless + 1 if _size(partial) <= there else 0
+            fruitless = fruitless + 1 if _size(partial) <= received else 0
             if fruitless == _ATTEMPTS:
                 raise ConnectionError(
                     f"{remote.url}: expected {remote.size_bytes:,} bytes, got "
-                    f"{there:,} and then nothing in {_ATTEMPTS} attempts ({stalled}); "
-                    "repeat the command, it goes on where it stopped"
+                    f"{received:,} and then nothing in {_ATTEMPTS} attempts "
+                    f"({stalled}); repeat the command, it goes on where it stopped"
                 )
             if stalled is not None:
                 wait(min(30.0, 2.0**fruitless))
@@ -136,47 +144,55 @@ def fetch(
 
 
 def _receive(
-    remote: Remote, file: BinaryIO, there: int, progress: Callable[[int], None]
+    remote: Remote, file: BinaryIO, received: int, progress: Callable[[int], None]
 ) -> None:
-    """Appends what a server sends from a byte on, until it stops or that is all."""
+    """Appends bytes from the server until the file is complete or the answer ends.
+
+    Args:
+        remote: The file on the server.
+        file: The partial file, open for appending.
+        received: Bytes that the partial file already holds.
+        progress: Called with the number of bytes that have arrived so far.
+    """
     request = urllib.request.Request(remote.url)
-    if there:
-        request.add_header("Range", f"bytes={there}-")
+    if received:
+        request.add_header("Range", f"bytes={received}-")
         if remote.version:
-            # A file that has changed comes whole, not as a tail of another one.
+            # If the file has changed on the server, If-Range makes it send the whole
+            # new file instead of a tail that does not fit the bytes already here.
             request.add_header("If-Range", remote.version)
     with (
         _reached(remote.url),
         urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer,
     ):
         if answer.status == http.HTTPStatus.PARTIAL_CONTENT:
-            _check_range(remote, there, answer.headers.get("Content-Range"))
-        elif there:
+            _check_range(remote, received, answer.headers.get("Content-Range"))
+        elif received:
             _write(file, None)
-            there = 0
-        # Some servers send more than they said: it is none of this file.
-        while left := remote.size_bytes - there:
+            received = 0
+        # Some servers send more bytes than they announced, which are not of this file.
+        while left := remote.size_bytes - received:
             piece = answer.read(min(_PIECE_BYTES, left))
             if not piece:
                 return
             _write(file, piece)
-            there += len(piece)
-            progress(there)
+            received += len(piece)
+            progress(received)
 
 
-def _check_range(remote: Remote, there: int, said: str | None) -> None:
-    """Refuses another piece of the file than was asked for."""
-    found = _CONTENT_RANGE.fullmatch(said or "")
+def _check_range(remote: Remote, first: int, content_range: str | None) -> None:
+    """Refuses an answer with other bytes of the file than were requested."""
+    match = _CONTENT_RANGE.fullmatch(content_range or "")
     sizes = ("*", str(remote.size_bytes))
-    if found is None or int(found[1]) != there or found[2] not in sizes:
+    if match is None or int(match[1]) != first or match[2] not in sizes:
         raise DataFormatError(
-            f"{remote.url}: expected bytes {there:,} on of {remote.size_bytes:,}, got "
-            f"Content-Range {said!r}; choose another --mirror"
+            f"{remote.url}: expected bytes {first:,} on of {remote.size_bytes:,}, got "
+            f"Content-Range {content_range!r}; choose another --mirror"
         )
 
 
 def _write(file: BinaryIO, piece: bytes | None) -> None:
-    """Appends bytes, or with None begins anew."""
+    """Appends bytes to a file; None empties the file instead."""
     try:
         if piece is None:
             file.truncate(0)
@@ -191,7 +207,7 @@ def _write(file: BinaryIO, piece: bytes | None) -> None:
 
 
 def _check_arrived(file: BinaryIO, partial: str, remote: Remote) -> None:
-    """Refuses a file that is not what the server announced, and begins anew."""
+    """Refuses a complete file that is no npz or damaged, and empties it."""
     try:
         npz.member_names(partial)
     except DataFormatError as error:
@@ -205,22 +221,30 @@ def _check_arrived(file: BinaryIO, partial: str, remote: Remote) -> None:
     except DataFormatError as error:
         _write(file, None)
         raise ConnectionError(
-            f"{remote.url}: bytes were damaged on their way ({error})"
+            f"{remote.url}: bytes were damaged on their way ({error}); repeat the "
+            "command, it fetches the file anew"
         ) from error
 
 
 @contextlib.contextmanager
 def _locked(partial: str) -> Iterator[BinaryIO]:
-    """Opens a partial file for this fetch alone.
+    """Opens a partial file and locks it against other downloads.
 
-    The lock is of the file and not of its name: whoever waited for one that has been
-    given its own name meanwhile holds nothing.
+    Yields:
+        The file, open for appending.
+
+    Raises:
+        DataFormatError: If another process holds the lock.
     """
     with open(partial, "ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            there = os.path.exists(partial)
-            mine = there and os.path.samestat(os.stat(partial), os.fstat(file.fileno()))
+            # The lock belongs to the inode and not to the name. If another download
+            # renamed the file between `open` and `flock`, this lock protects nothing.
+            exists = os.path.exists(partial)
+            mine = exists and os.path.samestat(
+                os.stat(partial), os.fstat(file.fileno())
+            )
         except BlockingIOError:
             mine = False
         if not mine:
@@ -232,7 +256,7 @@ def _locked(partial: str) -> Iterator[BinaryIO]:
 
 
 def _forget_other_version(file: BinaryIO, partial: str, remote: Remote) -> None:
-    """Drops a partial file of which the server has another version by now."""
+    """Empties a partial file if the server now has another version of the file."""
     note = partial + ".version"
     known = ""
     if os.path.exists(note):
@@ -245,12 +269,18 @@ def _forget_other_version(file: BinaryIO, partial: str, remote: Remote) -> None:
 
 
 def _size(path: str) -> int:
+    """Returns the size of a file in bytes; 0 if it does not exist."""
     return os.path.getsize(path) if os.path.exists(path) else 0
 
 
 @contextlib.contextmanager
 def _reached(url: str) -> Iterator[None]:
-    """Says in one line what a server answered, or that there was none."""
+    """Turns urllib's errors into one line with advice.
+
+    Raises:
+        UsageError: If the server does not have the file.
+        ConnectionError: If the server answers another error, or cannot be reached.
+    """
     try:
         yield
     except urllib.error.HTTPError as error:

@@ -1,9 +1,9 @@
-"""Opening HDF5 files, and refusing early what cannot be read from them.
+"""Opens HDF5 files and reads their data sets safely.
 
-Every call of h5py stands here. A file may say anything of itself: that its bytes are
-those of other files on this machine, or that it holds more rows than any memory. What
-a data set declares is held against what the file stores before anything is read.
-Knows nothing of what the data sets mean.
+A file may come from a stranger and declare anything: that its values lie in other files
+of this machine, or that it holds more rows than any memory. So every declaration is
+compared with the bytes that the file stores before anything is read. This module knows
+nothing of what the data sets mean.
 """
 
 import contextlib
@@ -20,12 +20,12 @@ from pipeline.store.files import is_remote
 
 SUFFIXES = (".hdf5", ".h5")
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
-# The most that deflate, the densest of HDF5's own filters, makes of one byte.
+# Deflate, the densest of HDF5's own filters, inflates one byte to at most 1032.
 MAX_COMPRESSION = 1032
-# A soft link to a soft link to ... is a loop.
+# More soft links in a row than this are taken for a loop.
 MAX_LINKS = 16
 _MAX_ITEM_BYTES = 8
-# What h5py raises of bytes that HDF5 cannot make sense of, besides OSError.
+# Exceptions that h5py raises for damaged bytes, as fuzzed files showed.
 _DAMAGE = (
     OSError,
     RuntimeError,
@@ -39,10 +39,13 @@ _DAMAGE = (
 
 @contextlib.contextmanager
 def damage(where: str) -> Iterator[None]:
-    """Says in one line what h5py could not read.
+    """Turns h5py's exceptions into one line with advice.
+
+    Args:
+        where: File and data set that the block reads, for the error.
 
     Raises:
-        DataFormatError: For whatever it raises of damaged bytes.
+        DataFormatError: If the block raised an exception that damaged bytes cause.
     """
     try:
         yield
@@ -65,7 +68,7 @@ def opened(path: str) -> Iterator[Any]:
     Raises:
         MissingPackageError: If h5py is not installed.
         UsageError: If there is no such file.
-        DataFormatError: If it is cut short or no HDF5 file.
+        DataFormatError: If the file is cut short or not HDF5.
     """
     try:
         import h5py
@@ -76,10 +79,11 @@ def opened(path: str) -> Iterator[Any]:
         ) from error
     with files.open_file(path) as stream:
         try:
-            # By its path where it has one: HDF5 may be called by HDF5 only, and a file
-            # of Python's is read by Python.
-            there = stream if is_remote(path) else path
-            file = h5py.File(there, "r", locking=False)
+            # A local file is opened by its path, so that the HDF5 library reads it.
+            # Through a Python stream HDF5 calls back into Python for every read, and
+            # virtual data sets read that way have ended the process.
+            target = stream if is_remote(path) else path
+            file = h5py.File(target, "r", locking=False)
         except _DAMAGE as error:
             raise DataFormatError(
                 f"{path}: expected a whole HDF5 file, got {files.size(path):,} bytes "
@@ -91,13 +95,21 @@ def opened(path: str) -> Iterator[Any]:
 
 
 def names(group: Any, where: str) -> list[str]:
-    """Names of what is in a group.
+    """Lists the names of groups and data sets in a group.
+
+    Args:
+        group: An ``h5py`` group.
+        where: Path of the file, for the error.
+
+    Returns:
+        The names, in the file's order.
 
     Raises:
         DataFormatError: If bytes are damaged.
     """
     with damage(where):
-        # A name that is no text is one of nobody's: it is for people to read.
+        # h5py returns bytes for a name that is no valid UTF-8. No layout has such
+        # names, so they only have to be printable.
         return [n if isinstance(n, str) else n.decode(errors="replace") for n in group]
 
 
@@ -106,50 +118,51 @@ def group(parent: Any, name: str, where: str) -> Any:
 
     Args:
         parent: An ``h5py`` group.
-        name: Of the group in it.
-        where: File, for the error.
+        name: Name of a group in it.
+        where: Path of the file, for the error.
 
     Returns:
         The ``h5py`` group.
 
     Raises:
-        DataFormatError: If it is missing or anything else.
+        DataFormatError: If the group is missing, or the name is a data set's.
     """
     import h5py
 
-    found = follow(parent, name, where)
-    if not isinstance(found, h5py.Group):
+    node = follow(parent, name, where)
+    if not isinstance(node, h5py.Group):
         raise DataFormatError(
-            f"{where}: expected a group {name}, got {_kind(found, where)}; write the "
-            "file again"
+            f"{where}: expected a group {name}, got {_describe(node, where)}; write "
+            "the file again"
         )
-    return found
+    return node
 
 
 def find_dataset(group: Any, name: str, where: str) -> Any:
-    """Finds a data set of numbers, one row per step, whether or not they are there.
+    """Finds a data set of numbers, one row per step; its values are not yet checked.
 
     Args:
         group: An ``h5py`` group.
-        name: Of the data set in it.
+        name: Name of a data set in it.
         where: File and group, for the error.
 
     Returns:
-        The ``h5py`` data set, not read.
+        The ``h5py`` data set, not read. ``check_stored`` tells whether its values are
+        in the file.
 
     Raises:
-        DataFormatError: If it is missing, or holds anything but rows of numbers.
+        DataFormatError: If the data set is missing, or does not hold rows of numbers.
     """
     import h5py
 
-    found = follow(group, name, where)
-    if not isinstance(found, h5py.Dataset):
+    node = follow(group, name, where)
+    if not isinstance(node, h5py.Dataset):
         raise DataFormatError(
-            f"{where}: expected a data set {name}, got {_kind(found, where)}; the file "
-            f"holds {', '.join(names(group, where))}"
+            f"{where}: expected a data set {name}, got {_describe(node, where)}; the "
+            f"file holds {', '.join(names(group, where))}"
         )
     with damage(f"{where}: {name}"):
-        dtype, shape = found.dtype, found.shape
+        dtype, shape = node.dtype, node.shape
     if dtype.kind not in "biuf" or dtype.itemsize > _MAX_ITEM_BYTES or not shape:
         raise DataFormatError(
             f"{where}: {name}: expected numbers of at most 64 bits, one row per step, "
@@ -161,7 +174,7 @@ def find_dataset(group: Any, name: str, where: str) -> Any:
             f"{where}: {name}: expected at least one number a row, got shape "
             f"{list(shape)}; write the file again"
         )
-    return found
+    return node
 
 
 def read_names(parent: Any, name: str, where: str) -> list[str]:
@@ -169,44 +182,44 @@ def read_names(parent: Any, name: str, where: str) -> list[str]:
 
     Args:
         parent: An ``h5py`` group.
-        name: Of the data set in it.
-        where: File, for the error.
+        name: Name of the data set in it.
+        where: Path of the file, for the error.
 
     Returns:
         The names, in the file's order.
 
     Raises:
-        DataFormatError: If it is missing, holds anything but names, or is damaged.
+        DataFormatError: If the data set is missing, damaged or holds no names.
     """
     import h5py
 
-    found = follow(parent, name, where)
+    node = follow(parent, name, where)
     with damage(f"{where}: {name}"):
         is_names = (
-            isinstance(found, h5py.Dataset)
-            and found.ndim == 1
-            and h5py.check_string_dtype(found.dtype) is not None
+            isinstance(node, h5py.Dataset)
+            and node.ndim == 1
+            and h5py.check_string_dtype(node.dtype) is not None
         )
     if not is_names:
         raise DataFormatError(
-            f"{where}: expected a data set {name} of names, got {_kind(found, where)}; "
-            "write the file again"
+            f"{where}: expected a data set {name} of names, got "
+            f"{_describe(node, where)}; write the file again"
         )
-    check_stored(found, f"{where}: {name}")
+    check_stored(node, f"{where}: {name}")
     with damage(f"{where}: {name}"):
-        return [each.decode(errors="replace") for each in found[:].tolist()]
+        return [text.decode(errors="replace") for text in node[:].tolist()]
 
 
-def attribute(found: Any, name: str, where: str) -> str | None:
+def attribute(node: Any, name: str, where: str) -> str | None:
     """Reads the text of an attribute.
 
     Args:
-        found: An ``h5py`` group or data set.
-        name: Of the attribute.
-        where: File, for the error.
+        node: An ``h5py`` group or data set.
+        name: Name of the attribute.
+        where: Path of the file, for the error.
 
     Returns:
-        The text; None if there is no such attribute, or it is no text.
+        The text; None if there is no such attribute, or it holds no text.
 
     Raises:
         DataFormatError: If bytes are damaged.
@@ -214,56 +227,68 @@ def attribute(found: Any, name: str, where: str) -> str | None:
     import h5py
 
     with damage(f"{where}: {name}"):
-        if name not in found.attrs:
+        if name not in node.attrs:
             return None
-        header = found.attrs.get_id(name)
-        # Of one value alone: what an array declares may be larger than any memory.
+        header = node.attrs.get_id(name)
+        # Attributes are not covered by `check_stored`: a damaged or hostile array may
+        # declare more elements than any memory. A single string cannot.
         if header.shape != () or h5py.check_string_dtype(header.dtype) is None:
             return None
-        text = found.attrs[name]
+        text = node.attrs[name]
         return text.decode(errors="replace") if isinstance(text, bytes) else str(text)
 
 
-def read(found: Any, first: int, last: int, where: str) -> npt.NDArray[Any]:
-    """Reads rows ``first`` to ``last`` (exclusive) of a data set.
+def read(dataset: Any, first: int, last: int, where: str) -> npt.NDArray[Any]:
+    """Reads consecutive rows of a data set.
+
+    Args:
+        dataset: A data set that was checked.
+        first: First row.
+        last: End of the rows, exclusive.
+        where: Path of the file, for the error.
+
+    Returns:
+        ``[last - first, ...]``, in native byte order.
 
     Raises:
         DataFormatError: If bytes are damaged.
     """
     try:
-        rows: npt.NDArray[Any] = np.asarray(found[first:last])
+        rows: npt.NDArray[Any] = np.asarray(dataset[first:last])
     except _DAMAGE as error:
         raise DataFormatError(
-            f"{where}: {found.name}: rows {first} to {last - 1} cannot be read "
+            f"{where}: {dataset.name}: rows {first} to {last - 1} cannot be read "
             f"({error}); fetch the file again"
         ) from error
     return rows.astype(rows.dtype.newbyteorder("="), copy=False)
 
 
 def follow(group: Any, path: str, where: str, links: int = 0) -> Any:
-    """Follows a path within the file, and never a link that leaves it.
+    """Follows a path within the file, refusing links that leave the file.
+
+    h5py by itself would follow an external link into any file of this machine.
 
     Args:
-        group: Where it begins.
-        path: Names, joined by slashes.
-        where: File, for the error.
+        group: Group that the path starts in.
+        path: Names joined by slashes.
+        where: Path of the file, for the error.
         links: Soft links that were followed already.
 
     Returns:
-        What is there; None if nothing is.
+        The group, data set or type at the path; None if nothing is there.
 
     Raises:
-        DataFormatError: If a link leads out of the file, or round.
+        DataFormatError: If a link leads out of the file, or in a circle.
     """
     import h5py
 
-    found = group
+    node = group
     for name in path.split("/"):
         if not name:
             continue
         with damage(f"{where}: {path}"):
-            is_group = isinstance(found, h5py.Group)
-            link = found.get(name, getlink=True) if is_group else None
+            is_group = isinstance(node, h5py.Group)
+            link = node.get(name, getlink=True) if is_group else None
         if link is None:
             return None
         if isinstance(link, h5py.ExternalLink):
@@ -277,58 +302,61 @@ def follow(group: Any, path: str, where: str, links: int = 0) -> Any:
                     f"{where}: {path} is a link to a link to a link, more than "
                     f"{MAX_LINKS} of them; write the file again"
                 )
-            start = found.file if link.path.startswith("/") else found
-            found = follow(start, link.path, where, links + 1)
+            start = node.file if link.path.startswith("/") else node
+            node = follow(start, link.path, where, links + 1)
         else:
             with damage(f"{where}: {path}"):
-                found = found[name]
-    return found
+                node = node[name]
+    return node
 
 
-def _kind(found: Any, where: str) -> str:
+def _describe(node: Any, where: str) -> str:
+    """Describes what is at a path, for errors."""
     import h5py
 
-    if found is None:
+    if node is None:
         return "nothing"
-    if isinstance(found, h5py.Group):
-        return f"a group of {', '.join(names(found, where)) or 'nothing'}"
-    return "a data set" if isinstance(found, h5py.Dataset) else "a type"
+    if isinstance(node, h5py.Group):
+        return f"a group of {', '.join(names(node, where)) or 'nothing'}"
+    return "a data set" if isinstance(node, h5py.Dataset) else "a type"
 
 
-def check_stored(found: Any, where: str) -> None:
+def check_stored(dataset: Any, where: str) -> None:
     """Refuses a data set whose values are not all in the file.
 
     Args:
-        found: The ``h5py`` data set.
+        dataset: The ``h5py`` data set.
         where: File and data set, for the error.
 
     Raises:
-        DataFormatError: If they are elsewhere, or are fewer than it says.
+        DataFormatError: If values lie in other files, or the file stores fewer values
+            than the data set declares.
     """
     with damage(where):
-        external, is_virtual = found.external, found.is_virtual
-        stored = found.id.get_storage_size()
-        file_bytes = found.file.id.get_filesize()
-        filtered = found.id.get_create_plist().get_nfilters() > 0
-        grid = found.chunks
-        chunks = None if grid is None else found.id.get_num_chunks()
+        external, is_virtual = dataset.external, dataset.is_virtual
+        stored = dataset.id.get_storage_size()
+        file_bytes = dataset.file.id.get_filesize()
+        filtered = dataset.id.get_create_plist().get_nfilters() > 0
+        grid = dataset.chunks
+        chunks = None if grid is None else dataset.id.get_num_chunks()
     if external or is_virtual:
         what = "external storage" if external else "a virtual data set"
         raise DataFormatError(
             f"{where} is {what}: its values are in other files, and they are looked "
             "for in the file itself; copy them in, such as with `h5repack -l CONTI`"
         )
-    declared = math.prod(found.shape) * found.dtype.itemsize
+    declared = math.prod(dataset.shape) * dataset.dtype.itemsize
     most = stored * (MAX_COMPRESSION if filtered else 1)
+    # HDF5 reads a chunk that is missing as zeros, so the chunks are counted too.
     expected = None
     if grid is not None:
         expected = math.prod(
-            -(-n // each) for n, each in zip(found.shape, grid, strict=True)
+            -(-n // width) for n, width in zip(dataset.shape, grid, strict=True)
         )
     if declared > most or stored > file_bytes or (chunks or 0) < (expected or 0):
         raise DataFormatError(
-            f"{where}: expected {declared:,} bytes, as its shape {list(found.shape)} "
+            f"{where}: expected {declared:,} bytes, as its shape {list(dataset.shape)} "
             f"says, got {stored:,} stored in a file of {file_bytes:,}"
             + (f" and {chunks:,} of {expected:,} chunks" if expected else "")
-            + "; it was never written in full, or is damaged"
+            + "; it was never written in full, or is damaged: fetch or write it again"
         )

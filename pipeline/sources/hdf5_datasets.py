@@ -1,8 +1,8 @@
-"""Data sets of HDF5 files, in the file itself or, virtual, in files beside it.
+"""Finds data sets of HDF5 files, virtual ones included.
 
-What a virtual data set is put together from is looked at here, source by source, and
-read here: HDF5 itself would look for sources in other places too, and give zeros for
-those that it does not find.
+A virtual data set takes its rows from files beside its own. This module resolves and
+reads those files itself. The HDF5 library would also search other folders for them, and
+read rows of files that it does not find as zeros.
 """
 
 import hashlib
@@ -23,14 +23,14 @@ _MAX_LEAVES = 1_000
 
 @dataclass(frozen=True)
 class _Piece:
-    """Rows of a virtual data set, and the rows of another file that they are.
+    """Rows of a virtual data set that come from consecutive rows of another file.
 
     Attributes:
-        first: Among the rows of the virtual data set.
-        count: How many.
-        path: The other file.
-        name: Of the data set in it.
-        source_first: Among its rows.
+        first: First row within the virtual data set.
+        count: Number of rows.
+        path: Path of the other file.
+        name: Name of the data set in the other file.
+        source_first: First row within that data set.
     """
 
     first: int
@@ -42,13 +42,13 @@ class _Piece:
 
 @dataclass(frozen=True)
 class VirtualRows:
-    """A virtual data set whose sources have all been looked at.
+    """A virtual data set whose source files have all been checked.
 
     Attributes:
-        name: Of the data set.
-        dtype: Of its values.
-        shape: Rows first.
-        pieces: In order; together all rows.
+        name: Name of the data set.
+        dtype: Dtype of its values.
+        shape: Shape of the data set, rows first.
+        pieces: Pieces in the order of rows, which together are all rows.
     """
 
     name: str
@@ -69,86 +69,84 @@ class VirtualRows:
                 continue
             shift = piece.source_first - piece.first
             with hdf5.opened(piece.path) as file:
-                found = hdf5.find_dataset(file, piece.name, piece.path)
-                hdf5.check_stored(found, f"{piece.path}: {piece.name}")
+                source = hdf5.find_dataset(file, piece.name, piece.path)
+                hdf5.check_stored(source, f"{piece.path}: {piece.name}")
                 values[start - first : stop - first] = hdf5.read(
-                    found, start + shift, stop + shift, piece.path
+                    source, start + shift, stop + shift, piece.path
                 )
         return values
 
 
 def dataset(group: Any, name: str, where: str) -> Any:
-    """Finds a data set of numbers, one row per step, all of them there.
-
-    They are in the file, or it is a virtual data set over files beside it.
+    """Finds a data set of numbers, one row per step, and checks that all rows exist.
 
     Args:
         group: An ``h5py`` group.
-        name: Of the data set in it.
+        name: Name of a data set in it.
         where: File and group, for the error.
 
     Returns:
-        The ``h5py`` data set, or a `VirtualRows`, not read.
+        The ``h5py`` data set, or a `VirtualRows` over files beside it; not read.
 
     Raises:
-        DataFormatError: If it is missing, holds anything but numbers, or if its
-            values are not, or cannot all be, where it says.
+        DataFormatError: If the data set is missing, holds no rows of numbers, or
+            declares values that neither its file nor a file beside it stores.
     """
-    found = hdf5.find_dataset(group, name, where)
+    member = hdf5.find_dataset(group, name, where)
     with hdf5.damage(f"{where}: {name}"):
-        is_virtual = found.is_virtual
+        is_virtual = member.is_virtual
     if is_virtual:
-        return _virtual(found, f"{where}: {name}")
-    hdf5.check_stored(found, f"{where}: {name}")
-    return found
+        return _resolve(member, f"{where}: {name}")
+    hdf5.check_stored(member, f"{where}: {name}")
+    return member
 
 
 def leaves(parent: Any, name: str, where: str) -> dict[str, Any]:
-    """Finds a data set, or all those in a group.
+    """Finds a data set, or all data sets in a group and its groups.
 
     Args:
         parent: An ``h5py`` group.
-        name: Of the data set or group in it.
+        name: Name of a data set or group in it.
         where: File and group, for the error.
 
     Returns:
-        ``h5py`` data sets by their path within the group, which is empty for a data
-        set, as of `dataset`.
+        Results of `dataset`, by their path within the group; the path is empty if
+        ``name`` is a data set itself.
 
     Raises:
-        DataFormatError: As of `dataset`; or if groups are nested too deeply.
+        DataFormatError: As `dataset` does, or if groups are nested too deeply.
     """
     import h5py
 
-    found = {}
+    members = {}
     waiting = [(name, 0)]
     while waiting:
         path, depth = waiting.pop()
-        there = hdf5.follow(parent, path, where)
-        if not isinstance(there, h5py.Group):
-            found[path[len(name) + 1 :]] = dataset(parent, path, where)
+        node = hdf5.follow(parent, path, where)
+        if not isinstance(node, h5py.Group):
+            members[path[len(name) + 1 :]] = dataset(parent, path, where)
             continue
-        # Soft links to groups that they are in would lead round for ever.
+        # A soft link to an enclosing group makes the tree endless.
         if depth == hdf5.MAX_LINKS or len(waiting) > _MAX_LEAVES:
             raise DataFormatError(
                 f"{where}: {path} lies {depth} groups deep among {len(waiting)} "
                 "others, more than observations have; write the file again"
             )
-        waiting += [(f"{path}/{each}", depth + 1) for each in hdf5.names(there, where)]
-    if not found:
+        waiting += [(f"{path}/{child}", depth + 1) for child in hdf5.names(node, where)]
+    if not members:
         raise DataFormatError(
             f"{where}: expected data sets in {name}, got none; write the file again"
         )
-    return found
+    return members
 
 
 def find_virtual(members: Iterable[Any]) -> list[VirtualRows]:
-    """Those of some data sets that are virtual."""
+    """Selects the virtual data sets."""
     return [member for member in members if isinstance(member, VirtualRows)]
 
 
 def digest(path: str, members: Iterable[Any]) -> str:
-    """Identifies the content of a file, and of the files its data sets are in.
+    """Computes a digest of a file and of the files that its virtual data sets read.
 
     Args:
         path: The file.
@@ -157,18 +155,18 @@ def digest(path: str, members: Iterable[Any]) -> str:
     Returns:
         ``sha256:...``.
     """
-    others = {p.path for each in find_virtual(members) for p in each.pieces}
+    others = {p.path for member in find_virtual(members) for p in member.pieces}
     if not others:
         return files.digest(path)
     digests = [files.digest(path), *sorted(files.digest(other) for other in others)]
     return f"sha256:{hashlib.sha256(' '.join(digests).encode()).hexdigest()}"
 
 
-def _virtual(found: Any, where: str) -> VirtualRows:
-    """Looks at every source of a virtual data set."""
+def _resolve(member: Any, where: str) -> VirtualRows:
+    """Checks every source of a virtual data set, and lists its rows as pieces."""
     with hdf5.damage(where):
-        main, sources = str(found.file.filename), found.virtual_sources()
-        shape, dtype = tuple(found.shape), found.dtype
+        main, sources = str(member.file.filename), member.virtual_sources()
+        shape, dtype = tuple(member.shape), member.dtype
     if not os.path.isfile(main):
         raise DataFormatError(
             f"{where} is a virtual data set, which is read from local files only; "
@@ -178,20 +176,20 @@ def _virtual(found: Any, where: str) -> VirtualRows:
     for source in sources:
         with hdf5.damage(where):
             first, count = _whole_rows(source.vspace, shape, where)
-            path = _beside(main, source.file_name, where)
+            path = _find_beside(main, source.file_name, where)
         with hdf5.opened(path) as file:
             inner = f"{where}: {source.file_name}"
-            there = hdf5.find_dataset(file, source.dset_name, inner)
-            if (there.dtype, there.shape[1:]) != (dtype, shape[1:]):
+            rows = hdf5.find_dataset(file, source.dset_name, inner)
+            if (rows.dtype, rows.shape[1:]) != (dtype, shape[1:]):
                 raise DataFormatError(
                     f"{inner}: expected {source.dset_name} as {dtype}"
-                    f"{['rows', *shape[1:]]}, got {there.dtype}"
-                    f"{['rows', *there.shape[1:]]}; write the virtual data set again"
+                    f"{['rows', *shape[1:]]}, got {rows.dtype}"
+                    f"{['rows', *rows.shape[1:]]}; write the virtual data set again"
                 )
-            hdf5.check_stored(there, inner)
+            hdf5.check_stored(rows, inner)
             with hdf5.damage(inner):
                 source_first, source_count = _whole_rows(
-                    source.src_space, there.shape, inner
+                    source.src_space, rows.shape, inner
                 )
         if source_count != count:
             raise DataFormatError(
@@ -200,6 +198,8 @@ def _virtual(found: Any, where: str) -> VirtualRows:
             )
         pieces.append(_Piece(first, count, path, source.dset_name, source_first))
     pieces.sort(key=lambda piece: piece.first)
+    # Every row must come from exactly one source row. Gaps would be unwritten memory,
+    # and repeated rows let a tiny file declare any number of them.
     ends = [0, *(piece.first + piece.count for piece in pieces)]
     starts = [*(piece.first for piece in pieces), shape[0]]
     if starts != ends or _overlap(pieces):
@@ -208,11 +208,13 @@ def _virtual(found: Any, where: str) -> VirtualRows:
             "one row of one file, got rows that are none, or several that are one; "
             "write it again"
         )
-    return VirtualRows(str(found.name), dtype, shape, tuple(pieces))
+    return VirtualRows(str(member.name), dtype, shape, tuple(pieces))
 
 
-def _beside(main: str, name: str, where: str) -> str:
-    """A source of a virtual data set, which has to lie beside or below its file."""
+def _find_beside(main: str, name: str, where: str) -> str:
+    """Resolves a source file, which has to lie beside or below the main file."""
+    # A stranger's file must not be able to name any file of this machine, so links are
+    # resolved before folders are compared.
     folder = os.path.dirname(os.path.realpath(main))
     path = os.path.realpath(main if name == "." else os.path.join(folder, name))
     if "%" in name or os.path.commonpath([folder, path]) != folder:
@@ -229,7 +231,16 @@ def _beside(main: str, name: str, where: str) -> str:
 
 
 def _whole_rows(space: Any, shape: tuple[int, ...], where: str) -> tuple[int, int]:
-    """First row and number of rows that a selection is, of rows of some shape."""
+    """Returns first row and number of rows of a selection of whole, adjacent rows.
+
+    Args:
+        space: A dataspace of ``h5py``, with a selection.
+        shape: Shape of the data set that the selection is of.
+        where: File and data set, for the error.
+
+    Raises:
+        DataFormatError: If anything but consecutive whole rows is selected.
+    """
     import h5py
 
     if space.get_select_type() == h5py.h5s.SEL_ALL:
@@ -237,9 +248,9 @@ def _whole_rows(space: Any, shape: tuple[int, ...], where: str) -> tuple[int, in
     if space.is_regular_hyperslab() and len(space.shape) == len(shape):
         slab = list(zip(*space.get_regular_hyperslab(), strict=True))
         first, sizes = slab[0][0], [count * block for _, _, count, block in slab]
-        # Blocks that touch are one.
+        # A hyperslab is a number of blocks per axis; blocks that touch are one block.
         touch = all(stride == block or count == 1 for _, stride, count, block in slab)
-        full = all(each[0] == 0 for each in slab[1:]) and tuple(sizes[1:]) == shape[1:]
+        full = all(axis[0] == 0 for axis in slab[1:]) and tuple(sizes[1:]) == shape[1:]
         if touch and full and 0 < sizes[0] <= shape[0] - first:
             return int(first), int(sizes[0])
     raise DataFormatError(
@@ -249,7 +260,7 @@ def _whole_rows(space: Any, shape: tuple[int, ...], where: str) -> tuple[int, in
 
 
 def _overlap(pieces: Iterable[_Piece]) -> bool:
-    """Whether rows of a source are taken twice, so that few bytes are any size."""
+    """Tells whether two pieces take the same rows of a source."""
     taken = sorted((p.path, p.name, p.source_first, p.count) for p in pieces)
     return any(
         one[:2] == other[:2] and one[2] + one[3] > other[2]

@@ -1,4 +1,4 @@
-"""Small files of JSON that come with data, read with whatever they may say."""
+"""Reads small JSON files that come with data, and refuses damaged ones."""
 
 import json
 from typing import Any
@@ -8,43 +8,46 @@ from pipeline.store.errors import DataFormatError
 
 
 def read_object(path: str) -> dict[str, Any]:
-    """Reads a file that holds an object.
+    """Reads a JSON file that must hold an object.
 
     Args:
         path: The file, local or ``gs://``.
 
     Returns:
-        Its values by name.
+        The values of the object by name.
 
     Raises:
         UsageError: If there is no such file.
-        DataFormatError: If it is not JSON, or no object.
+        DataFormatError: If the file is not JSON, or its value is not an object.
     """
     with files.open_file(path) as stream:
         return parse_object(stream.read(), path)
 
 
 def parse_object(text: str | bytes, where: str) -> dict[str, Any]:
-    """Reads an object from its text.
+    """Decodes a JSON text that must be an object.
 
     Args:
-        text: JSON.
-        where: File, for the error.
+        text: The JSON text.
+        where: Path of its file, for the error.
 
     Returns:
-        Its values by name.
+        The values of the object by name.
 
     Raises:
-        DataFormatError: If it is not JSON, or no object, or text in it is no Unicode.
+        DataFormatError: If the text is not JSON, its value is not an object, or a
+            string in it is not valid Unicode.
     """
     try:
         value = json.loads(text)
-        # Half a character, which JSON may escape, ends in a traceback once printed.
+        # JSON can escape half of a surrogate pair. Printing such a string would raise
+        # UnicodeEncodeError later, so the object is encoded once here.
         json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise DataFormatError(f"{where}: not JSON ({error}); fetch it again") from error
     if not isinstance(value, dict):
         raise DataFormatError(
-            f"{where}: expected a JSON object, got {type(value).__name__}"
+            f"{where}: expected a JSON object, got {type(value).__name__}; fetch it "
+            "again"
         )
     return value

@@ -1,6 +1,6 @@
-"""The kinds of inputs there are: their names, layouts and readers.
+"""The table of input kinds: their names, layouts and readers.
 
-The one table that detection, ``python -m pipeline inputs`` and the README go by.
+Detection, ``python -m pipeline inputs`` and the README all read this one table.
 """
 
 from collections.abc import Callable
@@ -23,14 +23,14 @@ class InputKind:
     """A kind of inputs.
 
     Attributes:
-        name: As ``shard --source`` takes it.
-        layout: What is read of it, and how it becomes episodes.
-        open: Makes the source of a file that was found.
-        suffixes: What names of its files end in; empty if it is a folder.
-        markers: Files that tell that a folder is of this kind, the first of them found
-            being what is opened.
-        find_splits: Makes the sources of what was found by the splits it has itself;
-            None if there are none in this kind.
+        name: Name of the kind, as ``shard --source`` takes it.
+        layout: Arrays that are read, and how they become episodes.
+        open: Makes the source of a file.
+        suffixes: Endings of file names; empty if an input is a folder.
+        markers: Files by which a folder of this kind is recognised; the first one that
+            exists is opened.
+        find_splits: Makes one source for each split that a file itself names; None if
+            files of this kind name no splits.
     """
 
     name: str
@@ -42,7 +42,7 @@ class InputKind:
 
     @property
     def files(self) -> str:
-        """What INPUT is."""
+        """The files or folder that the argument INPUT names."""
         if self.markers:
             return f"a folder with `{self.markers[0]}`"
         return ", ".join(f"`*{suffix}`" for suffix in self.suffixes)
@@ -57,7 +57,7 @@ def _with_reader(
     suffixes: tuple[str, ...] = (),
     markers: tuple[str, ...] = (),
 ) -> InputKind:
-    """A kind whose inputs an `EpisodeReader` reads, which may be split."""
+    """Makes a kind whose inputs an `EpisodeReader` reads, and which may name splits."""
 
     def split(path: str) -> list[tuple[Split, Source]]:
         return [
@@ -71,7 +71,7 @@ def _with_reader(
     return InputKind(name, layout, open_whole, suffixes, markers, split)
 
 
-# A kind of the user's own, as a row of the table.
+# The row of the table for a reader class of the user's own.
 _OWN = (
     "module:Class",
     "whatever the class takes",
@@ -147,6 +147,6 @@ KINDS: dict[str, InputKind] = {
 
 
 def table() -> list[tuple[str, str, str]]:
-    """Rows of what there is to read: a kind, what INPUT is, and its layout."""
+    """Lists the rows of the table: kind, files that INPUT names, and layout."""
     known = [(kind.name, kind.files, kind.layout) for kind in KINDS.values()]
     return [*known, _OWN]

@@ -1,9 +1,10 @@
-"""LeRobot's data sets, of its format versions 2 and 3: a folder of Parquet files.
+"""Reads LeRobot's data sets of format versions 2 and 3: a folder of Parquet files.
 
-A frame is an observation, the action that followed, and of the frame after it the
-reward, whether it ended the episode and whether the task was solved. What an episode
-ends in is no frame. Videos and images are not read, nor is any path that stands in a
-file: where the files are is known from the version.
+A frame holds an observation and the action that followed, together with the reward,
+``done`` and ``success`` of the next frame. The state in which an episode ends has no
+frame. Videos and images are not read. Paths in the data set's own files are not
+followed, because a data set may come from a stranger: the version tells where the files
+are.
 """
 
 import contextlib
@@ -32,7 +33,7 @@ from pipeline.store.manifest import Split
 INFO = "meta/info.json"
 _OBSERVATION, _ACTION, _EPISODE = "observation.", "action", "episode_index"
 _REWARD, _DONE, _SUCCESS = "next.reward", "next.done", "next.success"
-# LeRobot's names of splits, and ours.
+# Names of our splits by LeRobot's names.
 _SPLITS: dict[str, Split] = {
     **{"train": "train"},
     **dict.fromkeys(("val", "valid", "validation"), "val"),
@@ -47,13 +48,13 @@ _MAX_NUMBER = 10**9
 
 @dataclass(frozen=True)
 class _Place:
-    """Where an episode is.
+    """The rows of one episode.
 
     Attributes:
-        episode: Its number in the data set.
-        file: Its file, relative to the data set.
-        first: Its first row there.
-        frames: How many rows it has.
+        episode: Number of the episode in the data set.
+        file: File with the rows, relative to the data set.
+        first: First row within the file.
+        frames: Number of rows.
     """
 
     episode: int
@@ -63,21 +64,21 @@ class _Place:
 
 
 class LeRobotReader(EpisodeReader):
-    """Reads the episodes of a data set, or those of one of its splits.
+    """Reads the episodes of a data set, or of one of its splits.
 
     Args:
-        path: Its ``meta/info.json``, local or ``gs://``.
+        path: ``meta/info.json`` of the data set, local or ``gs://``.
         split: LeRobot's name of the split; empty for all episodes.
     """
 
     kind = "lerobot"
 
     def lengths(self) -> tuple[int, ...]:
-        """Transitions of each episode: a state after the last is known of few."""
+        """Counts the transitions of each episode; see `close_episode`."""
         return self._contents.lengths
 
     def read(self, episodes: range) -> Iterator[Episode]:
-        """Reads episodes, images left out."""
+        """Reads episodes, without images."""
         with contextlib.ExitStack() as stack:
             opened, table = "", None
             for index in episodes:
@@ -91,19 +92,19 @@ class LeRobotReader(EpisodeReader):
                 yield self._read_episode(table, place)
 
     def digest(self) -> str:
-        """Digest of the files the episodes are in, and of which are read."""
+        """Digests the files with the episodes, and which episodes are read."""
         return self._contents.digest
 
     def name(self) -> str:
-        """Name of the folder, with the split."""
+        """Names the folder and the split."""
         return self._root.rpartition("/")[2] + (f"[{self.split}]" if self.split else "")
 
     def ignored(self) -> tuple[str, ...]:
-        """Names of features that are not read, images above all."""
+        """Names the features that are not read, mostly images."""
         return self._contents.ignored
 
     def notes(self) -> tuple[str, ...]:
-        """The robot, and what rewards and masks are made of."""
+        """Names the robot, and says what rewards are made of."""
         robot = self._info.get("robot_type")
         return (
             *([f"recorded of {robot}"] if isinstance(robot, str) else []),
@@ -111,7 +112,7 @@ class LeRobotReader(EpisodeReader):
         )
 
     def warnings(self) -> tuple[str, ...]:
-        """Says if the end of an episode has to be taken for that of its task."""
+        """Warns if the end of an episode has to be taken for the end of its task."""
         if _SUCCESS in self._columns:
             return ()
         return (
@@ -129,7 +130,7 @@ class LeRobotReader(EpisodeReader):
 
     @functools.cached_property
     def _places(self) -> list[_Place]:
-        """Where the episodes that are read are, in the order of their numbers."""
+        """The episodes that are read, in the order of their numbers."""
         version = _version(self._info, self.path)
         places = self._list_version_2() if version == 2 else self._list_version_3()
         total = self._info.get("total_episodes")
@@ -151,6 +152,7 @@ class LeRobotReader(EpisodeReader):
         return places[first:last]
 
     def _list_version_2(self) -> list[_Place]:
+        """Lists all episodes of version 2, where each episode is a file."""
         path = f"{self._root}/meta/episodes.jsonl"
         size = _count(self._info, "chunks_size", self.path)
         with files.open_file(path) as stream:
@@ -164,7 +166,8 @@ class LeRobotReader(EpisodeReader):
         return sorted(places, key=lambda place: place.episode)
 
     def _list_version_3(self) -> list[_Place]:
-        found: list[tuple[int, int, int, int]] = []
+        """Lists all episodes of version 3, where a file holds many episodes."""
+        records: list[tuple[int, int, int, int]] = []
         folder = f"{glob.escape(self._root)}/meta/episodes"
         for path in files.find(f"{folder}/chunk-*/file-*.parquet", (".parquet",)):
             with parquet.opened(path) as table:
@@ -173,9 +176,11 @@ class LeRobotReader(EpisodeReader):
             for values in zip(*(columns[name].tolist() for name in names), strict=True):
                 row = dict(zip(names, values, strict=True))
                 episode, chunk, file, frames = (_count(row, n, path) for n in names)
-                found.append((episode, chunk, file, frames))
+                records.append((episode, chunk, file, frames))
+        # Episodes lie in a file in the order of their numbers, so that the lengths
+        # before one sum to its first row.
         places, ends = [], dict[str, int]()
-        for episode, chunk, file, frames in sorted(found):
+        for episode, chunk, file, frames in sorted(records):
             name = f"data/chunk-{chunk:03d}/file-{file:03d}.parquet"
             places.append(_Place(episode, name, ends.get(name, 0), frames))
             ends[name] = places[-1].first + frames
@@ -183,7 +188,7 @@ class LeRobotReader(EpisodeReader):
 
     @functools.cached_property
     def _columns(self) -> dict[str, tuple[int | None, ...]]:
-        """Columns of numbers of the first file, which the others are to have too."""
+        """Numeric columns of the first file, which every other file must have too."""
         return self._first_columns[0]
 
     @functools.cached_property
@@ -210,12 +215,13 @@ class LeRobotReader(EpisodeReader):
 
     @functools.cached_property
     def _names(self) -> list[str]:
-        """Columns that are read."""
+        """Names of the columns that are read."""
         wanted = (_ACTION, _EPISODE, _REWARD, _DONE, _SUCCESS)
         return [n for n in self._columns if n in wanted or n.startswith(_OBSERVATION)]
 
     @functools.cached_property
     def _contents(self) -> "_Contents":
+        """Reads the ends of all episodes, several files at once."""
         places = self._places
         by_file: dict[str, list[_Place]] = {}
         for place in places:
@@ -228,12 +234,12 @@ class LeRobotReader(EpisodeReader):
                 ended = [
                     bool(
                         _ends(
-                            table.read(names, each.first, each.first + each.frames),
-                            each,
+                            table.read(names, place.first, place.first + place.frames),
+                            place,
                             path,
                         )[-1]
                     )
-                    for each in by_file[file]
+                    for place in by_file[file]
                 ]
             return ended, files.digest(path)
 
@@ -241,7 +247,7 @@ class LeRobotReader(EpisodeReader):
         ended = dict(
             zip(
                 (place for of_file in by_file.values() for place in of_file),
-                (each for of_file, _ in looked for each in of_file),
+                (end for of_file, _ in looked for end in of_file),
                 strict=True,
             )
         )
@@ -288,7 +294,7 @@ class LeRobotReader(EpisodeReader):
 
 @dataclass(frozen=True)
 class _Contents:
-    """What describes the episodes that are read."""
+    """The description of the episodes that are read; see `Facts` for the fields."""
 
     lengths: tuple[int, ...]
     digest: str
@@ -297,13 +303,14 @@ class _Contents:
 
 
 def find_splits(path: str) -> list[tuple[Split, str]]:
-    """Splits of a data set, by those that its ``info.json`` names.
+    """Finds the splits that the ``info.json`` of a data set names.
 
     Args:
         path: The ``info.json``.
 
     Returns:
-        Our names and LeRobot's; all of it is to train on if it is not split.
+        Pairs of our name and LeRobot's name. A data set without splits is one split
+        ``train`` with an empty name.
 
     Raises:
         DataFormatError: If the file is damaged.
@@ -316,9 +323,9 @@ def find_splits(path: str) -> list[tuple[Split, str]]:
 
 
 def _splits(info: Mapping[str, Any], where: str) -> dict[str, tuple[int, int]]:
-    """First episode, and the one after the last, of each split by LeRobot's name."""
+    """Reads first episode and end of each split, by LeRobot's name."""
     named = info.get("splits", {})
-    found = {}
+    ranges = {}
     for name, span in named.items() if isinstance(named, Mapping) else ():
         match = _RANGE.fullmatch(span) if isinstance(span, str) else None
         if match is None or not int(match[1]) < int(match[2]):
@@ -326,16 +333,18 @@ def _splits(info: Mapping[str, Any], where: str) -> dict[str, tuple[int, int]]:
                 f"{where}: expected the split {name} as FIRST:LAST, got {span!r}; mend "
                 "the file"
             )
-        found[name] = (int(match[1]), int(match[2]))
-    spans = sorted(found[name] for name in _SPLITS if name in found)
-    if any(one[1] > other[0] for one, other in itertools.pairwise(spans)):
+        ranges[name] = (int(match[1]), int(match[2]))
+    # An episode in both splits would be validated on after it was trained on.
+    spans = sorted(ranges[name] for name in _SPLITS if name in ranges)
+    if any(former[1] > latter[0] for former, latter in itertools.pairwise(spans)):
         raise DataFormatError(
-            f"{where}: expected each episode in one split, got {found}; mend the file"
+            f"{where}: expected each episode in one split, got {ranges}; mend the file"
         )
-    return found
+    return ranges
 
 
 def _version(info: Mapping[str, Any], where: str) -> int:
+    """Reads the version of the format, 2 or 3, and checks its layout of files."""
     named = info.get("codebase_version")
     for version, path in _DATA_PATHS.items():
         if isinstance(named, str) and named.startswith(f"v{version}."):
@@ -352,7 +361,7 @@ def _version(info: Mapping[str, Any], where: str) -> int:
 
 
 def _count(values: Mapping[str, Any], name: str, where: str) -> int:
-    """A whole number, at least 0 or, of what is divided by or counted, 1."""
+    """Reads a whole number from 0; from 1 for lengths and the divisor of chunks."""
     value = values.get(name)
     least = int(name in ("length", "chunks_size"))
     if type(value) is not int or not least <= value < _MAX_NUMBER:
@@ -364,7 +373,7 @@ def _count(values: Mapping[str, Any], name: str, where: str) -> int:
 
 
 def _ends(rows: Mapping[str, Any], place: _Place, where: str) -> Any:
-    """Where the task ended, ``bool[frames]``; refuses frames of other episodes."""
+    """Reads where the task ended, ``bool[frames]``; refuses rows of other episodes."""
     numbers = transitions.flat(_EPISODE, rows[_EPISODE], where=where)
     if not np.array_equal(numbers, np.full(place.frames, place.episode)):
         raise DataFormatError(

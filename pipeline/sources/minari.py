@@ -1,7 +1,8 @@
-"""Minari's local data sets: a folder with one HDF5, one group an episode.
+"""Reads Minari's local data sets: a folder with one HDF5, one group for each episode.
 
 An episode has T+1 observations and T actions, rewards, terminations and truncations.
-Read through h5py alone: nothing of Minari is imported, and nothing decoded.
+The file is read with h5py alone, so that workers need no Minari and nothing that the
+data set names is imported.
 """
 
 import dataclasses
@@ -29,31 +30,30 @@ MAIN_FILE = "main_data.hdf5"
 _METADATA = "metadata.json"
 EPISODE = re.compile(r"episode_(0|[1-9][0-9]*)")
 _TERMINATIONS = "terminations"
-# Environments to evaluate in and recorded in; what is meant for evaluating goes first.
-_SPECS = ("eval_env_spec", "env_spec")
 
 
 @dataclass(frozen=True)
 class Minari:
-    """A data set of Minari, as a source with rewards of its own.
+    """The source of a data set of Minari.
 
     Attributes:
-        path: Its ``main_data.hdf5``, local or ``gs://``.
+        path: ``main_data.hdf5`` of the data set, local or ``gs://``.
     """
 
     path: str
 
     def describe(self) -> Facts:
-        """Reads how many steps each episode has.
+        """Reads the number of steps of each episode, and the layout of the first.
 
         Returns:
-            Facts of the data set. Dictionaries of observations are laid out side by
-            side, and the unit of the observations says in which order.
+            The description of the data set. If observations are dictionaries, their
+            entries are laid side by side, in the order that the unit of the field
+            ``observations`` lists.
 
         Raises:
             UsageError: If there is no such file.
-            DataFormatError: If it is cut short, or of a layout that cannot be kept,
-                such as dictionaries of actions or encoded images.
+            DataFormatError: If the file is cut short, or of a layout that a store
+                cannot hold, such as dictionaries of actions or encoded images.
         """
         with hdf5.opened(self.path) as file:
             names = _episode_names(file, self.path)
@@ -65,9 +65,6 @@ class Minari:
                 lengths.append(len(episode[_TERMINATIONS]) + 1)
             first = self._members(file, names[0])
             metadata = self._metadata()
-            recorded = _read_environment(
-                {**self._attributes(file), **metadata}, where=self.path
-            )
             self._check_encoding(first, metadata)
             samples = {name: _no_rows(member) for name, member in first.items()}
         digest = hdf5_datasets.digest(self.path, virtual)
@@ -92,14 +89,14 @@ class Minari:
             digest=digest,
             fields=fields,
             lengths=tuple(lengths),
-            environment=recorded,
+            environment=_read_environment(metadata, where=self._metadata_path),
         )
 
     def read(self, ranges: Sequence[EpisodeRange]) -> Iterator[Block]:
         """Streams episodes, one block for each range.
 
         Args:
-            ranges: In order, without overlap.
+            ranges: Ranges of episodes in order, without overlap.
 
         Yields:
             The blocks, with ``rewards`` and ``masks``.
@@ -129,12 +126,12 @@ class Minari:
         return "/".join(folders[-2:]) or MAIN_FILE
 
     def _members(self, file: Any, name: str) -> dict[str, Any]:
-        """Data sets of an episode; of dictionaries of observations, all there are."""
+        """Finds the data sets of an episode, all entries of observations included."""
         where = f"{self.path}: {name}"
         episode = hdf5.group(file, name, self.path)
         members = {
-            each: hdf5_datasets.dataset(episode, each, where)
-            for each in (schema.ACTIONS, schema.REWARDS, _TERMINATIONS)
+            field: hdf5_datasets.dataset(episode, field, where)
+            for field in (schema.ACTIONS, schema.REWARDS, _TERMINATIONS)
         }
         observed = hdf5_datasets.leaves(episode, schema.OBSERVATIONS, where)
         return members | {
@@ -143,13 +140,13 @@ class Minari:
         }
 
     def _episode(self, file: Any, name: str) -> dict[str, npt.NDArray[Any]]:
-        """Rows of one episode: the last one leads nowhere."""
+        """Reads the T+1 rows of one episode of T transitions."""
         where = f"{self.path}: {name}"
         members = self._members(file, name)
         _check_lengths(members, where)
         rows = {
-            each: hdf5.read(member, 0, len(member), where)
-            for each, member in members.items()
+            field: hdf5.read(member, 0, len(member), where)
+            for field, member in members.items()
         }
         ended = transitions.flags(
             rows[_TERMINATIONS], where=f"{where}: {_TERMINATIONS}"
@@ -171,20 +168,19 @@ class Minari:
         return os.path.join(os.path.dirname(self.path), _METADATA)
 
     def _metadata(self) -> dict[str, Any]:
-        """What the data set says of itself; nothing if it has no such file."""
+        """Reads ``metadata.json``; returns an empty mapping if there is none."""
         if not files.is_file(self._metadata_path):
             return {}
         return json_files.read_object(self._metadata_path)
 
-    def _attributes(self, file: Any) -> dict[str, str]:
-        """What the file says of its environment, as earlier versions of Minari did."""
-        found = {name: hdf5.attribute(file, name, self.path) for name in _SPECS}
-        return {name: text for name, text in found.items() if text is not None}
-
     def _check_encoding(
         self, members: dict[str, Any], metadata: dict[str, Any]
     ) -> None:
-        """Refuses images that Minari has encoded: they would be read as numbers."""
+        """Refuses images that Minari has stored as JPEG.
+
+        Their bytes are an array of numbers like any other, and only the declared shape
+        of the observation space tells that they are encoded.
+        """
         space = metadata.get("observation_space", "{}")
         if not isinstance(space, str):
             return
@@ -202,17 +198,19 @@ class Minari:
 def _read_environment(
     metadata: dict[str, Any], *, where: str
 ) -> RecordedEnvironment | None:
-    """Reads the environment to evaluate in, or that was recorded in; as data alone."""
-    name = next((name for name in _SPECS if metadata.get(name)), "")
-    text = metadata.get(name)
+    """Reads the environment that the metadata name, without importing anything.
+
+    An environment for evaluation is preferred to the one that was recorded in.
+    """
+    text = metadata.get("eval_env_spec") or metadata.get("env_spec")
     if not isinstance(text, str):
         return None
-    spec = json_files.parse_object(text, f"{where}: {name}")
+    spec = json_files.parse_object(text, where)
     environment_id, arguments = spec.get("id"), spec.get("kwargs")
     if not isinstance(environment_id, str) or not isinstance(arguments, dict):
         return None
     if re.match(ENVIRONMENT_ID, environment_id) is None:
-        return None  # Nobody can have registered it.
+        return None  # Gymnasium cannot have registered such an id.
     limit = spec.get("max_episode_steps")
     if limit is not None:
         arguments = {"max_episode_steps": limit, **arguments}
@@ -233,19 +231,24 @@ def _read_environment(
 
 
 def _shapes(space: Any, path: str) -> Iterator[tuple[str, list[Any]]]:
-    """Where the boxes of a space are, and what shape each has."""
+    """Yields path and shape of every box of a described space."""
     if not isinstance(space, dict):
         return
     if isinstance(space.get("shape"), list):
         yield path, space["shape"]
     inner = space.get("subspaces")
     if isinstance(inner, dict):
-        for name, each in inner.items():
-            yield from _shapes(each, f"{path}/{name}")
+        for name, subspace in inner.items():
+            yield from _shapes(subspace, f"{path}/{name}")
 
 
 def _observed(rows: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
-    """Observations as one array, under no name, and what it is joined of, if it is."""
+    """Joins observations to one array.
+
+    Returns:
+        The array under the empty name; beside it the entries that it is joined from,
+        by their paths, if observations are a dictionary.
+    """
     if schema.OBSERVATIONS in rows:
         return {"": rows[schema.OBSERVATIONS]}
     prefix = f"{schema.OBSERVATIONS}/"
@@ -258,21 +261,26 @@ def _observed(rows: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
 
 
 def _no_rows(member: Any) -> npt.NDArray[Any]:
+    """Makes an array without rows, of a data set's dtype and row shape."""
     return np.empty((0, *member.shape[1:]), member.dtype)
 
 
 def _episode_names(file: Any, where: str) -> list[str]:
-    there = hdf5.names(file, where)
-    found = [name for name in there if EPISODE.fullmatch(name)]
-    if not found:
+    """Lists the groups of episodes, in the order of their numbers."""
+    names = hdf5.names(file, where)
+    episodes = [name for name in names if EPISODE.fullmatch(name)]
+    if not episodes:
         raise DataFormatError(
             f"{where}: expected groups episode_0, episode_1 and so on, got "
-            f"{', '.join(there[:5]) or 'nothing'}; this is no data set of Minari"
+            f"{', '.join(names[:5]) or 'nothing'}; this is no data set of Minari, "
+            "choose another --source"
         )
-    return sorted(found, key=lambda name: (len(name), name))
+    # By length first: episode_10 comes after episode_9.
+    return sorted(episodes, key=lambda name: (len(name), name))
 
 
 def _check_lengths(members: dict[str, Any], where: str) -> None:
+    """Refuses an episode whose data sets do not have T and T+1 rows."""
     counts = {name: len(member) for name, member in members.items()}
     steps = counts[schema.REWARDS]
     expected = {name: steps + name.startswith(schema.OBSERVATIONS) for name in counts}
@@ -286,13 +294,14 @@ def _check_lengths(members: dict[str, Any], where: str) -> None:
 def _joined(
     name: str, loaded: Sequence[dict[str, npt.NDArray[Any]]], where: str
 ) -> npt.NDArray[Any]:
+    """Concatenates a field of several episodes, which must be of one kind."""
     kinds = {
-        (schema.stored_dtype(name, each[name].dtype).name, each[name].shape[1:])
-        for each in loaded
+        (schema.stored_dtype(name, episode[name].dtype).name, episode[name].shape[1:])
+        for episode in loaded
     }
     if len(kinds) > 1:
         raise DataFormatError(
             f"{where}: {name}: expected one kind of value, got "
             f"{sorted(map(str, kinds))}; one store holds data of one kind"
         )
-    return np.concatenate([each[name] for each in loaded])
+    return np.concatenate([episode[name] for episode in loaded])

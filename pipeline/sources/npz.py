@@ -1,9 +1,10 @@
-"""Reading npz archives as streams: rows in order, in bounded memory.
+"""Reads npz archives as streams of rows, in bounded memory.
 
-NumPy opens a member of an npz whole or not at all. Here the zip directory and the
-array headers tell what is there, and the bytes are inflated a block at a time. Knows
-nothing of what the members mean, and never unpickles. An archive may say anything of
-itself: what it declares is held against the bytes it has before memory is taken.
+NumPy loads a member of an npz whole or not at all. This module reads the zip directory
+and the array headers itself, and inflates the members a block of rows at a time. It
+knows nothing of what the members mean, and never unpickles. An archive may come from a
+stranger: the sizes that it declares are compared with the bytes that it has before
+memory is allocated.
 """
 
 import contextlib
@@ -29,18 +30,20 @@ from pipeline.store.errors import DataFormatError
 
 Array = npt.NDArray[Any]
 
-# Inflating lets go of the interpreter, so two members are read at once.
+# ISA-L releases the interpreter lock while it inflates, so that two members can be
+# inflated at once.
 _THREADS = 2
-# The most that deflate makes of one byte.
+# Deflate inflates one byte to at most 1032.
 MAX_COMPRESSION = 1032
-# What a zip archive has before each member.
+# Size of the header before each member of a zip archive, and its last two fields.
 _MEMBER_HEADER_BYTES, _LENGTHS = 30, struct.Struct("<HH")
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _ENCRYPTED = 1
 _MAX_ITEM_BYTES = 8
-# NumPy's own limit; its version 2 may announce 4 GB.
+# NumPy refuses longer headers, but only after reading them, and a header of version 2
+# may declare 4 GB.
 _MAX_HEADER_BYTES = 10_000
-# What zipfile raises of bytes that are no archive, besides BadZipFile.
+# Exceptions that zipfile raises for bytes that are no archive, as fuzzed files showed.
 _DAMAGE = (
     zipfile.BadZipFile,
     zlib.error,
@@ -52,7 +55,8 @@ _DAMAGE = (
     OverflowError,
     struct.error,
 )
-# And NumPy, of a header: it is the text of a Python value, which Python parses.
+# An array header is the text of a Python literal, so NumPy also raises what Python's
+# parser raises.
 _BAD_HEADER = (*_DAMAGE, SyntaxError, TypeError, MemoryError, tokenize.TokenError)
 _HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
@@ -62,14 +66,14 @@ _HEADERS = {
 
 @dataclass(frozen=True)
 class Member:
-    """One array of an archive, from its header.
+    """One array of an archive, described by its header.
 
     Attributes:
-        name: Without ``.npy``.
-        dtype: As stored.
-        shape: As stored, rows first.
-        extent: Where it lies in the archive.
-        header_bytes: Bytes before its first row.
+        name: Name of the member, without ``.npy``.
+        dtype: Dtype in the file.
+        shape: Shape in the file, rows first.
+        extent: Position and size of the member in the archive.
+        header_bytes: Bytes of the member before its first row.
     """
 
     name: str
@@ -84,19 +88,19 @@ class Member:
         return self.dtype.itemsize * math.prod(self.shape[1:])
 
     def position(self, row: int) -> int:
-        """Bytes of the member before a row."""
+        """Computes how many bytes of the member lie before a row."""
         return self.header_bytes + row * self.row_bytes
 
 
 @dataclass(frozen=True)
 class Listing:
-    """What an archive says of itself.
+    """The directory of an archive.
 
     Attributes:
-        members: Headers of the members that were asked for and are there, by name.
-        names: All of its arrays, in its order.
-        digest: ``sha256:...`` of the names, sizes and CRC-32 sums in its directory,
-            which identifies its content.
+        members: Headers of those requested members that exist, by name.
+        names: Names of all arrays, in the archive's order.
+        digest: ``sha256:...`` of the names, sizes and CRC-32 sums in the directory. It
+            identifies the content without reading it.
     """
 
     members: dict[str, Member]
@@ -108,11 +112,12 @@ def list_archive(path: str, names: Sequence[str]) -> Listing:
     """Reads an archive's directory, and the headers of some members.
 
     Args:
-        path: The archive, local or ``gs://``; it is opened once.
-        names: Members whose headers are wanted.
+        path: The archive, local or ``gs://``; it is opened once, because every opening
+            costs a request to a bucket.
+        names: Names of the members whose headers to read.
 
     Returns:
-        What was found.
+        The directory and those headers.
 
     Raises:
         UsageError: If there is no such file.
@@ -131,7 +136,7 @@ def list_archive(path: str, names: Sequence[str]) -> Listing:
 
 
 def member_names(path: str) -> list[str]:
-    """Names of all arrays of an archive, in its order."""
+    """Lists the names of all arrays of an archive, in the archive's order."""
     with _open(path) as (_, archive):
         return [name.removesuffix(".npy") for name in archive.namelist()]
 
@@ -147,7 +152,7 @@ def check_sums(path: str) -> None:
     """
     with _open(path) as (file, archive):
         for name in archive.namelist():
-            # Opened to be looked at: its name, its size and how it is kept.
+            # Opening checks the name, the size and the compression of the member.
             _open_member(archive, name, path).close()
             extent = _find_extent(file, archive, name)
             try:
@@ -157,7 +162,7 @@ def check_sums(path: str) -> None:
 
 
 def read_array(path: str, member: Member) -> Array:
-    """Reads one member whole: only for small ones."""
+    """Reads a small member into memory."""
     blocks = stream(path, {member.name: member}, [(0, member.shape[0])])
     return next(blocks)[member.name]
 
@@ -165,15 +170,15 @@ def read_array(path: str, member: Member) -> Array:
 def find_seek_points(
     path: str, members: Mapping[str, Member], rows: Sequence[int]
 ) -> list[dict[str, SeekPoint]]:
-    """Reads members through, and notes where `stream` can take them up.
+    """Reads members through once, and notes places from which `stream` can start.
 
     Args:
         path: The archive.
-        members: What will be read.
-        rows: First row that each reader will want.
+        members: Members that readers will stream.
+        rows: First row of each reader.
 
     Returns:
-        For each reader, places by member.
+        One mapping for each reader: seek points by name of the member.
 
     Raises:
         DataFormatError: If bytes of one of the members are damaged or missing.
@@ -188,10 +193,10 @@ def find_seek_points(
             raise _damaged(f"{path}: {member.name}", error) from error
 
     with ThreadPoolExecutor(_THREADS) as pool:
-        found = list(pool.map(find, _widest_first(members)))
+        by_member = list(pool.map(find, _widest_first(members)))
     names = [member.name for member in _widest_first(members)]
     return [
-        dict(zip(names, points, strict=True)) for points in zip(*found, strict=True)
+        dict(zip(names, points, strict=True)) for points in zip(*by_member, strict=True)
     ]
 
 
@@ -203,39 +208,39 @@ def stream(
 ) -> Iterator[dict[str, Array]]:
     """Streams blocks of rows of several members in lock-step.
 
-    The next block is inflated while the caller works on this one. What lies between
-    has to be inflated too, and what lies before as far as the place where a member is
-    taken up; it is thrown away.
+    The next block is inflated while the caller works on the current one. Deflate cannot
+    skip: rows between two blocks, and rows between the seek point and the first block,
+    are inflated and thrown away.
 
     Args:
         path: The archive.
-        members: What to read, from `list_archive`.
+        members: Members to read, from `list_archive`.
         slices: First row and number of rows of each block, in order.
-        points: Where to take up members, from `find_seek_points`; those that lie
-            behind the first row are of no use, and left.
+        points: Seek points by name of the member, from `find_seek_points`. A point
+            behind the first row is not used.
 
     Yields:
-        ``[count, ...]`` of each member, in native byte order.
+        ``[count, ...]`` for each member, in native byte order.
 
     Raises:
         DataFormatError: If bytes are damaged or missing.
     """
     with contextlib.ExitStack() as stack:
-        # A handle each: members read through one would have to take turns, and over a
-        # network throw away what the other had read ahead.
+        # Every member has its own file handle. On a shared handle members would have to
+        # take turns, and on a network each would discard the other's read-ahead.
         readers = {
             name: _Reader(
                 stack.enter_context(files.open_file(path)),
                 member,
                 path,
-                _usable((points or {}).get(name), member, slices),
+                _choose_start((points or {}).get(name), member, slices),
             )
             for name, member in members.items()
         }
         pool = ThreadPoolExecutor(_THREADS)
-        # Nobody waits for its threads: what was given up half-way may be closed by
-        # Python's collector in a thread that is just starting, where waiting for
-        # another one never ends.
+        # Shutting down does not wait for the threads. Python's garbage collector may
+        # close an abandoned stream within a thread that is just starting; that thread
+        # holds a lock which joining another thread needs, and test runs hung that way.
         stack.callback(pool.shutdown, wait=False, cancel_futures=True)
         order = [member.name for member in _widest_first(members)]
 
@@ -253,20 +258,20 @@ def stream(
 
 
 def _widest_first(members: Mapping[str, Member]) -> list[Member]:
-    """Members in an order in which none is left to one thread at the end."""
+    """Sorts members by row size, so that no thread starts the widest one last."""
     return sorted(members.values(), key=lambda member: -member.row_bytes)
 
 
-def _usable(
+def _choose_start(
     point: SeekPoint | None, member: Member, slices: Sequence[tuple[int, int]]
 ) -> SeekPoint:
-    """The point, if all that is wanted lies behind it."""
+    """Returns the seek point if all slices lie behind it, else the beginning."""
     first = member.position(slices[0][0]) if slices else 0
     return point if point is not None and point.position <= first else BEGINNING
 
 
 class _Reader:
-    """Rows of one member, in order."""
+    """Reads the rows of one member in order."""
 
     def __init__(
         self, file: BinaryIO, member: Member, path: str, point: SeekPoint
@@ -275,7 +280,7 @@ class _Reader:
         self._bytes = MemberReader(file, member.extent, point)
 
     def read(self, first_row: int, count: int) -> Array:
-        """Reads rows at or after the last ones that were read."""
+        """Reads rows at or behind the end of the last ones that were read."""
         rows = np.empty((count, *self._member.shape[1:]), self._member.dtype)
         try:
             self._bytes.skip(self._member.position(first_row) - self._bytes.position)
@@ -287,6 +292,7 @@ class _Reader:
 
 
 def _damaged(where: str, error: Exception) -> DataFormatError:
+    """Builds the error for damaged bytes of a member."""
     return DataFormatError(
         f"{where}: bytes are damaged ({error}); fetch the file again"
     )
@@ -294,9 +300,10 @@ def _damaged(where: str, error: Exception) -> DataFormatError:
 
 @contextlib.contextmanager
 def _open(path: str) -> Iterator[tuple[BinaryIO, zipfile.ZipFile]]:
+    """Opens an archive and reads its directory."""
     with files.open_file(path) as file:
         try:
-            with _sought():
+            with _seek_errors():
                 archive = zipfile.ZipFile(file)
         except _DAMAGE as error:
             raise DataFormatError(
@@ -309,10 +316,10 @@ def _open(path: str) -> Iterator[tuple[BinaryIO, zipfile.ZipFile]]:
 
 
 @contextlib.contextmanager
-def _sought() -> Iterator[None]:
-    """Raises as ValueError that a place lies before a file's beginning.
+def _seek_errors() -> Iterator[None]:
+    """Raises ValueError for a seek to a negative position, which damaged bytes cause.
 
-    That comes of an offset in the archive; any other OSError is of the disk or network.
+    Any other OSError is a fault of the disk or network, and passes unchanged.
     """
     try:
         yield
@@ -323,7 +330,7 @@ def _sought() -> Iterator[None]:
 
 
 def _open_member(archive: zipfile.ZipFile, name: str, path: str) -> IO[bytes]:
-    """Opens a member, if it is one that NumPy writes and as large as it says."""
+    """Opens a member, after checking its compression and declared size."""
     where = f"{path}: {name.removesuffix('.npy')}"
     info = archive.getinfo(name)
     if info.flag_bits & _ENCRYPTED or info.compress_type not in _METHODS:
@@ -342,7 +349,7 @@ def _open_member(archive: zipfile.ZipFile, name: str, path: str) -> IO[bytes]:
             "the file again"
         )
     try:
-        with _sought():
+        with _seek_errors():
             return archive.open(info)
     except _DAMAGE as error:
         raise DataFormatError(
@@ -351,10 +358,11 @@ def _open_member(archive: zipfile.ZipFile, name: str, path: str) -> IO[bytes]:
 
 
 def _find_extent(file: BinaryIO, archive: zipfile.ZipFile, name: str) -> Extent:
-    """Where a member lies, once it has been opened without complaint."""
+    """Finds where the bytes of a member start; zipfile has checked its header."""
     info = archive.getinfo(name)
     header_end = info.header_offset + _MEMBER_HEADER_BYTES
-    # The last of its numbers are how many bytes of name and of extra fields follow.
+    # The header ends with the lengths of the name and of the extra fields that follow.
+    # They may differ from those in the directory, so that zipfile cannot be asked.
     file.seek(header_end - _LENGTHS.size)
     start = header_end + sum(_LENGTHS.unpack(file.read(_LENGTHS.size)))
     deflated = info.compress_type == zipfile.ZIP_DEFLATED
@@ -362,7 +370,7 @@ def _find_extent(file: BinaryIO, archive: zipfile.ZipFile, name: str) -> Extent:
 
 
 def _digest(archive: zipfile.ZipFile) -> str:
-    """Identifies an archive's content without reading it."""
+    """Digests names, sizes and CRC-32 sums of the archive's directory."""
     lines = [
         f"{info.filename} {info.file_size} {info.CRC:08x}\n"
         for info in sorted(archive.infolist(), key=lambda info: info.filename)
@@ -376,8 +384,8 @@ def _read_header(stream: IO[bytes], extent: Extent, name: str, path: str) -> Mem
         version = np.lib.format.read_magic(stream)
         _check_header_size(stream, version)
         with warnings.catch_warnings():
-            # A header as Python 2 wrote it is read all the same; NumPy would have the
-            # user save the file again.
+            # NumPy warns of headers that Python 2 wrote and advises to save the file
+            # again. Such files read correctly, so the warning is hidden.
             warnings.filterwarnings(
                 "ignore", r"Reading `\.npy` or `\.npz` file", UserWarning
             )
@@ -414,7 +422,7 @@ def _read_header(stream: IO[bytes], extent: Extent, name: str, path: str) -> Mem
 
 
 def _check_header_size(stream: IO[bytes], version: tuple[int, int]) -> None:
-    """Looks at how long a header of version 2 is, before it is read."""
+    """Refuses a header of version 2 by its declared length, before reading it."""
     announced = stream.peek(4)[:4] if version == (2, 0) else b""  # type: ignore[attr-defined]
     if int.from_bytes(announced, "little") > _MAX_HEADER_BYTES:
         raise ValueError(f"a header of more than {_MAX_HEADER_BYTES:,} bytes")

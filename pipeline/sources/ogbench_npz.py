@@ -1,7 +1,7 @@
-"""OGBench's own files: one npz, rows of all trajectories one after another.
+"""Reads OGBench's own files: one npz with the rows of all trajectories in order.
 
-Members are ``observations``, ``actions`` and ``terminals``, and mostly the physics
-state.
+Members are ``observations``, ``actions`` and ``terminals``, and in most files the
+physics state. Rewards come from the tasks of the domain, not from the file.
 """
 
 import os
@@ -23,11 +23,11 @@ _REQUIRED = (schema.OBSERVATIONS, schema.ACTIONS, TERMINALS)
 
 @dataclass(frozen=True)
 class OgbenchNpz:
-    """An npz of OGBench's layout, as a source.
+    """The source of an npz of OGBench's layout.
 
     Attributes:
-        path: The file.
-        points: Where to take up its members, for a reader of later episodes.
+        path: The file, local or ``gs://``.
+        points: Seek points by name of the member, for a reader of later episodes.
     """
 
     path: str
@@ -37,12 +37,12 @@ class OgbenchNpz:
         """Reads the headers of all members and ``terminals``.
 
         Returns:
-            Facts of the file.
+            The description of the file.
 
         Raises:
             UsageError: If there is no such file.
-            DataFormatError: If it is cut short, lacks a member, members differ in
-                length, or the last trajectory does not end.
+            DataFormatError: If the file is cut short or lacks a member, if members
+                differ in length, or if the last trajectory does not end.
         """
         listing = self._listing()
         members = listing.members
@@ -70,10 +70,10 @@ class OgbenchNpz:
         """Streams episodes, one block for each range.
 
         Args:
-            ranges: In order, without overlap.
+            ranges: Ranges of episodes in order, without overlap.
 
         Yields:
-            The blocks, without ``terminals``: the episode table says it all.
+            The blocks, without ``terminals``, which the episode table replaces.
 
         Raises:
             DataFormatError: If bytes are damaged.
@@ -88,24 +88,25 @@ class OgbenchNpz:
             yield Block.of(episodes, rows)
 
     def starting_at(self, starts: Sequence[EpisodeRange]) -> list["OgbenchNpz"]:
-        """As of `pipeline.sources.base.Divisible`."""
+        """Prepares a source for each reader, see `pipeline.sources.base.Divisible`."""
         rows = [episodes.first_row for episodes in starts]
-        found = npz.find_seek_points(self.path, self._row_members(), rows)
-        return [replace(self, points=tuple(points.items())) for points in found]
+        by_reader = npz.find_seek_points(self.path, self._row_members(), rows)
+        return [replace(self, points=tuple(points.items())) for points in by_reader]
 
     def _row_members(self) -> dict[str, npz.Member]:
-        """Members that rows are made of."""
+        """Returns the members that hold rows, which are all but ``terminals``."""
         members = self._listing().members
         del members[TERMINALS]
         return members
 
     def _listing(self) -> npz.Listing:
+        """Reads the directory, and refuses a file without the required members."""
         listing = npz.list_archive(self.path, [*_REQUIRED, *schema.PHYSICS])
         for name in _REQUIRED:
             if name not in listing.members:
                 raise DataFormatError(
                     f"{self.path}: expected the members {', '.join(_REQUIRED)}, got "
                     f"{', '.join(listing.names) or 'none'}; this is not "
-                    "a file of OGBench's layout"
+                    "a file of OGBench's layout, choose another --source"
                 )
         return listing

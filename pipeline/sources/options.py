@@ -1,6 +1,6 @@
-"""Choices of how data are read, as the command line offers them.
+"""Options for reading data that the command line offers.
 
-Loads nothing, so that help is quick.
+The module imports nothing heavy, because the command line loads it to print help.
 """
 
 from typing import Literal
@@ -9,7 +9,7 @@ OnBadEpisode = Literal["refuse", "skip"]
 OnKnownEpisode = Literal["refuse", "keep"]
 OnBadFile = Literal["refuse", "skip"]
 
-# Rows aimed at for each part of a store.
+# Rows aimed at for each part of a store. A part is the unit of work of one Beam worker.
 PART_ROWS = 1_000_000
-# Where OGBench's own files are published.
+# Address at which OGBench publishes its files.
 MIRROR = "https://rail.eecs.berkeley.edu/datasets/ogbench"

@@ -1,7 +1,7 @@
-"""Inputs of the user's own kind, read by a class named on the command line.
+"""Sources whose reader is a class of the user's own, named on the command line.
 
-The class is imported because the user typed its name; nothing that stands in a file or
-a store is ever imported.
+The class is imported because the user typed its name. A name that stands in a file or a
+store is never imported: the file may come from a stranger.
 """
 
 import contextlib
@@ -15,20 +15,24 @@ from pipeline.store.errors import UsageError
 
 
 def is_own(kind: str) -> bool:
-    """Tells whether a kind of input is a class of the user's, ``module:Class``."""
+    """Tells whether a kind of input names a class of the user's, ``module:Class``."""
     return ":" in kind
 
 
 @dataclass(frozen=True)
 class OwnSource(ReaderSource):
-    """An input that a reader of the user's reads."""
+    """An input that a reader class of the user's reads."""
 
     @contextlib.contextmanager
     def _guarded(self, doing: str) -> Iterator[None]:
-        """Says in one line what went wrong in the user's code, and where.
+        """Raises UsageError with the file and line where the user's code failed.
+
+        Args:
+            doing: What the reader does in the block, for the error.
 
         Raises:
-            UsageError: For whatever it raises that has no exit code of its own.
+            UsageError: In place of any exception without an exit code. A traceback
+                through Beam would bury the line that the user has to mend.
         """
         try:
             yield
@@ -36,11 +40,12 @@ class OwnSource(ReaderSource):
             if hasattr(error, "exit_code") or isinstance(error, OSError):
                 raise
             places = traceback.extract_tb(error.__traceback__)
-            # Where their own code was, whatever it had called.
-            theirs = getattr(
+            # The innermost line of the user's own file, even if the exception was
+            # raised deep in a library that it called.
+            module_file = getattr(
                 sys.modules.get(self.reader.partition(":")[0]), "__file__", ""
             )
-            own = [each for each in places if each.filename == theirs]
+            own = [frame for frame in places if frame.filename == module_file]
             place = (own or places)[-1]
             raise UsageError(
                 f"{self.path}: {self.reader} raised {type(error).__name__}: {error} in "

@@ -1,7 +1,7 @@
-"""Parquet files as rows of numbers, and refusing early what cannot be read from them.
+"""Reads Parquet files as rows of numbers, and refuses unreadable ones early.
 
-Every call of pyarrow stands here. What a file declares is held against the bytes that
-it has before anything is read. Knows nothing of what the columns mean.
+All calls of pyarrow are here. The row count that a file declares is compared with its
+size before anything is read. The module knows nothing of what the columns mean.
 """
 
 import contextlib
@@ -17,10 +17,10 @@ from pipeline.store.files import is_remote
 
 Array = npt.NDArray[Any]
 
-# The most that is made of one byte: as of deflate, which Parquet's own encodings of
-# runs exceed, but not over all columns of a row that is counted.
+# Rows that one byte of a file can hold at most: deflate's bound. Parquet's run-length
+# encoding exceeds it for single columns, but not for all columns of real rows.
 _MAX_COMPRESSION = 1032
-# What pyarrow raises of damaged bytes, besides its own exceptions.
+# Exceptions that pyarrow raises for damaged bytes, besides its own classes.
 _DAMAGE = (
     OSError,
     ValueError,
@@ -33,17 +33,17 @@ _DAMAGE = (
 
 
 class Table:
-    """An open file.
+    """An open Parquet file.
 
     Args:
         file: A ``pyarrow.parquet.ParquetFile``.
-        path: Its path, for errors.
+        path: Path of the file, for errors.
 
     Attributes:
-        rows: How many there are.
-        columns: What a row of each column of numbers is: ``()`` for one number, or
-            ``(width,)``, where width is None if only values tell.
-        others: Names of columns of anything else.
+        rows: Number of rows.
+        columns: Shape of a row of each numeric column: ``()`` for one number, or
+            ``(width,)``, where width is None if the schema does not give it.
+        others: Names of all other columns.
     """
 
     def __init__(self, file: Any, path: str) -> None:
@@ -67,15 +67,15 @@ class Table:
             )
 
     def read(self, names: Sequence[str], first: int, last: int) -> dict[str, Array]:
-        """Reads rows of some columns; neighbours of one group are read once.
+        """Reads consecutive rows of some columns.
 
         Args:
-            names: Columns of numbers.
+            names: Names of numeric columns.
             first: First row.
-            last: The row after the last.
+            last: End of the rows, exclusive.
 
         Returns:
-            ``[last - first]`` or ``[last - first, width]`` of each.
+            ``[last - first]`` or ``[last - first, width]`` for each column.
 
         Raises:
             DataFormatError: If there are no such rows, or bytes are damaged.
@@ -103,38 +103,42 @@ class Table:
             }
 
     def _read_group(self, group: int, names: tuple[str, ...]) -> dict[str, Array]:
+        """Reads columns of a row group, and keeps them until another is read.
+
+        Parquet decodes whole groups, and several episodes lie in one.
+        """
         if self._kept is None or self._kept[0] != (group, names):
             rows = int(self._ends[group + 1] - self._ends[group])
             with damage(self._path):
                 table = self._file.read_row_group(
                     group, columns=list(names), use_threads=False
                 )
-                found = {name: _to_numpy(table.column(name)) for name in names}
-            for name, values in found.items():
+                columns = {name: _to_numpy(table.column(name)) for name in names}
+            for name, values in columns.items():
                 if len(values) != rows or values.ndim != 1 + len(self.columns[name]):
                     raise DataFormatError(
                         f"{self._path}: {name}: expected {rows} rows of as many "
                         f"numbers each, and none missing, got {list(values.shape)}; "
                         "write the file again"
                     )
-            self._kept = (group, names), found
+            self._kept = (group, names), columns
         return self._kept[1]
 
 
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[Table]:
-    """Opens a file for reading, on disk or gs://.
+    """Opens a Parquet file, on disk or gs://.
 
     Args:
         path: The file.
 
     Yields:
-        The file.
+        The open file.
 
     Raises:
         MissingPackageError: If pyarrow is not installed.
         UsageError: If there is no such file.
-        DataFormatError: If it is cut short or no Parquet.
+        DataFormatError: If the file is cut short or not Parquet.
     """
     try:
         import pyarrow.parquet
@@ -145,9 +149,10 @@ def opened(path: str) -> Iterator[Table]:
         ) from error
     with files.open_file(path) as stream:
         try:
-            # By its path where it has one: it is read without Python then.
-            there = stream if is_remote(path) else path
-            file = pyarrow.parquet.ParquetFile(there)
+            # A local file is opened by its path: pyarrow then reads it in C++, without
+            # calling back into a Python stream.
+            target = stream if is_remote(path) else path
+            file = pyarrow.parquet.ParquetFile(target)
         except (*_DAMAGE, pyarrow.ArrowException) as error:
             raise DataFormatError(
                 f"{path}: expected a whole Parquet file, got {files.size(path):,} "
@@ -160,10 +165,13 @@ def opened(path: str) -> Iterator[Table]:
 
 @contextlib.contextmanager
 def damage(where: str) -> Iterator[None]:
-    """Says in one line what pyarrow could not read.
+    """Turns pyarrow's exceptions into one line with advice.
+
+    Args:
+        where: File that the block reads, for the error.
 
     Raises:
-        DataFormatError: For whatever it raises of damaged bytes.
+        DataFormatError: If the block raised an exception that damaged bytes cause.
     """
     import pyarrow
 
@@ -181,7 +189,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def _row_of(kind: Any) -> tuple[int | None, ...] | None:
-    """What a row of a column is, as of `Table.columns`; None if it is no numbers."""
+    """Returns the shape of a row, see `Table.columns`; None if it is not numeric."""
     import pyarrow.types as types
 
     width: tuple[int | None, ...] = ()
@@ -194,7 +202,12 @@ def _row_of(kind: Any) -> tuple[int | None, ...] | None:
 
 
 def _to_numpy(column: Any) -> Array:
-    """Values of a column; flat if its rows are of unlike width, or some are missing."""
+    """Converts a column to an array.
+
+    Returns:
+        ``[rows]`` or ``[rows, width]``; an empty array of three axes, which no caller
+        accepts, if rows differ in width or numbers are missing.
+    """
     import pyarrow as pa
 
     array = column.combine_chunks()

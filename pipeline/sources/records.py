@@ -1,7 +1,7 @@
-"""Files of records of bytes, TFRecord and ArrayRecord, read without TensorFlow.
+"""Reads TFRecord and ArrayRecord files without TensorFlow.
 
-Knows nothing of what the records mean. A record's checksum is compared before anybody
-looks into it.
+The module compares the checksum of every record, and knows nothing of what the records
+contain.
 """
 
 import contextlib
@@ -14,9 +14,10 @@ from pipeline.store.errors import DataFormatError, MissingPackageError, UsageErr
 from pipeline.store.files import is_remote
 
 FORMATS = ("tfrecord", "array_record")
-# Of TFRecord: a record's length and its checksum, then the bytes and theirs.
+# A TFRecord is a length with its checksum, then the bytes with their checksum.
 _LENGTH, _SUM = struct.Struct("<QI"), struct.Struct("<I")
-# Added to checksums there, so that none is the checksum of bytes with it inside.
+# TFRecord rotates its checksums and adds this constant, because the CRC of a string
+# that contains its own CRC is a weak check.
 _MASK_DELTA = 0xA282EAD8
 _32_BITS = 0xFFFFFFFF
 
@@ -25,15 +26,15 @@ def count_records(path: str, form: str) -> int:
     """Counts the records of a file.
 
     Args:
-        path: The file, local or, of TFRecord, ``gs://``.
+        path: The file, local, or ``gs://`` for TFRecord.
         form: One of `FORMATS`.
 
     Returns:
-        How many there are.
+        Number of records.
 
     Raises:
         UsageError: If there is no such file.
-        DataFormatError: If it is damaged.
+        DataFormatError: If the file is damaged.
     """
     if form == "array_record":
         with _opened_array(path) as reader:
@@ -43,13 +44,13 @@ def count_records(path: str, form: str) -> int:
 
 
 def read_records(path: str, form: str, first: int, count: int) -> Iterator[bytes]:
-    """Reads some of a file's records.
+    """Reads consecutive records of a file.
 
     Args:
-        path: As of `count_records`.
-        form: As of `count_records`.
-        first: The first of them.
-        count: How many; there may be fewer.
+        path: The file, as for `count_records`.
+        form: One of `FORMATS`.
+        first: Index of the first record to read.
+        count: Number of records to read; the file may end before.
 
     Yields:
         The records, in order.
@@ -77,9 +78,9 @@ def read_records(path: str, form: str, first: int, count: int) -> Iterator[bytes
 
 
 def _places(stream: BinaryIO, path: str) -> Iterator[int]:
-    """Bytes of each record of a TFRecord; the stream stands at them.
+    """Yields the size of each record, with the stream positioned at its bytes.
 
-    Whoever is told of one may read it: the next is looked for where it is.
+    The caller may read the record or not: the next one is found by a seek.
     """
     size, position, index = files.size(path), 0, 0
     while position < size:
@@ -98,6 +99,7 @@ def _places(stream: BinaryIO, path: str) -> Iterator[int]:
 
 
 def _masked(data: bytes) -> int:
+    """Computes TFRecord's masked CRC-32C of some bytes."""
     import google_crc32c
 
     value = int(google_crc32c.value(data))
@@ -106,6 +108,7 @@ def _masked(data: bytes) -> int:
 
 @contextlib.contextmanager
 def _opened_array(path: str) -> Iterator[Any]:
+    """Opens an ArrayRecord file."""
     try:
         from array_record.python.array_record_module import ArrayRecordReader
     except ImportError as error:
@@ -118,19 +121,20 @@ def _opened_array(path: str) -> Iterator[Any]:
             f"{path}: ArrayRecord is read from local files only; copy the data set "
             "here, or write it as TFRecord"
         )
-    files.open_file(path).close()  # Says so if there is none.
+    files.open_file(path).close()  # Raises UsageError if the file does not exist.
     reader = ArrayRecordReader(path)
     try:
         yield reader
     finally:
-        # Only here it says what was wrong when it was opened; it had no records then.
+        # ArrayRecord opens a damaged file as one without records, and reports the
+        # damage only when it is closed.
         with _damage(path, 0):
             reader.close()
 
 
 @contextlib.contextmanager
 def _damage(path: str, index: int) -> Iterator[None]:
-    """Says in one line what ArrayRecord could not read."""
+    """Turns ArrayRecord's exceptions into one line with advice."""
     try:
         yield
     except (RuntimeError, ValueError, IndexError) as error:
@@ -138,6 +142,7 @@ def _damage(path: str, index: int) -> Iterator[None]:
 
 
 def _damaged(path: str, index: int, why: str) -> DataFormatError:
+    """Builds the error for a damaged record."""
     return DataFormatError(
         f"{path}: record {index} cannot be read ({why}); the file is damaged or cut "
         "short, fetch it again"

@@ -1,10 +1,12 @@
-"""A plain npz with rewards of its own: tasks whose labels came with the data.
+"""Reads a plain npz with its own rewards, one column for each task.
 
-Rewards are one number a row, or ``[rows, tasks]``; masks are likewise, or one for all.
+Rewards are ``[rows]`` or ``[rows, tasks]``; masks likewise, or ``[rows]`` for all
+tasks.
 
-Two layouts, told apart by what there is. With ``masks``, rows are as OGBench's: an
-episode of T transitions has T+1 of them, ``terminals`` marks its last row, and masks
-are 0 where the task is solved. With ``timeouts``, rows are transitions as D4RL's.
+The file may have one of two layouts. A file with ``masks`` has OGBench's rows: an
+episode of T transitions has T+1 rows, ``terminals`` marks the last of them, and masks
+are 0 where the task is solved. A file with ``timeouts`` has one row for each
+transition, as D4RL's files do.
 """
 
 import os
@@ -36,11 +38,11 @@ _PER_TASK = (schema.REWARDS, schema.MASKS)
 
 @dataclass(frozen=True)
 class OwnNpz:
-    """An npz with rewards of its own, as a source.
+    """The source of an npz with its own rewards.
 
     Attributes:
         path: The file, local or ``gs://``.
-        points: Where to take up its members, for a reader of later episodes.
+        points: Seek points by name of the member, for a reader of later episodes.
     """
 
     path: str
@@ -50,12 +52,12 @@ class OwnNpz:
         """Reads the headers and the ends of episodes.
 
         Returns:
-            Facts of the file.
+            The description of the file.
 
         Raises:
             UsageError: If there is no such file.
-            DataFormatError: If it is cut short, lacks a member, or does not say
-                where episodes end and where not to bootstrap.
+            DataFormatError: If the file is cut short or lacks a member, or does not
+                mark where episodes end and where not to bootstrap.
         """
         listing = self._listing()
         members = listing.members
@@ -97,7 +99,7 @@ class OwnNpz:
         """Streams episodes, one block for each range.
 
         Args:
-            ranges: In order, without overlap.
+            ranges: Ranges of episodes in order, without overlap.
 
         Yields:
             The blocks, with ``rewards`` and ``masks``.
@@ -118,13 +120,14 @@ class OwnNpz:
             yield Block.of(episodes, rows)
 
     def starting_at(self, starts: Sequence[EpisodeRange]) -> list["OwnNpz"]:
-        """As of `pipeline.sources.base.Divisible`."""
+        """Prepares a source for each reader, see `pipeline.sources.base.Divisible`."""
         members = self._listing().members
         rows = [first for first, _ in _file_rows(self._table(members), starts)]
-        found = npz.find_seek_points(self.path, members, rows)
-        return [replace(self, points=tuple(points.items())) for points in found]
+        by_reader = npz.find_seek_points(self.path, members, rows)
+        return [replace(self, points=tuple(points.items())) for points in by_reader]
 
     def _listing(self) -> npz.Listing:
+        """Reads the directory, and refuses a file without the required members."""
         listing = npz.list_archive(self.path, [*_REQUIRED, *_OPTIONAL])
         members = listing.members
         missing = [name for name in _REQUIRED if name not in members]
@@ -135,13 +138,14 @@ class OwnNpz:
                 f"{', '.join(missing)}"
             )
         if schema.MASKS in members:
-            # The next row says it all.
+            # In this layout the next row holds the next observation, and `terminals`
+            # ends an episode whether the task is solved or a time limit is reached.
             members.pop(TIMEOUTS, None)
             members.pop(NEXT_OBSERVATIONS, None)
         return listing
 
     def _table(self, members: dict[str, npz.Member]) -> TransitionTable | None:
-        """Episodes of a file of transitions; None if its rows are OGBench's."""
+        """Reads where episodes of transitions end; None if rows are OGBench's."""
         if TIMEOUTS not in members:
             return None
         return transitions.find_episodes(
@@ -154,7 +158,7 @@ class OwnNpz:
     def _suspects(
         self, members: dict[str, npz.Member], table: TransitionTable
     ) -> list[str]:
-        """Reads the observations through for boundaries that are not marked."""
+        """Searches the observations for boundaries that the file does not mark."""
         names = [n for n in (schema.OBSERVATIONS, NEXT_OBSERVATIONS) if n in members]
         states = {name: members[name] for name in names}
 
@@ -165,9 +169,10 @@ class OwnNpz:
         return boundaries.find_suspects(read, table, where=os.path.basename(self.path))
 
     def _flat(self, name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Per-step numbers without a second axis of one, all else as it is.
+        """Removes a second axis of length one; returns other members unchanged.
 
-        Where episodes end holds for all tasks: what one of them ends at, masks say.
+        Ends of episodes hold for all tasks, so those members must have one column. A
+        task that is solved earlier than others is marked by its column of masks.
         """
         if name in _PER_STEP or (name in _PER_TASK and values.shape[1:] == (1,)):
             return transitions.flat(name, values, where=self.path)
@@ -177,7 +182,7 @@ class OwnNpz:
 def _file_rows(
     table: TransitionTable | None, ranges: Sequence[EpisodeRange]
 ) -> list[tuple[int, int]]:
-    """First row in the file, and number of rows there, of ranges of episodes."""
+    """Returns first row and number of rows of each range of episodes in the file."""
     if table is None:
         return [(episodes.first_row, episodes.rows) for episodes in ranges]
     return [table.file_rows(episodes) for episodes in ranges]

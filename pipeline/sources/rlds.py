@@ -1,9 +1,8 @@
-"""RLDS's data sets, as TensorFlow Datasets writes them: a record an episode.
+"""Reads RLDS's data sets as TensorFlow Datasets writes them: a record for each episode.
 
 An episode is a sequence of steps. The last step has the state that the episode ends in,
-and its action and reward mean nothing. ``features.json`` says what a step is of; the
-classes it names are not imported. Images, texts and whatever else is no number are not
-read.
+and its action and reward mean nothing. ``features.json`` describes a step; the classes
+that it names are not imported. Only numeric features are read: no images, no texts.
 """
 
 import functools
@@ -28,7 +27,7 @@ Array = npt.NDArray[Any]
 
 FEATURES = "features.json"
 _INFO = "dataset_info.json"
-# TFDS's names of splits, and ours.
+# Names of our splits by TFDS's names.
 _SPLITS: dict[str, Split] = {
     **{"train": "train"},
     **dict.fromkeys(("val", "valid", "validation"), "val"),
@@ -40,7 +39,7 @@ _SHARD = re.compile(
 _STEPS = "steps/"
 _OBSERVATION, _ACTION, _REWARD = "observation", "action", "reward"
 _LAST, _TERMINAL = "is_last", "is_terminal"
-# An observation of so many dimensions is an image, or as large as one.
+# A feature with three or more axes is an image, or as large as one, and is not read.
 _IMAGE_DIMENSIONS = 3
 _MAX_DEPTH = 16
 
@@ -50,8 +49,8 @@ class _Shard:
     """A file of a split.
 
     Attributes:
-        path: Of the file.
-        form: What kind of file of records.
+        path: Path of the file.
+        form: Format of the file, one of `records.FORMATS`.
     """
 
     path: str
@@ -59,36 +58,39 @@ class _Shard:
 
 
 class RldsReader(EpisodeReader):
-    """Reads the episodes of a data set, or those of one of its splits.
+    """Reads the episodes of a data set, or of one of its splits.
 
     Args:
-        path: Its ``features.json``, local or ``gs://``.
+        path: ``features.json`` of the data set, local or ``gs://``.
         split: TFDS's name of the split; empty for all episodes.
     """
 
     kind = "rlds"
 
     def lengths(self) -> tuple[int, ...]:
-        """Transitions of each episode, which all records are read for."""
+        """Counts the transitions of each episode.
+
+        The format keeps no lengths of episodes apart, so all records are read.
+        """
 
         def count(shard: _Shard) -> list[int]:
-            records_there = records.count_records(shard.path, shard.form)
+            record_count = records.count_records(shard.path, shard.form)
             return [
                 self._count_steps(tf_example.parse(record, where), where) - 1
-                for where, record in self._records(shard, 0, records_there)
+                for where, record in self._records(shard, 0, record_count)
             ]
 
         counts = files.side_by_side(count, self._shards)
-        found = [length for of_shard in counts for length in of_shard]
-        if self._declared not in (None, len(found)):
+        lengths = [length for of_shard in counts for length in of_shard]
+        if self._declared not in (None, len(lengths)):
             raise DataFormatError(
                 f"{self._root}: expected {self._declared} episodes, as {_INFO} says, "
-                f"got {len(found)}; fetch the data set again"
+                f"got {len(lengths)}; fetch the data set again"
             )
-        return tuple(found)
+        return tuple(lengths)
 
     def read(self, episodes: range) -> Iterator[Episode]:
-        """Reads episodes, without what is no number."""
+        """Reads the numeric features of episodes."""
         first = 0
         for shard in self._shards:
             if first >= episodes.stop:
@@ -101,18 +103,18 @@ class RldsReader(EpisodeReader):
             first += count
 
     def digest(self) -> str:
-        """Digest of the files that are read, and of what describes them."""
+        """Digests the files that are read, and ``features.json``."""
         paths = [self.path, *(shard.path for shard in self._shards)]
         text = " ".join(files.side_by_side(files.digest, paths))
         return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
     def name(self) -> str:
-        """Names of the folders of data set and version, with the split."""
+        """Names the folders of data set and version, and the split."""
         name = "/".join(self._root.split("/")[-2:])
         return name + (f"[{self.split}]" if self.split else "")
 
     def ignored(self) -> tuple[str, ...]:
-        """Names of what a step has besides, images above all."""
+        """Names the features of a step that are not read, mostly images."""
         return tuple(sorted(self._features[1] - {_LAST, _TERMINAL}))
 
     @functools.cached_property
@@ -130,7 +132,7 @@ class RldsReader(EpisodeReader):
 
     @functools.cached_property
     def _declared(self) -> int | None:
-        """How many episodes there should be, if anything says so."""
+        """Number of episodes that ``dataset_info.json`` declares, or None."""
         path = f"{self._root}/{_INFO}"
         if not files.is_file(path):
             return None
@@ -139,8 +141,8 @@ class RldsReader(EpisodeReader):
         for split in named if isinstance(named, list) else ():
             lengths = split.get("shardLengths") if isinstance(split, Mapping) else None
             if not isinstance(lengths, list) or not all(
-                isinstance(each, str) and re.fullmatch("[0-9]{1,12}", each)
-                for each in lengths
+                isinstance(length, str) and re.fullmatch("[0-9]{1,12}", length)
+                for length in lengths
             ):
                 return None
             if not self.split or split.get("name") == self.split:
@@ -149,7 +151,7 @@ class RldsReader(EpisodeReader):
 
     @functools.cached_property
     def _features(self) -> tuple[dict[str, tuple[int, ...]], frozenset[str]]:
-        """What a step of each feature that is read is, and names of the others."""
+        """Shapes of the features that are read, and names of all others."""
         described = json_files.read_object(self.path)
         steps = _inner(described, "steps")
         inner = steps.get("sequence") if isinstance(steps, Mapping) else None
@@ -180,13 +182,13 @@ class RldsReader(EpisodeReader):
     def _records(
         self, shard: _Shard, first: int, stop: int
     ) -> Iterator[tuple[str, bytes]]:
-        """Records, and where each is."""
-        found = records.read_records(shard.path, shard.form, first, stop - first)
-        for index, record in enumerate(found, first):
+        """Yields records, with file and number of each for errors."""
+        read = records.read_records(shard.path, shard.form, first, stop - first)
+        for index, record in enumerate(read, first):
             yield f"{shard.path}, record {index}", record
 
     def _count_steps(self, values: Mapping[str, Array], where: str) -> int:
-        """Steps of an episode, at least one."""
+        """Counts the steps of an episode, of which there must be one at least."""
         steps = len(values.get(_STEPS + _TERMINAL, ()))
         if not steps:
             raise DataFormatError(
@@ -196,80 +198,84 @@ class RldsReader(EpisodeReader):
         return steps
 
     def _to_episode(self, values: Mapping[str, Array], where: str) -> Episode:
+        """Converts the flat values of a record to an episode."""
         steps = self._count_steps(values, where)
         columns = {}
         for name, shape in self._features[0].items():
-            found = values.get(_STEPS + name, np.empty(0))
-            if len(found) != steps * math.prod(shape):
+            flat = values.get(_STEPS + name, np.empty(0))
+            if len(flat) != steps * math.prod(shape):
                 raise DataFormatError(
                     f"{where}: expected {name} of {steps} steps, {list(shape)} each, "
-                    f"got {len(found)} numbers; write the data set again"
+                    f"got {len(flat)} numbers; write the data set again"
                 )
-            columns[name] = found.reshape(steps, *shape)
+            columns[name] = flat.reshape(steps, *shape)
         return {
             schema.OBSERVATIONS: columns[_OBSERVATION]
             if _OBSERVATION in columns
             else {
-                name.partition("/")[2]: each
-                for name, each in columns.items()
+                name.partition("/")[2]: column
+                for name, column in columns.items()
                 if name.startswith(f"{_OBSERVATION}/")
             },
             schema.ACTIONS: columns[_ACTION][:-1],
             schema.REWARDS: columns[_REWARD][:-1],
-            # Of a step they say that its state is terminal: here, of what led to it.
+            # RLDS flags the step whose state is terminal. A transition is flagged if
+            # the state that it leads to, that of the next step, is terminal.
             TERMINALS: columns[_TERMINAL][1:],
         }
 
 
 def find_splits(path: str) -> list[tuple[Split, str]]:
-    """Splits of a data set, by the names of its files.
+    """Finds the splits of a data set by the names of its files.
 
     Args:
         path: The ``features.json``.
 
     Returns:
-        Our names and TFDS's; all of it is to train on if none is called ``train``.
+        Pairs of our name and TFDS's name. A data set without a split ``train`` is one
+        split ``train`` with an empty name.
 
     Raises:
         DataFormatError: If files are missing.
     """
-    there = _find_shards(path.removesuffix(FEATURES).rstrip("/") or ".")
-    if "train" not in there:
+    by_split = _find_shards(path.removesuffix(FEATURES).rstrip("/") or ".")
+    if "train" not in by_split:
         return [("train", "")]
-    return [(ours, theirs) for theirs, ours in _SPLITS.items() if theirs in there]
+    return [(ours, theirs) for theirs, ours in _SPLITS.items() if theirs in by_split]
 
 
 def _find_shards(root: str) -> dict[str, list[_Shard]]:
-    """Files of each split, in order."""
-    found: dict[str, dict[int, _Shard]] = {}
+    """Finds the files of each split, in order, and refuses a split that lacks some."""
+    by_split: dict[str, dict[int, _Shard]] = {}
     for path in files.find(f"{glob.escape(root)}/*-of-*", ("",)):
         match = _SHARD.fullmatch(path.rpartition("/")[2])
         if match is None:
             continue
-        shards = found.setdefault(match["split"], {})
+        shards = by_split.setdefault(match["split"], {})
         shards[int(match["shard"])] = _Shard(path, match["form"])
+        # Key -1 marks that the last file of the split is present.
         if int(match["shard"]) == int(match["shards"]) - 1:
             shards[-1] = shards[int(match["shard"])]
-    for split, shards in found.items():
+    for split, shards in by_split.items():
         last = shards.pop(-1, None)
         if last is None or sorted(shards) != list(range(len(shards))):
             raise DataFormatError(
                 f"{root}: expected all files of the split {split}, got those of "
                 f"{', '.join(map(str, sorted(shards)[:8]))}; fetch the data set again"
             )
-    if not found:
+    if not by_split:
         raise DataFormatError(
             f"{root}: expected files NAME-SPLIT.tfrecord-00000-of-00001 or "
             f".array_record-... beside {FEATURES}, got none; fetch the data set again"
         )
     return {
         split: [shards[number] for number in sorted(shards)]
-        for split, shards in sorted(found.items())
+        for split, shards in sorted(by_split.items())
     }
 
 
 def _inner(described: Any, name: str) -> Any:
-    """A feature of a dictionary of features; None if there is none."""
+    """Returns a feature of a described dictionary of features, or None."""
     known = described.get("featuresDict") if isinstance(described, Mapping) else None
     features = known.get("features") if isinstance(known, Mapping) else None
     return features.get(name) if isinstance(features, Mapping) else None
@@ -278,25 +284,26 @@ def _inner(described: Any, name: str) -> Any:
 def _tensors(
     described: Any, path: str, depth: int
 ) -> Iterator[tuple[str, tuple[int, ...] | None]]:
-    """Names and shapes of the features below one; None for what is no numbers."""
+    """Yields path and shape of all features; the shape is None if not numeric."""
     known = described.get("featuresDict") if isinstance(described, Mapping) else None
     features = known.get("features") if isinstance(known, Mapping) else None
     if isinstance(features, Mapping) and depth < _MAX_DEPTH:
-        for name, each in features.items():
-            yield from _tensors(each, f"{path}/{name}" if path else name, depth + 1)
+        for name, inner in features.items():
+            yield from _tensors(inner, f"{path}/{name}" if path else name, depth + 1)
         return
     yield path, _shape_of(described)
 
 
 def _shape_of(described: Any) -> tuple[int, ...] | None:
+    """Returns the shape of a described numeric tensor; None for anything else."""
     tensor = described.get("tensor") if isinstance(described, Mapping) else None
     if not isinstance(tensor, Mapping) or tensor.get("encoding", "none") != "none":
         return None
     shape = tensor.get("shape", {})
     sizes = shape.get("dimensions", []) if isinstance(shape, Mapping) else None
     if not isinstance(sizes, list) or not all(
-        isinstance(each, str) and re.fullmatch("[1-9][0-9]{0,8}", each)
-        for each in sizes
+        isinstance(size, str) and re.fullmatch("[1-9][0-9]{0,8}", size)
+        for size in sizes
     ):
         return None
     if not re.fullmatch("bool|u?int[0-9]+|b?float[0-9]+", str(tensor.get("dtype"))):

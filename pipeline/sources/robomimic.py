@@ -1,8 +1,8 @@
-"""robomimic's files: one HDF5, a group ``data/demo_N`` for each demonstration.
+"""Reads robomimic's files: one HDF5, with a group ``data/demo_N`` per demonstration.
 
-A demonstration has T observations, T next observations, actions, rewards and dones.
-Of next observations only the last is read: the others are the observations of the next
-row. Which environment made the data is shown, and nothing of it is imported.
+A demonstration has T observations, next observations, actions, rewards and dones. Only
+the last next observation is read, because the others equal the observations of the next
+row. The environment that the file names is shown to the user and never imported.
 """
 
 import functools
@@ -31,24 +31,24 @@ DATA = "data"
 DEMO = re.compile(r"demo_(0|[1-9][0-9]*)")
 _OBS, _NEXT_OBS, _DONES = "obs", "next_obs", "dones"
 _MASK = "mask"
-# robomimic's names of splits, which it calls filter keys, and ours.
+# robomimic's names of splits, which it calls filter keys, by our names.
 _SPLITS: dict[Split, str] = {"train": "train", "val": "valid"}
-# An observation of so many dimensions is an image, or as large as one.
+# An observation with three or more axes is an image, or as large as one.
 _IMAGE_DIMENSIONS = 3
-# Of what an environment was made with, which may be pages of a controller's settings.
+# Characters shown of an environment's arguments, which may be pages of settings.
 _SHOWN_CHARACTERS = 200
 
 
 @dataclass(frozen=True)
 class _Demo:
-    """Data sets of a demonstration, not read.
+    """The data sets of a demonstration, not read.
 
     Attributes:
         actions: ``[T, A]``.
         rewards: ``[T]``.
         dones: ``[T]``.
-        observed: ``[T, ...]`` by name, without images.
-        following: Next observations likewise; empty if the file has none.
+        observed: Observations by name, ``[T, ...]``, without images.
+        following: Next observations by name, ``[T, ...]``; empty if there are none.
         images: Names of images.
     """
 
@@ -60,18 +60,20 @@ class _Demo:
     images: frozenset[str]
 
     def members(self) -> list[Any]:
-        """All of its data sets."""
+        """Lists all data sets of the demonstration."""
         alone = [self.actions, self.rewards, self.dones]
         return [*alone, *self.observed.values(), *self.following.values()]
 
     def layout(self) -> dict[str, tuple[int, ...]]:
-        """What a row of each observation is."""
-        return {name: each.shape[1:] for name, each in sorted(self.observed.items())}
+        """Returns the shape of a row of each observation, by name."""
+        return {
+            name: member.shape[1:] for name, member in sorted(self.observed.items())
+        }
 
 
 @dataclass(frozen=True)
 class _Contents:
-    """What a file's headers say of the demonstrations that are read."""
+    """The description of the demonstrations that are read, from the file's headers."""
 
     lengths: tuple[int, ...]
     images: tuple[str, ...]
@@ -81,7 +83,7 @@ class _Contents:
 
 
 class RobomimicReader(EpisodeReader):
-    """Reads the demonstrations of a file, or those of one filter key.
+    """Reads the demonstrations of a file, or of one filter key.
 
     Args:
         path: The file, local or ``gs://``.
@@ -91,30 +93,30 @@ class RobomimicReader(EpisodeReader):
     kind = "robomimic"
 
     def lengths(self) -> tuple[int, ...]:
-        """Transitions of each demonstration, in the order of their numbers."""
+        """Counts the transitions of each demonstration, in order of their numbers."""
         return self._contents.lengths
 
     def read(self, episodes: range) -> Iterator[Episode]:
-        """Reads demonstrations, images left out."""
+        """Reads demonstrations, without images."""
         with hdf5.opened(self.path) as file:
             names = self._names(file)
             for index in episodes:
                 yield self._read_demo(file, names[index])
 
     def digest(self) -> str:
-        """Digest of the file, and of which demonstrations of it are read."""
+        """Digests the file, and which of its demonstrations are read."""
         return self._contents.digest
 
     def name(self) -> str:
-        """File name, with the filter key."""
+        """Names the file and the filter key."""
         return super().name() + (f"[{self.split}]" if self.split else "")
 
     def ignored(self) -> tuple[str, ...]:
-        """Names of images."""
+        """Names the images."""
         return tuple(f"{_OBS}/{name} (image)" for name in self._contents.images)
 
     def notes(self) -> tuple[str, ...]:
-        """The environment that made the data, and filter keys that are not used."""
+        """Names the environment of the data, and filter keys that are not used."""
         environment, keys = self._contents.environment, self._contents.keys
         unused = [key for key in keys if key != self.split]
         if self.split:
@@ -144,6 +146,8 @@ class RobomimicReader(EpisodeReader):
                 virtual += hdf5_datasets.find_virtual(demo.members())
                 images |= demo.images
                 steps = len(demo.rewards)
+                # `close_episode` drops the last transition of a demonstration without
+                # next observations, unless the task ended with it.
                 if not demo.following:
                     dones = hdf5.read(demo.dones, steps - 1, steps, where)
                     steps -= not transitions.flags(dones, where=f"{where}: {_DONES}")[0]
@@ -162,24 +166,25 @@ class RobomimicReader(EpisodeReader):
         )
 
     def _names(self, file: Any) -> list[str]:
-        """Demonstrations that are read, by number."""
-        there = _demo_names(file, self.path)
+        """Lists the demonstrations that are read, in the order of their numbers."""
+        names = _demo_names(file, self.path)
         if not self.split:
-            return there
+            return names
         split, *others = (
             set(_read_key(file, key, self.path))
             for key in (self.split, *(k for k in _SPLITS.values() if k != self.split))
         )
-        wrong = split - set(there) or split.intersection(*others)
+        wrong = split - set(names) or split.intersection(*others)
         if wrong or not split:
             raise DataFormatError(
                 f"{self.path}: expected {_MASK}/{self.split} to name demonstrations of "
                 f"{DATA} that are in no other split, got {min(wrong, default='none')}; "
                 "write them again, such as with robomimic's split_train_val.py"
             )
-        return [name for name in there if name in split]
+        return [name for name in names if name in split]
 
     def _demo(self, file: Any, name: str) -> _Demo:
+        """Finds the data sets of a demonstration and checks what they are."""
         where = f"{self.path}: {name}"
         group = hdf5.group(hdf5.group(file, DATA, self.path), name, self.path)
         names = hdf5.names(group, where)
@@ -194,9 +199,11 @@ class RobomimicReader(EpisodeReader):
             hdf5_datasets.leaves(group, _NEXT_OBS, where) if _NEXT_OBS in names else {}
         )
         images = frozenset(
-            key for key, each in observed.items() if len(each.shape) > _IMAGE_DIMENSIONS
+            key
+            for key, member in observed.items()
+            if len(member.shape) > _IMAGE_DIMENSIONS
         )
-        kept = {key: each for key, each in observed.items() if key not in images}
+        kept = {key: member for key, member in observed.items() if key not in images}
         if not kept or "" in kept:
             raise DataFormatError(
                 f"{where}: expected observations by name in {_OBS}, at least one of "
@@ -218,6 +225,7 @@ class RobomimicReader(EpisodeReader):
         )
 
     def _read_demo(self, file: Any, name: str) -> Episode:
+        """Reads a demonstration as an episode of T+1 observations."""
         where = f"{self.path}: {name}"
         demo = self._demo(file, name)
         _check_lengths(demo, where)
@@ -226,7 +234,7 @@ class RobomimicReader(EpisodeReader):
         def read(member: Any) -> npt.NDArray[Any]:
             return hdf5.read(member, 0, steps, where)
 
-        observed = {key: read(each) for key, each in demo.observed.items()}
+        observed = {key: read(member) for key, member in demo.observed.items()}
         episode = {
             schema.OBSERVATIONS: observed,
             schema.ACTIONS: read(demo.actions),
@@ -249,13 +257,14 @@ class RobomimicReader(EpisodeReader):
 
 
 def find_splits(path: str) -> list[tuple[Split, str]]:
-    """Splits of a file, by its filter keys ``train`` and ``valid``.
+    """Finds the splits of a file by its filter keys ``train`` and ``valid``.
 
     Args:
         path: The file.
 
     Returns:
-        Our names and robomimic's; all of it is to train on if it has not both.
+        Pairs of our name and robomimic's name. A file without both keys is one split
+        ``train`` with an empty name.
 
     Raises:
         DataFormatError: If the file is damaged.
@@ -267,35 +276,41 @@ def find_splits(path: str) -> list[tuple[Split, str]]:
 
 
 def _filter_keys(file: Any, where: str) -> list[str]:
+    """Lists the filter keys of a file."""
     if _MASK not in hdf5.names(file, where):
         return []
     return sorted(hdf5.names(hdf5.group(file, _MASK, where), where))
 
 
 def _read_key(file: Any, key: str, where: str) -> list[str]:
+    """Reads the names of the demonstrations of a filter key."""
     return hdf5.read_names(hdf5.group(file, _MASK, where), key, where)
 
 
 def _demo_names(file: Any, where: str) -> list[str]:
-    there = hdf5.names(hdf5.group(file, DATA, where), where)
-    found = [name for name in there if DEMO.fullmatch(name)]
-    if not found:
+    """Lists all demonstrations of a file, in the order of their numbers."""
+    names = hdf5.names(hdf5.group(file, DATA, where), where)
+    demos = [name for name in names if DEMO.fullmatch(name)]
+    if not demos:
         raise DataFormatError(
             f"{where}: expected groups demo_0, demo_1 and so on in {DATA}, got "
-            f"{', '.join(there[:5]) or 'nothing'}; this is no file of robomimic"
+            f"{', '.join(names[:5]) or 'nothing'}; this is no file of robomimic, "
+            "choose another --source"
         )
-    return sorted(found, key=lambda name: (len(name), name))
+    # By length first: demo_10 comes after demo_9.
+    return sorted(demos, key=lambda name: (len(name), name))
 
 
 def _check_lengths(demo: _Demo, where: str) -> None:
+    """Refuses a demonstration whose data sets differ in length, or are empty."""
     steps = len(demo.rewards)
     named: Mapping[str, Any] = {
         schema.ACTIONS: demo.actions,
         _DONES: demo.dones,
-        **{f"{_OBS}/{key}": each for key, each in demo.observed.items()},
-        **{f"{_NEXT_OBS}/{key}": each for key, each in demo.following.items()},
+        **{f"{_OBS}/{key}": member for key, member in demo.observed.items()},
+        **{f"{_NEXT_OBS}/{key}": member for key, member in demo.following.items()},
     }
-    counts = {name: len(each) for name, each in named.items()}
+    counts = {name: len(member) for name, member in named.items()}
     if not steps or set(counts.values()) != {steps}:
         raise DataFormatError(
             f"{where}: expected at least one step, and of each data set as many rows "
@@ -304,13 +319,13 @@ def _check_lengths(demo: _Demo, where: str) -> None:
 
 
 def _environment(env_args: str | None, where: str) -> str | None:
-    """The environment that made a file, in words."""
+    """Formats the environment that made a file; None if the file names none."""
     if env_args is None:
         return None
     try:
         known = json_files.parse_object(env_args, where)
-    except DataFormatError:  # Nothing of it is needed.
-        return None
+    except DataFormatError:
+        return None  # The environment is only shown, so damage here stops nothing.
     if "env_name" not in known:
         return None
     more = {name: value for name, value in known.items() if name != "env_name"}

@@ -1,8 +1,9 @@
-"""Where the members of a large archive can be taken up, found in one pass over each.
+"""Finds places in the members of a large archive from which reading can start.
 
-A deflate stream does not say where its blocks begin, and each of them refers to the 32
-KiB before it. indexed_gzip notes both as it inflates. It reads gzip, which is a deflate
-stream with ten bytes before it and eight behind.
+A deflate stream has no table of its blocks, and each block may refer back to the 32 KiB
+before it. The library indexed_gzip notes both while it inflates a stream. It reads
+gzip, which is a deflate stream between a header of ten bytes and a trailer of eight, so
+a member is presented to it as a gzip file.
 """
 
 import bisect
@@ -17,14 +18,16 @@ import numpy as np
 
 from pipeline.sources.deflate import BEGINNING, Extent, MemberReader, SeekPoint
 
-# A reader begins at most about so many bytes early, or a share of them all: while
-# places are looked for, each takes 32 KiB of memory, three times over.
+# Distance between seek points: a reader inflates at most so many bytes in vain. The
+# number of points is bounded too, because each takes three times 32 KiB of memory while
+# they are collected.
 _SPACING_BYTES = 16 << 20
 _MOST = 1024
 _PIECE_BYTES = 1 << 20
-# No name, no time, an unknown system.
+# A gzip header without name and time, of an unknown operating system.
 _GZIP_HEADER = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
-# An exported index: a header, the points, and a window for each that has one.
+# Format of the index that indexed_gzip exports: a header, the points, and then the
+# windows of those points that have one.
 _INDEX = struct.Struct("<5sBBQQIII")
 _INDEX_NAME, _INDEX_VERSION = b"GZIDX", 1
 _POINT = np.dtype(
@@ -33,21 +36,22 @@ _POINT = np.dtype(
 
 
 def find(file: BinaryIO, extent: Extent, positions: Sequence[int]) -> list[SeekPoint]:
-    """Reads a member through, and notes where it can be taken up.
+    """Reads a member through, and finds the seek points for several readers.
 
     Args:
-        file: The archive; nobody else reads from this handle meanwhile.
-        extent: Of the member.
-        positions: Bytes of the member that readers will leave out.
+        file: The archive; no other reader may use this handle at the same time.
+        extent: Position and size of the member.
+        positions: Offset within the member at which each reader starts.
 
     Returns:
-        For each position, the last place at or before it.
+        For each position, the last seek point at or before it.
 
     Raises:
-        ValueError: If bytes are damaged, wherever they are: a reader that begins in
-            the middle cannot compare the sum of them all.
+        ValueError: If any bytes of the member are damaged. Readers that start at a seek
+            point cannot compare the checksum of the whole member, so this reading does.
     """
     if not extent.deflated:
+        # A stored member needs no windows; it is read only for its checksum.
         MemberReader(file, extent).skip(extent.size)
         return [SeekPoint(at, 8 * at, BEGINNING.window) for at in positions]
     points = [BEGINNING, *_index(file, extent)]
@@ -56,7 +60,7 @@ def find(file: BinaryIO, extent: Extent, positions: Sequence[int]) -> list[SeekP
 
 
 def _index(file: BinaryIO, extent: Extent) -> list[SeekPoint]:
-    """All places but the beginning, in order."""
+    """Returns all seek points except the beginning, in order."""
     exported = io.BytesIO()
     spacing = max(_SPACING_BYTES, extent.size // _MOST)
     gzip = io.BufferedReader(_AsGzip(file, extent), _PIECE_BYTES)
@@ -88,7 +92,7 @@ def _index(file: BinaryIO, extent: Extent) -> list[SeekPoint]:
 
 
 class _AsGzip(io.RawIOBase):
-    """A deflated member as a gzip file."""
+    """Presents a deflated member as a gzip file."""
 
     def __init__(self, file: BinaryIO, extent: Extent) -> None:
         self._file, self._extent = file, extent

@@ -1,7 +1,7 @@
-"""TensorFlow's message ``Example``, read without TensorFlow.
+"""Decodes TensorFlow's protobuf message ``Example`` without TensorFlow.
 
-protobuf reads it, of a description that is given here: no maintained package brings it
-but TensorFlow itself. Field numbers are those of tensorflow/core/example/feature.proto.
+The message is described here, because TensorFlow is the only maintained package that
+ships its description. Field numbers are those of tensorflow/core/example/feature.proto.
 """
 
 import functools
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from pipeline.store.errors import DataFormatError
 
-# Lists of a feature: field number, name, type of their values.
+# The three kinds of values of a feature: field number, name and type.
 _LISTS = (
     (1, "bytes_list", "TYPE_BYTES"),
     (2, "float_list", "TYPE_FLOAT"),
@@ -22,17 +22,17 @@ _LISTS = (
 
 
 def parse(record: bytes, where: str) -> dict[str, npt.NDArray[Any]]:
-    """Reads the numbers of an ``Example``.
+    """Decodes the numeric features of an ``Example``.
 
     Args:
-        record: The message.
+        record: The encoded message.
         where: File and record, for the error.
 
     Returns:
-        Of each feature of numbers its values, ``f32[n]`` or ``i64[n]``.
+        Values of each numeric feature by name, ``f32[n]`` or ``i64[n]``.
 
     Raises:
-        DataFormatError: If it is no such message.
+        DataFormatError: If the bytes are no such message.
     """
     from google.protobuf.message import DecodeError
 
@@ -43,19 +43,23 @@ def parse(record: bytes, where: str) -> dict[str, npt.NDArray[Any]]:
             f"{where}: expected a tf.train.Example, got other bytes ({error}); write "
             "the data set with tfds"
         ) from error
-    found: dict[str, npt.NDArray[Any]] = {}
+    values: dict[str, npt.NDArray[Any]] = {}
     for name, feature in features.items():
         kind = feature.WhichOneof("kind")
         if kind == "float_list":
-            found[name] = np.array(feature.float_list.value, np.float32)
+            values[name] = np.array(feature.float_list.value, np.float32)
         elif kind == "int64_list":
-            found[name] = np.array(feature.int64_list.value, np.int64)
-    return found
+            values[name] = np.array(feature.int64_list.value, np.int64)
+    return values
 
 
 @functools.cache
 def _message() -> Any:
-    """The message's class, in a pool of its own: TensorFlow may be here as well."""
+    """Builds the message's class, once per process.
+
+    The class lives in a descriptor pool of its own: if TensorFlow is imported too, the
+    default pool already has a message of this name.
+    """
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     kinds = descriptor_pb2.FieldDescriptorProto

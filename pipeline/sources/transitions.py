@@ -1,9 +1,10 @@
-"""Files of transitions, one row each, made into episodes of T transitions and T+1 rows.
+"""Converts files with one transition a row into episodes of T transitions and T+1 rows.
 
-Pure. What such a file must be stands here, whatever it is read with: `check_members`
-for its headers, `flat` and `find_episodes` for its values. D4RL and most plain files
-keep rows of (s, a, r), an end of the task in ``terminals`` and a time limit in
-``timeouts``. The state an episode ends in is no row of theirs, and has to be found.
+The functions are pure, and hold for npz and HDF5 files alike: `check_members` checks
+headers, `flat` and `find_episodes` check values. D4RL and most plain files keep rows of
+(s, a, r), with the end of the task in ``terminals`` and time limits in ``timeouts``.
+The state in which an episode ends has no row in such a file, so it is taken from
+``next_observations`` or made up as `find_episodes` describes.
 """
 
 from collections.abc import Mapping
@@ -26,15 +27,15 @@ NEXT_OBSERVATIONS = "next_observations"
 
 
 def check_members(samples: Mapping[str, Array], *, where: str) -> None:
-    """Refuses headers that no file of transitions may have.
+    """Refuses a file whose headers show that it cannot be cut into episodes.
 
     Args:
-        samples: ``[n, ...]`` of each member, as the file has it; n may be 0.
-        where: File, for the error.
+        samples: ``[n, ...]`` of each member, in the file's dtypes; n may be 0.
+        where: Path of the file, for the error.
 
     Raises:
-        DataFormatError: If nothing says where an episode was cut off, or next
-            observations are of another kind than observations.
+        DataFormatError: If no member marks time limits, or next observations differ in
+            dtype or shape from observations.
     """
     if TIMEOUTS not in samples:
         raise DataFormatError(
@@ -44,11 +45,11 @@ def check_members(samples: Mapping[str, Array], *, where: str) -> None:
             "npz masks (0 where the task is solved, terminals at the last of T+1 rows)"
         )
     if NEXT_OBSERVATIONS in samples:
-        found, after = samples[schema.OBSERVATIONS], samples[NEXT_OBSERVATIONS]
+        states = samples[schema.OBSERVATIONS], samples[NEXT_OBSERVATIONS]
         kinds = [
-            f"{schema.stored_dtype(schema.OBSERVATIONS, each.dtype)}"
-            f"{list(each.shape[1:])}"
-            for each in (found, after)
+            f"{schema.stored_dtype(schema.OBSERVATIONS, values.dtype)}"
+            f"{list(values.shape[1:])}"
+            for values in states
         ]
         if kinds[0] != kinds[1]:
             raise DataFormatError(
@@ -58,14 +59,14 @@ def check_members(samples: Mapping[str, Array], *, where: str) -> None:
 
 
 def check_rows(rows: Mapping[str, int], *, where: str) -> None:
-    """Refuses members of unlike length.
+    """Refuses members of different lengths.
 
     Args:
-        rows: Of each member.
-        where: File, for the error.
+        rows: Number of rows of each member, by name.
+        where: Path of the file, for the error.
 
     Raises:
-        DataFormatError: If they differ.
+        DataFormatError: If the numbers differ.
     """
     if len(set(rows.values())) > 1:
         raise DataFormatError(
@@ -75,18 +76,18 @@ def check_rows(rows: Mapping[str, int], *, where: str) -> None:
 
 
 def flat(name: str, values: Array, *, where: str) -> Array:
-    """One number a step: ``[n]`` of what may be ``[n, 1]``.
+    """Flattens a member of one number per step, which may be ``[n]`` or ``[n, 1]``.
 
     Args:
-        name: Of the member.
-        values: As the file has them.
-        where: File, for the error.
+        name: Name of the member, for the error.
+        values: Values of the member.
+        where: Path of the file, for the error.
 
     Returns:
         ``[n]``.
 
     Raises:
-        DataFormatError: If there are several.
+        DataFormatError: If there are several numbers per step.
     """
     if values.shape[1:] == (1,):
         return values[:, 0]
@@ -103,10 +104,11 @@ class TransitionTable:
     """The episodes of a file of transitions.
 
     Attributes:
-        starts: ``i64[E]``, first row of each within the file.
-        counts: ``i64[E]``, rows of each within the file.
-        completed: ``bool[E]``, whether a row is added for the state it ends in.
-        warnings: What looks wrong.
+        starts: ``i64[E]``, first row of each episode within the file.
+        counts: ``i64[E]``, rows of each episode within the file.
+        completed: ``bool[E]``, whether a row is added for the state that the episode
+            ends in.
+        warnings: Sentences on what looks wrong.
     """
 
     starts: Int64
@@ -116,11 +118,11 @@ class TransitionTable:
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Rows that each episode will have."""
+        """Rows of each episode in the store."""
         return tuple((self.counts + self.completed).tolist())
 
     def file_rows(self, episodes: EpisodeRange) -> tuple[int, int]:
-        """First row in the file, and number of rows there, of a range of episodes."""
+        """Returns first row and number of rows of a range of episodes in the file."""
         last = episodes.first_episode + episodes.episodes - 1
         first = int(self.starts[episodes.first_episode])
         return first, int(self.starts[last] + self.counts[last]) - first
@@ -131,21 +133,21 @@ def find_episodes(
 ) -> TransitionTable:
     """Cuts a file of transitions at ends of the task and at time limits.
 
-    The state after the last transition comes from ``next_observations`` where there
-    are any. Without them, an episode that ends with the task is completed by a copy
-    of its last state, which nothing ever bootstraps from; one that was cut off keeps
-    its last row as the row that leads nowhere, and loses that one transition.
+    The state after an episode's last transition comes from ``next_observations`` if the
+    file has them. Otherwise, an episode that ends with the task is completed by a copy
+    of its last state: nothing bootstraps from a state after the end, so its values do
+    not matter. An episode that a time limit cut off loses its last transition, whose
+    state becomes the final state of the transition before.
 
     Args:
         terminals: ``[N]``, 1 where the task ended with the transition.
-        timeouts: ``[N]``, 1 where the episode was cut off after it; None if the file
-            has none.
+        timeouts: ``[N]``, 1 where a time limit cut the episode off after the
+            transition; None if the file has none.
         has_next: Whether the file has ``next_observations``.
-        where: File, for errors.
+        where: Name of the file, for errors.
 
     Returns:
-        The table. A last episode that does not end is taken as cut off, with a
-        warning.
+        The table. A last episode without an end is treated as cut off, with a warning.
 
     Raises:
         DataFormatError: If there are no rows, or a value is neither 0 nor 1.
@@ -190,23 +192,23 @@ def to_rows(
     episodes: EpisodeRange,
     transitions: Mapping[str, Array],
 ) -> dict[str, Array]:
-    """Makes the rows of whole episodes out of their transitions.
+    """Converts transitions of whole episodes to rows of a store.
 
     Args:
-        table: Of the file.
-        episodes: Which episodes.
-        transitions: ``[n, ...]`` for each member, the rows of ``file_rows``:
-            observations, actions, rewards, terminals, and what there is besides.
+        table: Episodes of the file.
+        episodes: Range of episodes to convert.
+        transitions: ``[n, ...]`` for each member, those rows of the file that
+            ``file_rows`` names: observations, actions, rewards, terminals and others.
 
     Returns:
-        ``[n + completed, ...]`` for each member but ``terminals``, ``timeouts`` and
+        ``[n + completed, ...]`` for each member except ``terminals``, ``timeouts`` and
         ``next_observations``; and ``masks``, 0 where the task ended.
     """
     span = slice(episodes.first_episode, episodes.first_episode + episodes.episodes)
     completed = table.completed[span]
     ends = np.cumsum(table.counts[span])
-    # For every row to be: the transition it is made of, the last one twice where a
-    # row is added.
+    # The transition that each row of the store is copied from. The last transition of a
+    # completed episode appears twice: its second copy becomes the added row.
     n = int(ends[-1])
     taken = np.insert(np.arange(n), ends[completed], ends[completed] - 1)
     added = ends[completed] + np.arange(int(completed.sum()))
@@ -217,7 +219,8 @@ def to_rows(
     rows = {name: values[taken] for name, values in given.items()}
     if following is not None:
         states = rows[schema.OBSERVATIONS]
-        # What one of both can hold and the other cannot is for whoever stores it.
+        # The wider dtype of both, so that no value is rounded or overflows before the
+        # checks of `pipeline.store.schema` see it.
         kind = np.result_type(states, following)
         rows[schema.OBSERVATIONS] = states.astype(kind, copy=False)
         rows[schema.OBSERVATIONS][added] = following[ends[completed] - 1]
@@ -228,11 +231,11 @@ def to_rows(
 
 
 def pad(values: Array, last: int) -> Array:
-    """Adds the row of the state an episode ends in, which leads nowhere.
+    """Appends the row of the state that an episode ends in.
 
     Args:
-        values: ``[T, ...]``, one row a transition.
-        last: What the added row holds.
+        values: ``[T, ...]``, one row for each transition.
+        last: Number that fills the added row.
 
     Returns:
         ``[T+1, ...]``.
@@ -243,17 +246,17 @@ def pad(values: Array, last: int) -> Array:
 
 
 def flags(values: Array, *, where: str) -> npt.NDArray[np.bool_]:
-    """What is said of each step, and nothing but yes or no.
+    """Converts a member of zeros and ones to booleans.
 
     Args:
-        values: ``[n]`` or ``[n, 1]``, 0 or 1 each.
+        values: ``[n]`` or ``[n, 1]``.
         where: File and member, for the error.
 
     Returns:
         ``bool[n]``.
 
     Raises:
-        DataFormatError: If a value is anything else, or there are several a row.
+        DataFormatError: If a value is neither 0 nor 1, or there are several per row.
     """
     values = flat("values", values, where=where)
     unlike = np.flatnonzero((values != 0) & (values != 1))
