@@ -1,9 +1,9 @@
-"""Episodes made by OGBench's scripted policies in MuJoCo.
+"""Collects episodes with OGBench's scripted policies in MuJoCo.
 
-Owns the loop by which OGBench made its published data: which policy acts, when it
-gets a new target and how its actions are disturbed. Knows nothing of stores or
-Beam. An episode is a function of its seed alone, so a data set does not depend on
-which worker made which of its episodes.
+The module repeats the loop by which OGBench made its published data: which policy acts,
+when it gets a new target, and how noise is added to its actions. It knows nothing of
+stores or Beam. An episode is a function of its seed alone, so that a data set does not
+depend on which worker made which episode.
 """
 
 import copy
@@ -24,7 +24,8 @@ from pipeline.store.errors import BadEpisodeError, UsageError
 
 Episode = dict[str, NDArray[Any]]
 
-# An unhealthy episode is drawn again this often before something must be wrong.
+# An unhealthy episode is drawn again from another seed. After 20 of them in a row the
+# cause is more likely a wrong version of the simulator than chance.
 MAX_ATTEMPTS = 20
 
 _DTYPES = {
@@ -36,13 +37,14 @@ _DTYPES = {
     "button_states": np.int64,
 }
 
-# What a policy can be told to handle.
+# Objects that the policies of a family handle.
 _TARGETS: dict[Family, tuple[str, ...]] = {
     "cube": ("cube",),
     "puzzle": ("button",),
     "scene": ("cube", "button", "drawer", "window"),
 }
-# The probability of stacking cubes is drawn between these, once an episode.
+# Range from which the probability of stacking cubes is drawn once per episode, as in
+# OGBench's generation scripts.
 _STACKING = {
     "cube-single": (0.0, 0.0),
     "cube-double": (0.0, 0.25),
@@ -53,21 +55,21 @@ _STACKING = {
 _ARM_NOISE = 0.1
 _ARM_NOISE_SCALES = np.array([1.0, 1.0, 1.0, 3.0, 10.0])  # xyz, yaw, gripper
 _POINT_NOISE = 0.5
-# How often ``noisy`` data take an action at random.
+# Probability of a random action in ``noisy`` data.
 _RANDOM_ACTIONS: dict[Family, float] = {"cube": 0.1, "scene": 0.1, "puzzle": 0.2}
 
 
 class EpisodeCollector:
-    """Makes episodes of one data set, one environment for all of them.
+    """Collects episodes of one data set in one environment.
 
     Args:
         domain: The data set: any ``play`` or ``noisy``, or ``navigate`` of a point
             mass.
-        rows: Rows of an episode, one more than its transitions; as many as the
-            published data have by default.
+        rows: Rows of an episode, one more than its transitions; None takes the number
+            of the published data.
 
     Attributes:
-        redraws: Unhealthy episodes thrown away and drawn again so far.
+        redraws: Number of unhealthy episodes so far, which were drawn again.
 
     Raises:
         UsageError: If no scripted policy makes such data.
@@ -82,8 +84,8 @@ class EpisodeCollector:
             raise ValueError(f"expected at least 2 rows an episode, got {rows}")
         check_scripted(domain)
         options = {} if domain.family == "maze" else {"mode": "data_collection"}
-        # Making one may draw from NumPy's generator, which an episode that another
-        # thread collects may hold.
+        # Making an environment may draw from NumPy's global generator. The lock of
+        # `numpy_seeded` keeps that from disturbing an episode in another thread.
         with numpy_seeded(0):
             self._environment = make_environment(
                 domain.environment_id, terminate_at_goal=False, **options
@@ -96,27 +98,28 @@ class EpisodeCollector:
         self.redraws = 0
 
     def collect(self, seed: int) -> Episode:
-        """Makes the episode of a seed.
+        """Collects the episode of a seed.
 
         Args:
             seed: Any non-negative integer, such as from ``episode_seed``.
 
         Returns:
-            By name, one row a step:
+            Arrays by name, one row for each step:
 
             - ``observations``: ``float32[rows, S]``;
             - ``actions``: ``float32[rows, A]`` in [-1, 1];
             - ``terminals``: ``bool[rows]``, true in the last row only;
             - ``qpos``, ``qvel``: ``float32[rows, Q]``, ``float32[rows, V]``,
               physics state before the step, in metres, radians and seconds;
-            - ``button_states``: ``int64[rows, buttons]``, likewise, where the
+            - ``button_states``: ``int64[rows, buttons]``, before the step, if the
               environment has buttons.
 
-            All of a row are of one moment, but for a row entered by teleport: there
-            the observation is from before it and ``qpos`` from after, as published.
+            All arrays of a row describe the same moment, except in a row that a
+            teleport leads to: there the observation is from before the teleport and
+            ``qpos`` from after it, as in the published data.
 
         Raises:
-            BadEpisodeError: If no healthy episode came of many attempts.
+            BadEpisodeError: If many attempts in a row give no healthy episode.
         """
         attempt_seed = seed
         for attempt in range(1, MAX_ATTEMPTS + 1):
@@ -132,7 +135,7 @@ class EpisodeCollector:
         )
 
     def _run(self, seed: int) -> Episode:
-        """Makes an episode, healthy or not."""
+        """Collects one episode, healthy or not."""
         steps: dict[str, list[Any]] = {name: [] for name in _DTYPES}
         with numpy_seeded(seed):
             observation, info = self._policy.start(seed)
@@ -153,10 +156,11 @@ class EpisodeCollector:
         }
 
     def _is_healthy(self, episode: Episode) -> bool:
-        """Whether the simulation held, and the cube of a scene stayed in view."""
+        """Tells whether the simulation was stable and a scene's cube stayed near."""
         import mujoco
 
-        # MuJoCo resets itself to its initial state, mid-episode, after these.
+        # After one of these warnings MuJoCo has reset itself to its initial state in
+        # the middle of the episode, a jump that no action explains.
         diverged = (
             mujoco.mjtWarning.mjWARN_BADQPOS,
             mujoco.mjtWarning.mjWARN_BADQVEL,
@@ -173,7 +177,7 @@ class EpisodeCollector:
 
 
 class _Policy(Protocol):
-    """A scripted policy and its environment, through one episode after another."""
+    """A scripted policy together with its environment."""
 
     def start(self, seed: int) -> tuple[NDArray[Any], Mapping[str, Any]]:
         """Resets the environment and gives the policy its first target."""
@@ -182,16 +186,16 @@ class _Policy(Protocol):
     def act(
         self, observation: NDArray[Any], info: Mapping[str, Any]
     ) -> NDArray[np.float64]:
-        """The next action, not yet clipped."""
+        """Chooses the next action, not yet clipped."""
         ...
 
     def retarget(self, info: Mapping[str, Any]) -> None:
-        """Sets a new target if the last step met, or gave up, the present one."""
+        """Sets a new target if the policy has met the current one or given it up."""
         ...
 
 
 class _ScriptedArm:
-    """Picks, places, presses and slides: ``play`` by plans, ``noisy`` by feedback."""
+    """Moves an arm: open-loop plans for ``play``, feedback policies for ``noisy``."""
 
     def __init__(self, environment: Any, domain: Domain) -> None:
         self._environment = environment
@@ -202,8 +206,9 @@ class _ScriptedArm:
             target: self._oracle(target, domain.family)
             for target in _TARGETS[domain.family]
         }
-        # A reset leaves the targets of the last episode where the policies can see
-        # them; episodes start from those of one fixed reset instead.
+        # A reset of the environment keeps the targets of the episode before, and the
+        # policies see them. So that an episode depends on its seed alone, every episode
+        # starts with the targets of this one reset.
         environment.reset(seed=0)
         self._targets = {
             name: copy.deepcopy(value)
@@ -213,7 +218,7 @@ class _ScriptedArm:
         self._sites = environment.model.site_pos.copy()
 
     def _oracle(self, target: str, family: Family) -> Any:
-        """OGBench's policy for one kind of target."""
+        """Makes OGBench's policy for one kind of target."""
         options: dict[str, Any]
         if self._noisy:
             kind, options = "markov", {"min_norm": 0.4}
@@ -230,7 +235,8 @@ class _ScriptedArm:
         return oracle(env=self._environment, **options)
 
     def start(self, seed: int) -> tuple[NDArray[Any], Mapping[str, Any]]:
-        # The environment draws from default_rng(seed): these must not be the same.
+        # The environment itself draws from default_rng(seed). The policy needs a stream
+        # of its own, or its noise would correlate with the environment's draws.
         self._random = np.random.default_rng((seed, 1))
         self._p_stack = self._random.uniform(*self._stacking)
         self._noise = self._random.uniform(0.0, _ARM_NOISE)
@@ -252,18 +258,19 @@ class _ScriptedArm:
 
     def retarget(self, info: Mapping[str, Any]) -> None:
         if self._acting.done:
-            # The new policy is reset with what is known of the new target, yet its
-            # first action sees the last step's: so OGBench's data were made.
+            # The new policy is reset with the observation of the new target, but its
+            # first action still sees the observation of the last step. OGBench's data
+            # were made this way.
             self._hand_over(*self._environment.set_new_target(p_stack=self._p_stack))
 
     def _hand_over(self, observation: NDArray[Any], info: Mapping[str, Any]) -> None:
-        """Lets the policy for the environment's present target act."""
+        """Makes the policy for the environment's current target the acting one."""
         self._acting = self._oracles[info["privileged/target_task"]]
         self._acting.reset(observation, info)
 
 
 class _ScriptedPoint:
-    """Follows the shortest way through a maze, from goal to goal."""
+    """Moves a point mass along the shortest path of a maze, from goal to goal."""
 
     def __init__(self, environment: Any) -> None:
         self._environment = environment
@@ -275,7 +282,8 @@ class _ScriptedPoint:
     def start(self, seed: int) -> tuple[NDArray[Any], Mapping[str, Any]]:
         self._random = np.random.default_rng((seed, 1))
         task = {"init_ij": self._draw(self._free), "goal_ij": self._draw(self._goals)}
-        # Only settling steps, undone before the episode starts, draw from this.
+        # Only settling steps, which the reset undoes before the episode starts, draw
+        # from the action space.
         self._environment.action_space.seed(seed % 2**32)
         observation, info = self._environment.reset(
             seed=seed, options={"task_info": task}
@@ -289,7 +297,8 @@ class _ScriptedPoint:
         at, goal = maze.get_xy(), maze.cur_goal_xy
         cells = maze.xy_to_ij(at), maze.xy_to_ij(goal)
         if cells not in self._way:
-            # A search of the whole maze, yet it depends on the two cells only.
+            # The next sub-goal takes a search of the whole maze and depends on the two
+            # cells only, so it is computed once for each pair.
             self._way[cells], _ = maze.get_oracle_subgoal(at, goal)
         ahead = self._way[cells] - at
         direction = ahead / (np.linalg.norm(ahead) + 1e-6)
@@ -305,7 +314,7 @@ class _ScriptedPoint:
             maze.set_goal(goal_xy=place)
 
     def _draw(self, cells: list[tuple[int, ...]]) -> tuple[int, ...]:
-        """One of some cells, uniformly."""
+        """Draws one of some cells uniformly."""
         return cells[self._random.integers(len(cells))]
 
 
@@ -316,7 +325,8 @@ def check_scripted(domain: Domain) -> None:
         domain: The data set.
 
     Raises:
-        UsageError: If no scripted policy makes such data; says what to do instead.
+        UsageError: If no scripted policy makes such data; the message says what to do
+            instead.
     """
     name = domain.environment.name
     if name.startswith("antmaze"):
@@ -329,13 +339,13 @@ def check_scripted(domain: Domain) -> None:
     if domain.dataset_type not in collected:
         raise UsageError(
             f"{domain.dataset} cannot be collected, only "
-            f"{' and '.join(f'{name}-{each}' for each in collected)}; build the store "
+            f"{' and '.join(f'{name}-{kind}' for kind in collected)}; build the store "
             f"from OGBench's hosted files, such as {domain.dataset}-v0.npz"
         )
 
 
 def _is_corridor(walls: NDArray[np.bool_], cell: tuple[int, ...]) -> bool:
-    """Whether a way leads straight through a free cell and nowhere else."""
+    """Tells whether a free cell has exactly two open sides, opposite each other."""
     i, j = cell
     across = bool(walls[i - 1, j]), bool(walls[i + 1, j])
     along = bool(walls[i, j - 1]), bool(walls[i, j + 1])

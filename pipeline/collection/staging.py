@@ -1,8 +1,8 @@
-"""Collected episodes on their way to a store: one staged npz each, and their recipe.
+"""Keeps collected episodes, each in an npz of its own, until the store is committed.
 
-A collection takes hours, so each episode is kept as soon as it is made; a collection
-that was killed goes on where it stopped. What was staged is deleted once the store is
-committed.
+A collection takes hours. Every episode is therefore staged as soon as it is made, and a
+collection that was killed continues where it stopped. Staged files are deleted once the
+store is committed.
 """
 
 import dataclasses
@@ -34,10 +34,11 @@ from pipeline.store.manifest import Split
 CLAIM = "collect.json"
 STAGING = "staging"
 _RECIPE = f"{STAGING}/recipe.json"
-# Far from every training episode: a longer collection of the same seed never trains
-# on what a shorter one validates on.
+# Index of the first validation episode, far above all training episodes. If validation
+# episodes followed the training episodes, a longer collection with the same seed would
+# train on the validation episodes of a shorter one.
 _FIRST_VAL_EPISODE = 1 << 32
-# What NumPy raises of an npz that it cannot make sense of.
+# Exceptions that NumPy raises for a damaged npz, as fuzzed files showed.
 _DAMAGE = (
     *(ValueError, KeyError, IndexError, TypeError, SyntaxError, tokenize.TokenError),
     *(OSError, EOFError, RuntimeError, MemoryError, OverflowError),
@@ -47,16 +48,16 @@ _DAMAGE = (
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that a collection's bytes depend on.
+    """All settings that the bytes of a collection depend on.
 
     Attributes:
         dataset: Data-set name, such as ``"cube-single-play"``.
         environment_id: Environment to collect in.
         seed: Seed of the collection.
-        episodes: Training episodes.
-        val_episodes: Validation episodes.
+        episodes: Number of training episodes.
+        val_episodes: Number of validation episodes.
         rows: Rows of an episode, one more than its transitions.
-        versions: Of what the episodes are made with.
+        versions: Versions of the packages that make the episodes, by name.
     """
 
     dataset: str
@@ -68,11 +69,11 @@ class Recipe:
     versions: dict[str, str]
 
     def digest(self) -> str:
-        """Identifies the collection."""
+        """Computes ``sha256:...`` of the recipe, which identifies the collection."""
         return f"sha256:{hashlib.sha256(self._text().encode()).hexdigest()}"
 
     def counts(self) -> dict[Split, int]:
-        """Episodes of each split that has any."""
+        """Returns the number of episodes of each split that has any."""
         counts: dict[Split, int] = {"train": self.episodes, "val": self.val_episodes}
         return {split: count for split, count in counts.items() if count}
 
@@ -82,15 +83,15 @@ class Recipe:
 
 @dataclass(frozen=True)
 class EpisodePlan:
-    """One episode to be made: what travels to a worker.
+    """The description of one episode to collect, which Beam sends to a worker.
 
     Attributes:
-        root: The store.
+        root: Local path or ``gs://bucket/path`` of the store.
         dataset: Data-set name.
-        split: Which split it belongs to.
-        index: Index within the split.
-        seed: Its own seed.
-        rows: Rows it will have.
+        split: Split of the episode.
+        index: Index of the episode within the split.
+        seed: Seed of the episode.
+        rows: Rows of the episode.
     """
 
     root: str
@@ -103,12 +104,12 @@ class EpisodePlan:
 
 @dataclass(frozen=True)
 class CollectedEpisodes:
-    """The staged episodes of one split, as a source.
+    """The source of the staged episodes of one split.
 
     Attributes:
-        root: The store they are staged in.
-        recipe: The collection.
-        split: Which of its splits.
+        root: Local path or ``gs://bucket/path`` of the store.
+        recipe: Recipe of the collection.
+        split: Split to read.
     """
 
     root: str
@@ -116,13 +117,13 @@ class CollectedEpisodes:
     split: Split
 
     def describe(self) -> Facts:
-        """Reads the first episode; all others are like it.
+        """Reads the first episode, whose layout all others share.
 
         Returns:
-            Facts of the split.
+            The description of the split.
 
         Raises:
-            DataFormatError: If it has not been staged.
+            DataFormatError: If the first episode has not been staged.
         """
         return Facts(
             source="collect",
@@ -136,7 +137,7 @@ class CollectedEpisodes:
         """Streams staged episodes, one block for each range.
 
         Args:
-            ranges: In order.
+            ranges: Ranges of episodes in order.
 
         Yields:
             The blocks.
@@ -153,6 +154,7 @@ class CollectedEpisodes:
             )
 
     def _load(self, index: int) -> Rows:
+        """Reads and checks one staged episode."""
         name = _episode_name(self.split, index)
         content = files.read(self.root, name)
         if content.data is None:
@@ -180,20 +182,20 @@ class CollectedEpisodes:
 def claim(
     root: str, recipe: Recipe, *, take_over: bool = False
 ) -> AbstractContextManager[Claim]:
-    """Says in the folder what is being collected there, as long as a block runs.
+    """Claims a folder for a collection; see `pipeline.store.claims.held`.
 
     Args:
-        root: The store.
-        recipe: The collection.
-        take_over: Whether to go on in the place of a process that may still run.
+        root: Local path or ``gs://bucket/path`` of the store.
+        recipe: Recipe of the collection.
+        take_over: Whether to take the claim of a process that may still run.
 
     Returns:
-        To be entered; the claim.
+        A context manager that holds the claim.
 
     Raises:
-        DataFormatError: If another collection was begun there, or this one by a
-            process that is not known to have ended, or if the folder holds something
-            else.
+        DataFormatError: If another collection was begun in the folder, if a process
+            that may still run is collecting this one, or if the folder holds foreign
+            files.
     """
     check_folder(root)
     asked = [recipe.digest()]
@@ -201,29 +203,29 @@ def claim(
 
 
 def start(root: str, recipe: Recipe) -> list[EpisodePlan]:
-    """Opens the staging folder for a collection.
+    """Writes the recipe into the staging folder, and lists the missing episodes.
 
     Args:
-        root: The store.
-        recipe: The collection.
+        root: Local path or ``gs://bucket/path`` of the store.
+        recipe: Recipe of the collection.
 
     Returns:
-        The episodes that are still to be made, in order.
+        The episodes that are not staged yet, in order.
 
     Raises:
-        DataFormatError: If another collection is staged there, or the folder holds
-            something else.
+        DataFormatError: If episodes of another collection are staged, or the folder
+            holds foreign files.
     """
     check_folder(root)
-    there = files.read(root, _RECIPE)
+    staged_recipe = files.read(root, _RECIPE)
     asked = recipe._text()
-    if there.data is None:
-        files.commit(root, _RECIPE, asked.encode(), replacing=there)
-    elif there.data != asked.encode():
+    if staged_recipe.data is None:
+        files.commit(root, _RECIPE, asked.encode(), replacing=staged_recipe)
+    elif staged_recipe.data != asked.encode():
         raise DataFormatError(
             f"{root}/{STAGING}: holds the episodes of another collection "
-            f"({_difference(there.data, asked)}); choose another folder, or delete "
-            "this one"
+            f"({_difference(staged_recipe.data, asked)}); choose another folder, or "
+            "delete this one"
         )
     staged = set(files.list_names(root, STAGING))
     return [
@@ -242,15 +244,20 @@ def start(root: str, recipe: Recipe) -> list[EpisodePlan]:
 
 
 def stage(plan: EpisodePlan, episode: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Keeps one episode: atomically, the same bytes for the same episode.
+    """Writes one episode into the staging folder, atomically.
+
+    The same episode gives the same bytes, so that a repeated bundle of Beam does no
+    harm.
 
     Args:
-        plan: Which episode it is.
+        plan: Description of the episode.
         episode: ``[rows, ...]`` for each field, ``terminals`` among them.
 
     Raises:
         DataFormatError: If the collection has been finished or deleted meanwhile.
     """
+    # A worker that outlives its collection must not stage anything: nobody would
+    # delete it.
     if files.read(plan.root, _RECIPE).data is None:
         raise DataFormatError(
             f"{plan.root}/{_RECIPE}: is gone, so another command has finished this "
@@ -264,21 +271,21 @@ def stage(plan: EpisodePlan, episode: Mapping[str, npt.NDArray[Any]]) -> None:
 
 
 def count_staged(root: str) -> int:
-    """Counts the episodes kept so far."""
+    """Counts the episodes staged so far."""
     return sum(name.endswith(".npz") for name in files.list_names(root, STAGING))
 
 
 def finish(root: str, recipe: Recipe) -> None:
-    """Deletes what was staged, and the staging folder if nothing else is in it.
+    """Deletes the staged files, and the staging folder if nothing else is in it.
 
     Args:
-        root: The store, committed.
-        recipe: The collection; another one that is staged there stays.
+        root: Local path or ``gs://bucket/path`` of the committed store.
+        recipe: Recipe of the collection; files of another collection stay.
     """
-    there = files.read(root, _RECIPE).data
-    if there is not None and there != recipe._text().encode():
+    staged_recipe = files.read(root, _RECIPE).data
+    if staged_recipe is not None and staged_recipe != recipe._text().encode():
         return
-    # First of all: whoever is still collecting stops.
+    # The recipe goes first, because workers that are still collecting then stop.
     files.delete(root, _RECIPE)
     files.delete_where(
         root, STAGING, lambda name: layout.is_staged_file(f"{STAGING}/{name}")
@@ -290,19 +297,20 @@ def _episode_name(split: Split, index: int) -> str:
 
 
 def _seed(seed: int, split: Split, index: int) -> int:
+    """Derives the seed of an episode of a split."""
     first = _FIRST_VAL_EPISODE if split == "val" else 0
     return episode_seed(seed, first + index)
 
 
 def _difference(recipe: bytes, asked_text: str) -> str:
-    """What two recipes differ in."""
+    """Formats the settings in which two recipes differ."""
     asked = json.loads(asked_text)
     try:
-        there = dict(json.loads(recipe))
+        staged = dict(json.loads(recipe))
     except (ValueError, TypeError, RecursionError):
         return "its recipe cannot be read"
     return ", ".join(
-        f"{key} {there.get(key)} there and {asked.get(key)} here"
+        f"{key} {staged.get(key)} there and {asked.get(key)} here"
         for key in asked
-        if there.get(key) != asked.get(key)
+        if staged.get(key) != asked.get(key)
     )

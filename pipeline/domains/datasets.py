@@ -1,8 +1,8 @@
-"""Names of OGBench's data sets and environments, as data.
+"""The table of OGBench's data sets, environments and tasks.
 
-Owns which environments the pipeline knows, how their data sets are called and
-where each of their five tasks is evaluated. Knows nothing of the simulator, so a
-name can be checked on a machine that has none.
+The table lists the known environments, the names of their data sets, and the
+environment in which each of their five tasks is evaluated. This module does not import
+the simulator, so that a name can be checked on a machine without it.
 """
 
 import dataclasses
@@ -19,17 +19,17 @@ Family = Literal["maze", "cube", "scene", "puzzle"]
 TASKS = (1, 2, 3, 4, 5)
 
 _VERSION = "-v0"
-# In the qpos of a manipulation environment the arm and its gripper come first, then
-# position and quaternion of each cube, the buttons, and last drawer and window.
+# The qpos of a manipulation environment holds, in this order: the arm and its gripper;
+# position and quaternion of each cube; the buttons; the drawer and the window.
 ARM_QPOS = 14
 CUBE_QPOS = 7
 
 
 def cube_place(cube: int) -> slice:
-    """Columns of qpos with the position of a cube: x, y and z in metres.
+    """Returns the columns of qpos with a cube's position: x, y and z in metres.
 
     Args:
-        cube: Its number, from 0.
+        cube: Number of the cube, from 0.
 
     Example:
         >>> cube_place(0)
@@ -41,16 +41,16 @@ def cube_place(cube: int) -> slice:
 
 @dataclass(frozen=True)
 class Environment:
-    """What the pipeline must know of an environment without making it.
+    """An environment, described without making it.
 
     Attributes:
-        name: Gymnasium id without its version, such as ``"cube-single"``.
-        family: Which kind of task it poses; also the recipe of its rewards.
-        qpos_width: Components of its physics state ``qpos``.
+        name: Gymnasium id without version, such as ``"cube-single"``.
+        family: Kind of its tasks, which decides how rewards are computed.
+        qpos_width: Components of the physics state ``qpos``.
         cube_count: Cubes in the scene.
         button_count: Buttons in the scene.
-        dataset_types: Types of data set published for it.
-        default_task: Task of its single-task id without a number.
+        dataset_types: Types of data sets that OGBench publishes for the environment.
+        default_task: Task that a single-task id without a number stands for.
     """
 
     name: str
@@ -69,13 +69,14 @@ class Environment:
 
 @dataclass(frozen=True)
 class TaskEnvironment:
-    """Where one task is evaluated.
+    """The environment in which one task is evaluated.
 
     Attributes:
         environment_id: Gymnasium id.
-        kwargs: What ``gymnasium.make`` needs besides the id.
-        module: Module to import first, which registers the id. Only ever what a person
-            typed: what stands in a run or a store has nothing imported.
+        kwargs: Arguments of ``gymnasium.make`` besides the id.
+        module: Module that registers the id and is imported first. It is always typed
+            by the user, and never read from a run or a store, which may come from a
+            stranger.
     """
 
     environment_id: str
@@ -85,12 +86,12 @@ class TaskEnvironment:
 
 @dataclass(frozen=True)
 class Domain:
-    """One data set of one environment, and the tasks it is relabelled for.
+    """A data set of an environment; it is relabelled for the environment's tasks.
 
     Attributes:
-        environment: The environment the data were made in.
-        dataset_type: How they were made: ``"play"``, ``"noisy"``, ``"navigate"``,
-            ``"stitch"`` or ``"explore"``.
+        environment: The environment that the data were collected in.
+        dataset_type: Kind of policy that collected them: ``"play"``, ``"noisy"``,
+            ``"navigate"``, ``"stitch"`` or ``"explore"``.
     """
 
     environment: Environment
@@ -103,29 +104,29 @@ class Domain:
 
     @property
     def environment_id(self) -> str:
-        """Gymnasium id the data were made in, such as ``"cube-single-v0"``."""
+        """Gymnasium id of the data's environment, such as ``"cube-single-v0"``."""
         return self.environment.environment_id
 
     @property
     def family(self) -> Family:
-        """Which kind of task the environment poses."""
+        """Kind of the environment's tasks."""
         return self.environment.family
 
     @property
     def episode_rows(self) -> int:
-        """Rows of one episode as published: its transitions and one more."""
+        """Rows of one published episode, one more than its transitions."""
         usual = 2001 if self.environment.name.endswith("giant") else 1001
         return {"stitch": 201, "explore": 501}.get(self.dataset_type, usual)
 
     def task_environment(self, task: int) -> TaskEnvironment:
-        """Where a task is evaluated.
+        """Finds the environment in which a task is evaluated.
 
         Args:
             task: Task number, from 1.
 
         Returns:
-            Gymnasium id and arguments of the task's environment, with goals
-            free of noise and success judged before each step.
+            Gymnasium id and arguments. Goals have no noise, and success is judged
+            before each step, as for the rewards of the data.
 
         Raises:
             UsageError: If the environment has no such task.
@@ -133,11 +134,11 @@ class Domain:
         if task not in TASKS:
             raise UsageError(
                 f"{self.dataset} has no task {task}; its tasks are "
-                f"{', '.join(map(str, TASKS))}"
+                f"{', '.join(map(str, TASKS))}, choose one of them"
             )
         if self.environment.name.startswith("pointmaze"):
-            # Not every OGBench registers single-task ids for the point mass, but
-            # all take the arguments those ids stand for.
+            # Some releases of OGBench register no single-task ids for the point mass,
+            # but every release takes the arguments that those ids stand for.
             return TaskEnvironment(
                 self.environment_id,
                 {
@@ -152,12 +153,14 @@ class Domain:
 
 
 def _cube(name: str, cubes: int) -> Environment:
+    """Describes an environment with cubes."""
     return Environment(
         f"cube-{name}", "cube", ARM_QPOS + CUBE_QPOS * cubes, cube_count=cubes
     )
 
 
 def _puzzle(rows: int, columns: int) -> Environment:
+    """Describes an environment with a grid of buttons."""
     return Environment(
         f"puzzle-{rows}x{columns}",
         "puzzle",
@@ -168,6 +171,7 @@ def _puzzle(rows: int, columns: int) -> Environment:
 
 
 def _maze(body: str, size: str, qpos_width: int, *dataset_types: str) -> Environment:
+    """Describes a maze for a point mass or an ant."""
     return Environment(
         f"{body}-{size}",
         "maze",
@@ -185,7 +189,7 @@ _ENVIRONMENTS: dict[str, Environment] = {
         _cube("triple", 3),
         _cube("quadruple", 4),
         _cube("octuple", 8),
-        # Besides its cube and two buttons: the drawer and the window.
+        # A scene has a cube, two buttons, a drawer and a window.
         Environment(
             "scene",
             "scene",
@@ -210,7 +214,7 @@ _ENVIRONMENTS: dict[str, Environment] = {
 
 
 def known_datasets() -> tuple[str, ...]:
-    """Names of all data sets the pipeline knows, without version."""
+    """Lists the names of all known data sets, without version."""
     return tuple(
         f"{environment.name}-{dataset_type}"
         for environment in _ENVIRONMENTS.values()
@@ -219,7 +223,7 @@ def known_datasets() -> tuple[str, ...]:
 
 
 def parse_dataset(name: str) -> Domain:
-    """Reads a data-set name.
+    """Looks up a data set by its name.
 
     Args:
         name: ``ENVIRONMENT-TYPE``, with or without ``-v0``.
@@ -228,7 +232,7 @@ def parse_dataset(name: str) -> Domain:
         The domain of that name.
 
     Raises:
-        UsageError: If no such data set is known; names the nearest that are.
+        UsageError: If the name is unknown; the message lists the nearest known names.
 
     Example:
         >>> parse_dataset("puzzle-4x4-noisy-v0").environment_id
@@ -249,20 +253,21 @@ def split_task(name: str) -> tuple[str, int | None]:
     """Splits OGBench's name of a task's data set into data set and task.
 
     Args:
-        name: Such as ``"cube-single-play-singletask-task1-v0"``; without a number it is
-            the environment's default task. Other names are those of a data set.
+        name: Such as ``"cube-single-play-singletask-task1-v0"``. A name without a
+            number means the environment's default task; any other name is taken for
+            the name of a data set.
 
     Returns:
-        Name of the data set without version, and the task; None if none is named.
+        Name of the data set without version, and the task; None if no task is named.
 
     Example:
         >>> split_task("scene-play-singletask-v0")
         ('scene-play', 2)
     """
-    found = re.fullmatch(r"(.+?)(-singletask(-task(\d{1,3}))?)?(-v\d+)?", name)
-    if found is None:
+    match = re.fullmatch(r"(.+?)(-singletask(-task(\d{1,3}))?)?(-v\d+)?", name)
+    if match is None:
         return name, None
-    dataset, single, _, number, _ = found.groups()
+    dataset, single, _, number, _ = match.groups()
     if single is None or number is not None:
         return dataset, None if number is None else int(number)
     environment = _ENVIRONMENTS.get(dataset.rpartition("-")[0])
@@ -273,18 +278,18 @@ def find_environment(environment_id: str) -> Environment:
     """Looks an environment up by its Gymnasium id.
 
     Args:
-        environment_id: Id with version, of the environment itself or of one of
-            its single tasks, such as ``"scene-singletask-task2-v0"``.
+        environment_id: Id with version, of the environment itself or of one of its
+            single tasks, such as ``"scene-singletask-task2-v0"``.
 
     Returns:
-        What is known of it.
+        Description of the environment.
 
     Raises:
-        UsageError: If it is not known; names the nearest ids that are.
+        UsageError: If the id is unknown; the message lists the nearest known ids.
     """
     name = re.sub(r"(-singletask(-task\d+)?)?-v0$", "", environment_id)
     if name not in _ENVIRONMENTS or name == environment_id:
-        known = [each.environment_id for each in _ENVIRONMENTS.values()]
+        known = [environment.environment_id for environment in _ENVIRONMENTS.values()]
         raise UsageError(
             f"unknown environment {environment_id!r}; "
             f"{_nearest(environment_id, known)}. An id ends in '-v0'"
@@ -293,7 +298,7 @@ def find_environment(environment_id: str) -> Environment:
 
 
 def find_domain(environment_id: str, dataset_type: str) -> Domain:
-    """Finds the data set of an environment by type: the inverse of parsing.
+    """Finds the data set of an environment by its type.
 
     Args:
         environment_id: Gymnasium id, such as ``"cube-single-v0"``.
@@ -310,7 +315,7 @@ def find_domain(environment_id: str, dataset_type: str) -> Domain:
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
-    """The part of an error that says what may have been meant."""
+    """Formats the known names nearest to an unknown one, for an error."""
     candidates = list(known)
     matches = difflib.get_close_matches(name, candidates, n=3, cutoff=0.5)
     if matches:

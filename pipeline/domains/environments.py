@@ -1,4 +1,8 @@
-"""Environments: made and seeded alike to collect, relabel and evaluate."""
+"""Makes and seeds environments, in one way for collecting, relabelling and evaluating.
+
+Ids and arguments of environments may stand in a store or a run that a stranger wrote.
+So only a module that the user has typed is imported; see `make_named_environment`.
+"""
 
 import contextlib
 import importlib
@@ -20,19 +24,21 @@ from pipeline.domains.datasets import TaskEnvironment
 from pipeline.store.errors import MissingPackageError, UsageError
 from pipeline.store.manifest import ENVIRONMENT_ID, EnvironmentArgument
 
-# Reentrant, for a block within a block of the same thread.
+# Guards NumPy's global generator, see `numpy_seeded`. Reentrant, because a thread may
+# nest such blocks.
 _NUMPYS_GENERATOR = threading.RLock()
 
 
 def episode_seed(base_seed: int, episode: int) -> int:
-    """The seed of one episode of a collection or an evaluation.
+    """Derives the seed of one episode of a collection or an evaluation.
 
     Args:
         base_seed: Seed of the collection or evaluation, non-negative.
         episode: Index of the episode, from 0.
 
     Returns:
-        63 bits: a signed word, yet so many that no two episodes share a seed.
+        A number of 63 bits: it fits a signed word, and is wide enough that two episodes
+        practically never share a seed.
 
     Example:
         >>> episode_seed(0, 0) != episode_seed(0, 1)
@@ -43,18 +49,18 @@ def episode_seed(base_seed: int, episode: int) -> int:
 
 
 def parse_environment(text: str, arguments: Sequence[str] = ()) -> TaskEnvironment:
-    """Reads what a person typed for an environment.
+    """Parses an environment that a user typed.
 
     Args:
-        text: ``ID``, or ``MODULE:ID`` to have the module imported that registers it.
-        arguments: For the environment's constructor, such as ``size=3``: numbers, true,
-            false, null and words.
+        text: ``ID``, or ``MODULE:ID``, where importing the module registers the id.
+        arguments: Arguments of the environment's constructor, such as ``size=3``:
+            numbers, true, false, null and words.
 
     Returns:
-        The environment, not made.
+        Description of the environment, which is not made yet.
 
     Raises:
-        UsageError: If it is no id, or an argument is none.
+        UsageError: If the text is no id, or an argument is malformed.
 
     Example:
         >>> parse_environment("own.walks:Line-v0", ["size=3"]).kwargs
@@ -65,22 +71,22 @@ def parse_environment(text: str, arguments: Sequence[str] = ()) -> TaskEnvironme
     if re.match(ENVIRONMENT_ID, environment_id) is None or (colon and not dotted):
         raise UsageError(
             f"--environment: expected ID or MODULE:ID, such as Walker2d-v5 or "
-            f"my_package.walks:Line-v0, got {text!r:.200}"
+            f"my_package.walks:Line-v0, got {text!r:.200}; correct it"
         )
     return TaskEnvironment(environment_id, parse_arguments(arguments), module)
 
 
 def parse_arguments(arguments: Sequence[str]) -> dict[str, EnvironmentArgument]:
-    """Reads arguments of an environment, ``NAME=VALUE`` each.
+    """Parses arguments of an environment, each of the form ``NAME=VALUE``.
 
     Args:
-        arguments: As typed.
+        arguments: Arguments as the user typed them.
 
     Returns:
-        Values by name: what JSON calls a number, true, false or null, else a word.
+        Values by name: JSON's numbers, true, false and null; other texts are words.
 
     Raises:
-        UsageError: If one has no name, or its value is of another kind.
+        UsageError: If an argument has no name, or its value is neither of these.
     """
     parsed: dict[str, EnvironmentArgument] = {}
     for argument in arguments:
@@ -94,20 +100,20 @@ def parse_arguments(arguments: Sequence[str]) -> dict[str, EnvironmentArgument]:
             raise UsageError(
                 "--environment-arguments: expected NAME=VALUE once for each name, the "
                 "value a number, true, false, null or a word of letters, digits, - and "
-                f"_, got {argument!r:.200}"
+                f"_, got {argument!r:.200}; correct it"
             )
         parsed |= kept
     return parsed
 
 
 def format_arguments(arguments: Mapping[str, EnvironmentArgument]) -> list[str]:
-    """Writes arguments of an environment as `parse_arguments` reads them.
+    """Formats arguments of an environment as `parse_arguments` reads them.
 
     Args:
         arguments: Values by name.
 
     Returns:
-        ``NAME=VALUE`` each.
+        ``NAME=VALUE`` for each argument.
 
     Example:
         >>> format_arguments({"size": 3, "kind": "wide"})
@@ -117,9 +123,10 @@ def format_arguments(arguments: Mapping[str, EnvironmentArgument]) -> list[str]:
 
 
 def keep_arguments(arguments: dict[str, Any]) -> dict[str, EnvironmentArgument]:
-    """The arguments that may stand in a store: numbers and words.
+    """Selects the arguments that a store may hold: numbers and words.
 
-    Constructors may read files that other arguments name.
+    A word has no slashes and dots. An argument with these might be a path, and a
+    constructor might then open a file that a stranger has named.
     """
     adapter = pydantic.TypeAdapter(dict[str, EnvironmentArgument])
     kept: dict[str, EnvironmentArgument] = {}
@@ -130,26 +137,28 @@ def keep_arguments(arguments: dict[str, Any]) -> dict[str, EnvironmentArgument]:
 
 
 def make_named_environment(spec: TaskEnvironment) -> Any:
-    """Makes an environment, importing its module first if a person named one.
+    """Makes an environment, after importing its module if the user named one.
 
     Args:
-        spec: Which one.
+        spec: Description of the environment, from ``parse_environment`` if it names a
+            module.
 
     Returns:
         A ``gymnasium.Env``, as ``make_wrapped_environment`` makes it.
 
     Raises:
         MissingPackageError: If the simulator is not installed.
-        UsageError: If the module cannot be imported, or the environment not be made.
+        UsageError: If the module cannot be imported or the environment cannot be made.
     """
     if not spec.module:
         return make_wrapped_environment(spec.environment_id, **spec.kwargs)
-    # Programs that were installed do not look where they are started.
+    # `python -m` searches the current folder for modules and an installed script does
+    # not: both should find a module that lies where the command is given.
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     try:
         importlib.import_module(spec.module)
-    except Exception as error:  # Whatever a module of others raises.
+    except Exception as error:  # The user's module may raise anything.
         raise UsageError(
             f"{spec.module}: cannot be imported ({type(error).__name__}: {error}); "
             "expected a module that is installed, or lies where the command is given"
@@ -168,20 +177,20 @@ def make_named_environment(spec: TaskEnvironment) -> Any:
 def make_wrapped_environment(environment_id: str, **kwargs: Any) -> Any:
     """Makes an environment without a renderer, in Gymnasium's wrappers.
 
-    Ids and arguments come from runs and stores, which anybody may have written: nothing
-    is imported for them, so that only an environment that is registered can be made.
+    Ids and arguments come from runs and stores, which a stranger may have written.
+    Nothing is imported for them, so that only registered environments can be made.
 
     Args:
         environment_id: Gymnasium id.
-        **kwargs: For the environment's constructor.
+        **kwargs: Arguments of the environment's constructor.
 
     Returns:
         A ``gymnasium.Env``, with the time limit that it is registered with, if any.
 
     Raises:
         MissingPackageError: If the simulator is not installed.
-        UsageError: If the id names a module, or no environment that is registered, the
-            environment does not take the arguments, or it cannot be loaded.
+        UsageError: If the id names a module or is not registered, if the environment
+            does not take the arguments, or if the simulator cannot be loaded.
     """
     check_environment_id(environment_id)
     try:
@@ -207,18 +216,21 @@ def make_wrapped_environment(environment_id: str, **kwargs: Any) -> Any:
         ) from error
     except TypeError as error:
         raise UsageError(
-            f"{environment_id}: cannot be made with the arguments {kwargs} ({error}); "
-            "they come from the run or the store"
+            f"{environment_id}: cannot be made with the arguments {kwargs} ({error}), "
+            "which come from the run or the store; name others with "
+            "--environment-arguments"
         ) from error
     except RuntimeError as error:
-        # It looks for how to draw when it is loaded, though nothing is ever drawn.
+        # MuJoCo chooses a renderer when it is imported, although nothing is drawn here,
+        # and raises RuntimeError for a bad MUJOCO_GL.
         if "MUJOCO_GL" not in str(error):
             raise
         raise UsageError(
             f"{environment_id}: the simulator cannot be loaded ({error}); set "
             "MUJOCO_GL to egl, osmesa or disabled, or unset it"
         ) from error
-    # A maze writes its model to a temporary file, loads that and leaves it behind.
+    # OGBench's mazes write their model to a temporary file, load it and leave it there.
+    # A long collection would fill the folder.
     model = Path(getattr(environment.unwrapped, "fullpath", ""))
     if model.parent == Path(tempfile.gettempdir()):
         model.unlink(missing_ok=True)
@@ -232,25 +244,25 @@ def check_environment_id(environment_id: str) -> None:
         environment_id: Gymnasium id.
 
     Raises:
-        UsageError: If it does, or is no printable text.
+        UsageError: If the id contains a colon or is not printable.
     """
     if re.match(ENVIRONMENT_ID, environment_id) is None:
         raise UsageError(
             f"{environment_id!r:.80}: expected the id of an environment such as "
             "'cube-single-v0'; one with a colon has a module imported, and nothing is "
-            "imported for what stands in a file"
+            "imported for what stands in a file: name it with --environment"
         )
 
 
 def make_environment(environment_id: str, **kwargs: Any) -> Any:
-    """Makes an OGBench environment, bare of Gymnasium's wrappers.
+    """Makes an OGBench environment without Gymnasium's wrappers.
 
     Args:
         environment_id: Gymnasium id.
-        **kwargs: For the environment's constructor.
+        **kwargs: Arguments of the environment's constructor.
 
     Returns:
-        The environment. It has no time limit.
+        The environment, without a time limit.
 
     Raises:
         MissingPackageError: If the simulator is not installed.
@@ -262,9 +274,10 @@ def make_environment(environment_id: str, **kwargs: Any) -> Any:
 def numpy_seeded(seed: int) -> Iterator[None]:
     """Seeds NumPy's global generator within a block and restores it afterwards.
 
-    OGBench's mazes and scripted policies draw from it; ours never do. There is one of
-    it a process, and some runners have several threads work in one: blocks of other
-    threads wait until this one ends.
+    OGBench's mazes and scripted policies draw from that generator; our code never does.
+    A process has only one, and some Beam runners run several threads in a process, so a
+    lock makes the blocks of other threads wait. Without it, collections on such runners
+    silently differed.
 
     Args:
         seed: Any non-negative integer.
@@ -274,7 +287,7 @@ def numpy_seeded(seed: int) -> Iterator[None]:
     """
     with _NUMPYS_GENERATOR:
         state = np.random.get_state()  # noqa: NPY002
-        # The generator takes words of 32 bits; this spreads a seed of any size.
+        # np.random.seed takes 32-bit words, so a SeedSequence spreads the seed's bits.
         np.random.seed(np.random.SeedSequence(seed).generate_state(8))  # noqa: NPY002
         try:
             yield
@@ -284,10 +297,10 @@ def numpy_seeded(seed: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def known_warnings_ignored() -> Iterator[None]:
-    """Hides what the simulator warns of and nobody can act on."""
+    """Hides warnings of the simulator that no user can act on."""
     with warnings.catch_warnings():
-        # It looks for a display when loaded, though nothing is ever drawn on one.
+        # The renderer looks for a display when it is imported; nothing is drawn here.
         warnings.filterwarnings("ignore", ".*DISPLAY environment variable is missing")
-        # It states the bounds of its actions, -1 and 1, in more bits than it keeps.
+        # Environments pass bounds of -1 and 1 as float64 and declare float32.
         warnings.filterwarnings("ignore", ".*precision lowered by casting")
         yield

@@ -1,10 +1,10 @@
-"""Rewards and masks of a domain's tasks, from physics state.
+"""Computes rewards and masks of a domain's tasks from the physics state.
 
-Reading the tasks out of their environment needs the simulator. Relabelling is
-NumPy alone, so a worker that only relabels has no need of it.
+The reward of row ``t`` is minus the number of parts of the goal that state ``s_t`` does
+not meet. The mask is 0 where ``s_t`` meets all of them, else 1.
 
-The reward of row ``t`` is minus the number of parts of the goal that its own state
-``s_t`` does not meet, the mask 0 where it meets them all.
+Reading the goals of the tasks needs the simulator. Relabelling needs NumPy alone, so
+that Beam's workers need no simulator.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,11 +30,11 @@ from pipeline.domains.environments import (
 from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.manifest import Task
 
-# A cube, the drawer and the window are in place within this distance of their
-# target, in metres.
+# Distance to the target, in metres, within which OGBench counts a cube, the drawer or
+# the window as in place.
 _IN_PLACE = 0.04
 
-# Which physics state the rewards of a family are made of.
+# Physics fields from which the rewards of a family are computed.
 _NEEDS: dict[Family, tuple[str, ...]] = {
     "maze": ("qpos",),
     "cube": ("qpos",),
@@ -42,7 +42,8 @@ _NEEDS: dict[Family, tuple[str, ...]] = {
     "puzzle": ("button_states",),
 }
 
-# What makes a goal depend on the task alone, as in the single-task environments.
+# Options that make a goal depend on the task alone, as in OGBench's single-task
+# environments. By default an environment perturbs or permutes goals at every reset.
 _FIXED_GOALS: dict[Family, dict[str, Any]] = {
     "maze": {"add_noise_to_goal": False},
     "cube": {"permute_blocks": False},
@@ -54,56 +55,58 @@ _Array = NDArray[Any]
 
 
 def read_tasks(domain: Domain, tasks: Sequence[int] = TASKS) -> tuple[Task, ...]:
-    """Reads the goals of a domain's tasks out of its environment.
+    """Reads the goals of a domain's tasks from its environment.
 
     Args:
         domain: The data set.
         tasks: Task numbers, from 1.
 
     Returns:
-        One task each, in order: all that relabelling and evaluation need.
+        The tasks in order, with all that relabelling and evaluation need.
 
     Raises:
         UsageError: If the domain has no such task.
         MissingPackageError: If the simulator is not installed.
     """
     evaluated_in = [domain.task_environment(task) for task in tasks]
-    # One environment serves all tasks: making it takes a second or two.
+    # One environment serves all tasks, because making one takes a second or two.
     environment = make_environment(domain.environment_id, **_FIXED_GOALS[domain.family])
-    found = []
+    read = []
+    # Mazes draw from NumPy's global generator when they are reset. A fixed seed makes
+    # the goals, and so the manifest, the same on every machine.
     with numpy_seeded(0), known_warnings_ignored():
-        for task, there in zip(tasks, evaluated_in, strict=True):
+        for task, spec in zip(tasks, evaluated_in, strict=True):
             environment.reset(seed=0, options={"task_id": task})
-            found.append(
+            read.append(
                 Task(
                     task=task,
                     name=environment.cur_task_info["task_name"],
-                    environment_id=there.environment_id,
-                    environment_kwargs=dict(there.kwargs),
+                    environment_id=spec.environment_id,
+                    environment_kwargs=dict(spec.kwargs),
                     recipe=domain.family,
-                    goal=_goal(domain.family, environment),
+                    goal=_read_goal(domain.family, environment),
                 )
             )
-    return tuple(found)
+    return tuple(read)
 
 
 def relabel(
     task: Task, qpos: _Array | None, button_states: _Array | None = None
 ) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
-    """Rewards and masks of one task.
+    """Computes rewards and masks of one task.
 
     Args:
         task: The task, as read from its environment.
-        qpos: ``float32|float64[n, Q]``, positions before each step, in metres
-            and radians. A puzzle does without.
-        button_states: ``int[n, buttons]``, where the environment has buttons.
+        qpos: ``float32|float64[n, Q]``, positions before each step, in metres and
+            radians; not needed for a puzzle.
+        button_states: ``int[n, buttons]``, if the environment has buttons.
 
     Returns:
-        ``float32[n]`` rewards, from minus the number of the goal's parts to 0,
-        and ``uint8[n]`` masks, 0 where the state solves the task, else 1.
+        ``float32[n]`` rewards, from minus the number of the goal's parts to 0, and
+        ``uint8[n]`` masks, 0 where the state solves the task, else 1.
 
     Raises:
-        DataFormatError: If physics state is missing or does not fit.
+        DataFormatError: If physics fields are missing or of wrong shape.
         UsageError: If the task's rewards came with the data.
     """
     given = {"qpos": qpos, "button_states": button_states}
@@ -116,7 +119,7 @@ def relabel(
 def relabel_tasks(
     tasks: Sequence[Task], physics: Mapping[str, _Array]
 ) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
-    """Rewards and masks of several tasks of one environment.
+    """Computes rewards and masks of several tasks of one environment.
 
     Args:
         tasks: At least one task.
@@ -125,11 +128,11 @@ def relabel_tasks(
             ``button_states``, ``int[n, buttons]``. Other fields are ignored.
 
     Returns:
-        ``float32[n, tasks]`` rewards and ``uint8[n, tasks]`` masks, each column
-        as ``relabel`` gives it.
+        ``float32[n, tasks]`` rewards and ``uint8[n, tasks]`` masks, with one column
+        of ``relabel`` for each task.
 
     Raises:
-        DataFormatError: If physics state is missing or does not fit.
+        DataFormatError: If physics fields are missing or of wrong shape.
         UsageError: If there is no task, the tasks differ in environment, or
             their rewards came with the data.
     """
@@ -145,16 +148,16 @@ def relabel_tasks(
     return rewards, masks
 
 
-def _goal(family: Family, environment: Any) -> dict[str, Any]:
-    """The goal of the task an environment was last reset to, fit for JSON."""
+def _read_goal(family: Family, environment: Any) -> dict[str, Any]:
+    """Reads the goal that an environment was last reset to, as JSON values."""
     if family == "maze":
         return {
-            "xy": [float(each) for each in environment.cur_goal_xy],
+            "xy": [float(coordinate) for coordinate in environment.cur_goal_xy],
             "tolerance": float(environment._goal_tol),
         }
     goal: dict[str, Any] = {}
     if family in ("cube", "scene"):
-        # The targets of the cubes are the scene's mocap bodies.
+        # OGBench keeps the target of each cube as a mocap body of MuJoCo.
         goal["cube_xyzs"] = environment.data.mocap_pos.tolist()
     if family in ("puzzle", "scene"):
         goal["button_states"] = environment._target_button_states.tolist()
@@ -165,7 +168,7 @@ def _goal(family: Family, environment: Any) -> dict[str, Any]:
 
 
 def _environment_of(tasks: Sequence[Task]) -> Environment:
-    """The one environment that all tasks belong to."""
+    """Finds the one environment that all tasks belong to."""
     if stored := [task.name for task in tasks if task.recipe == "stored"]:
         raise UsageError(
             f"rewards of {', '.join(stored)} came with the data and cannot be made "
@@ -173,7 +176,7 @@ def _environment_of(tasks: Sequence[Task]) -> Environment:
         )
     environments = {find_environment(task.environment_id) for task in tasks}
     if len(environments) != 1:
-        names = ", ".join(sorted(each.name for each in environments)) or "no task"
+        names = ", ".join(sorted(known.name for known in environments)) or "no task"
         raise UsageError(
             f"expected tasks of one environment, got {names}; relabel each "
             "environment's data by its own tasks"
@@ -182,7 +185,7 @@ def _environment_of(tasks: Sequence[Task]) -> Environment:
 
 
 def _check_physics(environment: Environment, physics: Mapping[str, _Array]) -> int:
-    """Refuses state that cannot be this environment's; returns the rows."""
+    """Refuses physics fields of another environment; returns the number of rows."""
     widths = {"qpos": environment.qpos_width, "button_states": environment.button_count}
     needs = _NEEDS[environment.family]
     for name in needs:
@@ -208,13 +211,17 @@ def _check_physics(environment: Environment, physics: Mapping[str, _Array]) -> i
 
 @dataclass(frozen=True)
 class _State:
-    """What goals speak of, gathered once for all tasks of a block of rows.
+    """The columns of a block of rows that goals are compared with.
+
+    Columns are copied out once for all tasks, because a contiguous column is compared
+    faster than a strided view of wide rows.
 
     Attributes:
-        places: Positions of cubes, or of the maze's body: one ``float64[n]`` an
-            axis each, in metres.
-        buttons: ``int[n]`` each.
-        slides: ``float[n]`` each, by their name in a goal, in metres.
+        places: Positions of cubes, or of the maze's body, in metres: for each body a
+            list of ``float64[n]``, one for each axis.
+        buttons: States ``int[n]`` of each button.
+        slides: Positions ``float[n]`` of drawer and window, by their names in a goal,
+            in metres.
     """
 
     places: list[list[_Array]]
@@ -223,7 +230,7 @@ class _State:
 
 
 def _gather(environment: Environment, physics: Mapping[str, _Array]) -> _State:
-    """Copies the columns that goals speak of out of a block of rows."""
+    """Copies the columns that goals are compared with out of a block of rows."""
     bodies = [cube_place(cube) for cube in range(environment.cube_count)]
     if environment.family == "maze":
         bodies = [slice(0, 2)]
@@ -247,13 +254,17 @@ def _gather(environment: Environment, physics: Mapping[str, _Array]) -> _State:
 
 
 def _count_met(goal: Mapping[str, Any], state: _State, rows: int) -> tuple[_Array, int]:
-    """How many parts of a goal each row meets, ``int8[n]``, and how many there are."""
+    """Counts the parts of a goal that each row meets.
+
+    Returns:
+        ``int8[n]``, parts that are met, and the number of all parts.
+    """
     met = np.zeros(rows, np.int8)
     targets = [goal["xy"]] if "xy" in goal else goal.get("cube_xyzs", [])
     within = goal.get("tolerance", _IN_PLACE)
     for place, target in zip(state.places, targets, strict=True):
-        # Summed axis by axis in this order, as the norm of a row is, so that not
-        # even a state on the boundary is judged differently.
+        # The squares are summed in the order of np.linalg.norm, which OGBench calls, so
+        # that rounding judges even a state on the boundary as OGBench does.
         squares = [(to - at) * (to - at) for to, at in zip(target, place, strict=True)]
         met += np.sqrt(sum(squares[1:], start=squares[0])) <= within
     for pressed, wanted in zip(
@@ -261,6 +272,7 @@ def _count_met(goal: Mapping[str, Any], state: _State, rows: int) -> tuple[_Arra
     ):
         met += pressed == wanted
     for name, position in state.slides.items():
-        # In the precision of the data, as OGBench does: float32 for its own files.
+        # Compared in the data's own precision, float32 in OGBench's files, as OGBench
+        # does.
         met += np.abs(position - goal[name]) <= _IN_PLACE
     return met, len(state.places) + len(state.buttons) + len(state.slides)

@@ -1,8 +1,8 @@
-"""Observations that are dictionaries, laid out as one row of numbers.
+"""Flattens observations that are dictionaries to rows of numbers.
 
-Pure. Data are flattened with it when they are stored and an environment's observations
-when it is acted in, so that both have one order: that of the names, nested ones joined
-by ``/``.
+The pipeline flattens data with these functions when it stores them, and the evaluator
+flattens an environment's observations with them. So both have one order of entries: by
+name, where names of nested entries are joined by ``/``. All functions are pure.
 """
 
 import math
@@ -16,14 +16,14 @@ Array = npt.NDArray[Any]
 
 
 def flatten(observation: Any) -> Array:
-    """One observation as a row.
+    """Flattens one observation.
 
     Args:
         observation: An array, or a dictionary of observations, nested or not.
 
     Returns:
-        An array as it is; of a dictionary ``[S]``, its arrays laid out one after
-        another, by name.
+        An array unchanged; for a dictionary ``[S]``, its arrays one after another in
+        the order of their names.
 
     Example:
         >>> flatten({"goal": [3.0], "at": {"y": [2.0], "x": [1.0]}}).tolist()
@@ -36,10 +36,10 @@ def flatten(observation: Any) -> Array:
 
 
 def join(columns: Mapping[str, Array]) -> Array:
-    """Rows of several arrays side by side, by name.
+    """Joins the rows of several arrays side by side, in the order of their names.
 
     Args:
-        columns: ``[n, ...]`` each, at least one.
+        columns: Arrays ``[n, ...]`` by name, at least one.
 
     Returns:
         ``[n, S]``.
@@ -54,7 +54,7 @@ def join(columns: Mapping[str, Array]) -> Array:
 
 
 def describe(columns: Mapping[str, Array]) -> str:
-    """Says how `join` lays out columns, such as ``"goal[2], observation[10]"``."""
+    """Describes the order of `join`, such as ``"goal[2], observation[10]"``."""
     return ", ".join(
         f"{name}[{math.prod(values.shape[1:])}]"
         for name, values in sorted(columns.items())
@@ -62,7 +62,7 @@ def describe(columns: Mapping[str, Array]) -> str:
 
 
 def leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Leaves of a nested dictionary by their path, such as ``goal/position``."""
+    """Yields the leaves of a nested dictionary and their paths: ``goal/position``."""
     for name, value in tree.items():
         if isinstance(value, Mapping):
             yield from leaves(value, f"{path}{name}/")

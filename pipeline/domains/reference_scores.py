@@ -1,4 +1,4 @@
-"""Reference returns of D4RL's data sets: what counts as a score of 0 and of 100."""
+"""Reference returns of D4RL's data sets, which define normalised scores 0 and 100."""
 
 import csv
 import functools
@@ -14,11 +14,11 @@ def find_reference_scores(dataset: str) -> tuple[float, float] | None:
     """Looks up the reference returns of a published data set.
 
     Args:
-        dataset: Name with its version, such as ``"hopper-medium-v2"``.
+        dataset: Name with version, such as ``"hopper-medium-v2"``.
 
     Returns:
-        Return of a random policy and of an expert, undiscounted; None if none are
-        published for a data set of that name.
+        Undiscounted returns of a random policy and of an expert; None if D4RL
+        publishes none for the name.
 
     Example:
         >>> find_reference_scores("kitchen-mixed-v0")
@@ -28,28 +28,30 @@ def find_reference_scores(dataset: str) -> tuple[float, float] | None:
 
 
 def check_reference_scores(low: float, high: float) -> tuple[float, float]:
-    """Refuses reference returns that no score can be made of.
+    """Refuses reference returns from which no score can be computed.
 
     Args:
-        low: Return that counts as 0.
-        high: Return that counts as 100.
+        low: Return that counts as score 0.
+        high: Return that counts as score 100.
 
     Returns:
-        Both.
+        Both returns.
 
     Raises:
-        UsageError: If they are not finite, or not in this order.
+        UsageError: If a return is not finite, or ``low`` is not below ``high``.
     """
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise UsageError(
             f"--reference-scores: expected the return that counts as 0 and a larger "
-            f"one that counts as 100, got {low:g} and {high:g}"
+            f"one that counts as 100, got {low:g} and {high:g}; correct them"
         )
     return float(low), float(high)
 
 
 @functools.cache
 def _read_table() -> dict[str, tuple[float, float]]:
+    """Reads the table of returns that is shipped with the package."""
+    # Lines with # in the table tell where its numbers come from.
     text = importlib.resources.files(__package__).joinpath(_FILE).read_text("utf-8")
     rows = csv.DictReader(line for line in text.splitlines() if line[:1] != "#")
     return {row["dataset"]: (float(row["low"]), float(row["high"])) for row in rows}

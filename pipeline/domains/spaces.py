@@ -1,7 +1,8 @@
-"""What an environment observes and takes, and what a store holds: whether they agree.
+"""Compares the spaces of an environment with the observations and actions of a store.
 
-Both sides are described alike, as rows of numbers. Knows nothing of Gymnasium but the
-attributes of its spaces, so that a store is described without it.
+Both sides are described as rows of numbers with bounds. This module reads the
+attributes of Gymnasium's spaces without importing Gymnasium, so that stores can be
+described where it is not installed.
 """
 
 import math
@@ -16,9 +17,11 @@ from pipeline.domains.observations import describe
 from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.manifest import DatasetManifest
 
-# How the unit of a field says that it was laid out of a dictionary.
+# Prefix in the unit of a field that was flattened from a dictionary; the order of the
+# entries follows.
 LAID_OUT = "side by side: "
-# Share of the bounds that data may lie outside of without a word.
+# Data may exceed the bounds by this share of the distance between them without a
+# warning.
 _SLACK = 0.05
 _WHOLE = ("int", "uint", "bool")
 
@@ -28,12 +31,12 @@ class Space:
     """Rows of numbers: a space of an environment, or a field of a store.
 
     Attributes:
-        dtype: NumPy name of an element's type; empty if it is not known.
-        size: Numbers of a row.
-        layout: Of a dictionary, which entries lie side by side in which order; else
-            empty.
-        low: ``[size]``, least value there can be, or is; infinite if there is none.
-        high: ``[size]``, largest.
+        dtype: NumPy name of an element's type; empty if unknown.
+        size: Numbers in a row.
+        layout: Entries of a flattened dictionary in order; empty for an array.
+        low: ``[size]``, lower bound of an environment, or least value in a store;
+            infinite if there is no bound.
+        high: ``[size]``, upper bound or largest value.
     """
 
     dtype: str
@@ -45,7 +48,7 @@ class Space:
 
 @dataclass(frozen=True)
 class Spaces:
-    """What an agent observes and how it acts.
+    """The observations and actions of an agent.
 
     Attributes:
         observation: Rows of observations.
@@ -63,13 +66,14 @@ def read_spaces(environment: Any) -> Spaces:
         environment: A ``gymnasium.Env``.
 
     Returns:
-        Its spaces; dictionaries of observations are laid out as stores have them.
+        The spaces; dictionaries of observations are flattened as in stores.
 
     Raises:
-        UsageError: If it has none, its observations are no numbers, or its actions not
-            continuous.
+        UsageError: If the environment has no spaces, its observations are not numeric,
+            or its actions are not continuous.
     """
-    # Gymnasium's wrappers pass on what the environment lacks by raising.
+    # Gymnasium's wrappers raise AttributeError where the wrapped environment lacks an
+    # attribute, which getattr with a default catches.
     observation = getattr(environment, "observation_space", None)
     action = getattr(environment, "action_space", None)
     if observation is None or action is None:
@@ -97,22 +101,22 @@ def read_spaces(environment: Any) -> Spaces:
 
 
 def read_observation_space(space: Any) -> Space:
-    """Describes what an environment observes, as one row.
+    """Describes the observations of an environment as one row.
 
     Args:
-        space: Of ``gymnasium.spaces``.
+        space: A space of ``gymnasium.spaces``.
 
     Returns:
-        The row; a dictionary is laid out by name, as stores have it.
+        The row; a dictionary is flattened in the order of names, as in stores.
 
     Raises:
-        UsageError: If there is something else than numbers in it.
+        UsageError: If the space is not numeric.
     """
     leaves = dict(_leaves(space))
     columns = {name: np.empty((0, *_shape(leaf))) for name, leaf in leaves.items()}
     bounds = [_bounds(leaves[name]) for name in sorted(leaves)]
     kinds = [getattr(leaf, "dtype", None) for leaf in leaves.values()]
-    low, high = (np.concatenate([each[end] for each in bounds]) for end in (0, 1))
+    low, high = (np.concatenate([pair[end] for pair in bounds]) for end in (0, 1))
     return Space(
         dtype="" if any(k is None for k in kinds) else np.result_type(*kinds).name,
         size=len(low),
@@ -123,19 +127,19 @@ def read_observation_space(space: Any) -> Space:
 
 
 def describe_store(manifest: DatasetManifest) -> Spaces:
-    """Describes what a store holds, with the bounds of its training data.
+    """Describes the observations and actions of a store, with the ranges of its data.
 
     Args:
-        manifest: Of the store.
+        manifest: Manifest of the store.
 
     Returns:
-        Its observations, and its actions as the environment takes them.
+        Observations, and actions in the units of the environment.
     """
     spaces = {}
     for name in ("observations", "actions"):
         field, known = manifest.fields[name], manifest.statistics[name]
         size = math.prod(field.shape)
-        # Of images, statistics are by channel.
+        # Statistics of images are per channel: one range then holds for all pixels.
         ends = [known.minimum, known.maximum]
         if len(known.minimum) != size:
             ends = [(min(known.minimum),) * size, (max(known.maximum),) * size]
@@ -154,23 +158,22 @@ def describe_store(manifest: DatasetManifest) -> Spaces:
 
 
 def check_spaces(data: Spaces, there: Spaces, *, environment: str) -> dict[str, str]:
-    """Refuses data that cannot be of an environment.
+    """Refuses an environment that the data cannot come from.
 
     Args:
-        data: What a store holds, or a run was trained on.
-        there: What the environment has.
-        environment: Its id, for the messages.
+        data: Spaces of a store, or of the data that a run was trained on.
+        there: Spaces of the environment.
+        environment: Id of the environment, for the messages.
 
     Returns:
-        What looks wrong and a person should judge, by ``"observation"`` and
-        ``"action"``.
+        Warnings for a person to judge, under ``"observation"`` and ``"action"``.
 
     Raises:
-        DataFormatError: If they differ in size, in how a dictionary is laid out, or in
-            kind of number, or if data lie outside the environment's bounds by more than
-            the distance between these.
+        DataFormatError: If the two differ in size, in the order of a flattened
+            dictionary or in kind of number, or if data exceed the environment's bounds
+            by more than the distance between the bounds.
     """
-    found = {}
+    warnings = {}
     for name in ("observation", "action"):
         mine, theirs = getattr(data, name), getattr(there, name)
         if (problem := _find_mismatch(mine, theirs)) is not None:
@@ -192,26 +195,32 @@ def check_spaces(data: Spaces, there: Spaces, *, environment: str) -> dict[str, 
                 f"{text}; expected data within them, in the same units and order: name "
                 "the environment that the data are of, or widen its bounds"
             )
-        found[name] = text
-    return found
+        warnings[name] = text
+    return warnings
 
 
-def _find_mismatch(data: Space, there: Space) -> tuple[str, str] | None:
-    """What was expected and what is there, if they cannot be of one kind."""
-    if data.size != there.size:
-        return _show_size(data), _show_size(there)
-    if data.layout and data.layout != there.layout:
-        return data.layout, there.layout or "an array"
-    if data.dtype.startswith(_WHOLE) and there.dtype.startswith("float"):
-        return data.dtype, there.dtype
+def _find_mismatch(data: Space, offered: Space) -> tuple[str, str] | None:
+    """Describes both spaces if they cannot be of one kind, else returns None."""
+    if data.size != offered.size:
+        return _show_size(data), _show_size(offered)
+    if data.layout and data.layout != offered.layout:
+        return data.layout, offered.layout or "an array"
+    if data.dtype.startswith(_WHOLE) and offered.dtype.startswith("float"):
+        return data.dtype, offered.dtype
     return None
 
 
-def _find_outside(data: Space, there: Space) -> tuple[int | None, bool]:
-    """A component of the data outside the bounds, and whether it is far outside."""
-    low, high = np.asarray(there.low), np.asarray(there.high)
+def _find_outside(data: Space, offered: Space) -> tuple[int | None, bool]:
+    """Finds a component of the data outside the bounds.
+
+    Returns:
+        Index of the component, or None; and whether it is further outside than the
+        bounds are apart.
+    """
+    low, high = np.asarray(offered.low), np.asarray(offered.high)
     both = np.isfinite(low) & np.isfinite(high)
-    # Of a single bound there is no width to compare with.
+    # With a single bound there is no width, so that 1 stands for it and nothing counts
+    # as far.
     width = np.ones_like(low)
     np.subtract(high, low, out=width, where=both)
     width = np.maximum(width, 1e-6)
@@ -223,21 +232,23 @@ def _find_outside(data: Space, there: Space) -> tuple[int | None, bool]:
 
 
 def _show_size(space: Space) -> str:
+    """Formats size and layout of a space."""
     numbers = f"{space.size} number{'s' if space.size != 1 else ''}"
     return f"{numbers} ({space.layout})" if space.layout else numbers
 
 
 def _leaves(space: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Spaces of numbers by their path; of no dictionary by no name."""
+    """Yields the leaf spaces and their paths; a single space has an empty path."""
     inner = getattr(space, "spaces", None)
     if not isinstance(inner, Mapping):
         yield path, space
         return
-    for name, each in inner.items():
-        yield from _leaves(each, f"{path}/{name}" if path else name)
+    for name, subspace in inner.items():
+        yield from _leaves(subspace, f"{path}/{name}" if path else name)
 
 
 def _shape(space: Any) -> tuple[int, ...]:
+    """Returns the shape of a numeric space; refuses any other."""
     shape = getattr(space, "shape", None)
     if shape is None:
         raise UsageError(
@@ -248,7 +259,7 @@ def _shape(space: Any) -> tuple[int, ...]:
 
 
 def _bounds(space: Any) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Least and largest values of a space of numbers, one for each."""
+    """Returns lower and upper bound of every number of a space, ``f64[size]`` each."""
     shape = _shape(space)
     size = math.prod(shape)
     if hasattr(space, "low") and hasattr(space, "high"):
@@ -264,5 +275,6 @@ def _bounds(space: Any) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64
 
 
 def _dtype_name(space: Any) -> str:
+    """Returns the NumPy name of a space's dtype; empty if it declares none."""
     dtype = getattr(space, "dtype", None)
     return "" if dtype is None else np.dtype(dtype).name
