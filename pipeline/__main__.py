@@ -1,4 +1,4 @@
-"""``python -m pipeline``."""
+"""Runs the program as ``python -m pipeline``."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""``python -m pipeline COMMAND``: the commands there are."""
+"""The program ``python -m pipeline COMMAND`` and the table of its commands."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ from pipeline.commands.verify import Verify
 PROGRAM = front_door.Program(
     name="pipeline",
     script="vast-pipeline",
-    purpose="Collects, converts and checks trajectories. What follows -- is Beam's.",
+    purpose="Collects, converts and checks trajectories. What follows -- goes to Beam.",
     commands={
         "collect": Collect,
         "fetch": Fetch,
@@ -38,5 +38,5 @@ PROGRAM = front_door.Program(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; see ``front_door.run``."""
+    """Runs one command and returns its exit code; see ``front_door.run``."""
     return front_door.run(PROGRAM, arguments)

@@ -1,7 +1,7 @@
-"""The front door of the three programs: how they parse, run, print and exit.
+"""The front door of the three programs: parses arguments, runs commands and exits.
 
 Each program is a table of commands. Help and results go to standard output, progress
-and errors to standard error, and the exit code is that of the exception's class:
+and errors to standard error. A command that fails exits with the code of its exception:
 
 ===  ======================================================================
 0    done
@@ -11,11 +11,11 @@ and errors to standard error, and the exit code is that of the exception's class
      (``UsageError``, ``DataFormatError``, ``MissingPackageError``)
 3    training diverged (``TrainingDivergedError``)
 4    a watched training stalled (``StalledError``)
-75   preempted, the same command goes on (``PreemptedError``)
+75   preempted; the same command resumes (``PreemptedError``)
 130  interrupted (``KeyboardInterrupt``)
 ===  ======================================================================
 
-What has no code there is a bug: its traceback is shown, and Python exits with 1.
+An exception without a code is a bug: its traceback is shown, and Python exits with 1.
 """
 
 import os
@@ -40,7 +40,8 @@ from pipeline.store.errors import (
 PARSING = threading.Lock()
 
 _PACKAGE = "vast-rl"
-# Extras of pyproject.toml, by the modules that they bring.
+# Extra of pyproject.toml that installs each module. An ImportError names the module
+# only, and the error should give the command that installs it.
 EXTRAS = {
     "PIL": "report",
     "apache_beam": "pipeline",
@@ -84,7 +85,7 @@ class Command(Protocol):
         """Runs the command.
 
         Args:
-            output: Where results and progress go.
+            output: Consoles for results and progress.
 
         Returns:
             Exit code.
@@ -93,14 +94,14 @@ class Command(Protocol):
 
 @runtime_checkable
 class PassingCommand(Protocol):
-    """A command that passes more arguments on, to Beam or to a configuration."""
+    """A command that passes further arguments on, to Beam or to a configuration."""
 
     def execute_with(self, output: Output, more: Sequence[str]) -> int:
         """Runs the command.
 
         Args:
-            output: Where results and progress go.
-            more: What follows ``--``, untouched.
+            output: Consoles for results and progress.
+            more: Arguments after ``--``, unchanged.
 
         Returns:
             Exit code.
@@ -112,12 +113,12 @@ class Program:
     """One of the programs.
 
     Attributes:
-        name: As in ``python -m NAME``.
-        script: Name it is installed under.
-        purpose: One line for its help.
-        commands: Commands by name. Importing them must stay cheap: ``--help`` shows
-            the first line of each one's docstring.
-        loose: Commands whose unknown options are passed on as well, without ``--``.
+        name: Package name, as in ``python -m NAME``.
+        script: Name of the installed script.
+        purpose: One line of help.
+        commands: Commands by name. Importing them must stay cheap, because ``--help``
+            shows the first line of every docstring.
+        loose: Names of commands that pass unknown options on without ``--``.
     """
 
     name: str
@@ -127,12 +128,12 @@ class Program:
     loose: frozenset[str] = frozenset()
 
     def called(self) -> str:
-        """How this process was called, for help to repeat: by script or module."""
+        """Tells how this process was called: by script or module; help repeats it."""
         by_script = os.path.basename(sys.argv[0]) == self.script
         return self.script if by_script else f"python -m {self.name}"
 
     def usage(self) -> str:
-        """Says which commands there are."""
+        """Lists the commands, a line each."""
         called, width = self.called(), max(map(len, self.commands))
         return "\n".join(
             f"  {called} {name:{width}} {(kind.__doc__ or '').splitlines()[0]}"
@@ -144,11 +145,11 @@ def run(program: Program, arguments: Sequence[str] | None = None) -> int:
     """Runs one command of a program.
 
     Args:
-        program: Its commands.
-        arguments: Without the program's name; the process's own if None.
+        program: The program.
+        arguments: Command line without the program's name; None takes the process's.
 
     Returns:
-        Exit code, see above.
+        Exit code, see the table above.
 
     Raises:
         SystemExit: If arguments of a command are wrong, or its help was asked for.
@@ -173,7 +174,9 @@ def run(program: Program, arguments: Sequence[str] | None = None) -> int:
             command, more = parse(program, words)
         except SystemExit as stop:
             explain = getattr(program.commands[words[0]], "explain", None)
-            if explain is not None and not stop.code:  # Its help was asked for.
+            # Code 0 means that help was asked for; a command may add text to it that is
+            # too slow to compute for every start.
+            if explain is not None and not stop.code:
                 explain(output, words[1:])
             raise
         if isinstance(command, PassingCommand):
@@ -191,18 +194,18 @@ def run(program: Program, arguments: Sequence[str] | None = None) -> int:
 def parse(
     program: Program, arguments: Sequence[str]
 ) -> tuple[Command | PassingCommand, list[str]]:
-    """Reads a command line.
+    """Parses a command line.
 
     Args:
-        program: Whose it is.
-        arguments: Name of a command, and its arguments.
+        program: The program.
+        arguments: Name of a command and its arguments.
 
     Returns:
-        The command, and what it is to pass on.
+        The command, and the arguments that it passes on.
 
     Raises:
-        UsageError: If there is something to pass on, and the command does not.
-        SystemExit: If its arguments are wrong, or its help was asked for.
+        UsageError: If arguments follow ``--`` and the command passes none on.
+        SystemExit: If arguments are wrong, or help was asked for.
     """
     name, ours, more = arguments[0], list(arguments[1:]), []
     if "--" in ours:
@@ -224,9 +227,9 @@ def parse(
         command = tyro.cli(kind, **options)
     if more and not isinstance(command, PassingCommand):
         passing = [
-            each
-            for each, other in program.commands.items()
-            if issubclass(other, PassingCommand)
+            command_name
+            for command_name, command_kind in program.commands.items()
+            if issubclass(command_kind, PassingCommand)
         ]
         raise UsageError(
             f"{name} takes no arguments after --, got {' '.join(more)}; leave them "
@@ -236,9 +239,16 @@ def parse(
 
 
 def _split_fields(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Parts options of fields, such as ``--agent.width 128``, from all others.
+    """Separates options of fields, such as ``--agent.width 128``, from all others.
 
-    Their values would be taken for a positional argument that was left out.
+    tyro does not know these options. It would take the value 128 for a positional
+    argument that the user left out.
+
+    Args:
+        words: Arguments of a command.
+
+    Returns:
+        Arguments for tyro, and the options of fields with their values.
     """
     ours: list[str] = []
     fields: list[str] = []
@@ -255,10 +265,11 @@ def _split_fields(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _expand_home(word: str) -> str:
-    """A word with the home folder for a leading ``~``, as a shell has it.
+    """Replaces a leading ``~`` by the home folder, as a shell does.
 
-    Shells leave it where it is quoted or follows ``=``. Nobody behind this door looks
-    for it again: a path means one folder to whoever is handed it.
+    Shells leave ``~`` where it is quoted or follows ``=``. It is replaced here and
+    nowhere else, so that a path means the same folder to every module: a run's files
+    were once written to two folders.
     """
     name, equals, value = word.partition("=")
     if equals and name.startswith("--"):
@@ -267,7 +278,7 @@ def _expand_home(word: str) -> str:
 
 
 def exit_code(error: BaseException) -> int | None:
-    """The exit code of what ended a command; None if it is a bug."""
+    """Returns the exit code of an exception; None if the exception is a bug."""
     code = getattr(error, "exit_code", None)
     if isinstance(code, int):
         return code
@@ -277,7 +288,7 @@ def exit_code(error: BaseException) -> int | None:
 
 
 def _message(error: Exception) -> str:
-    """One line that says what is wrong."""
+    """Formats an exception in one line."""
     extra = _missing_extra(error)
     text = str(error)
     if extra is not None:
@@ -286,19 +297,21 @@ def _message(error: Exception) -> str:
 
 
 def _missing_extra(error: BaseException) -> str | None:
-    """The extra that brings a module which is not installed."""
+    """Returns the extra that installs the missing module, if that is the error."""
     if not isinstance(error, ModuleNotFoundError) or error.name is None:
         return None
     return EXTRAS.get(error.name.partition(".")[0])
 
 
 def _version() -> str:
+    """Returns the version of the installed package."""
     import importlib.metadata
 
     return importlib.metadata.version(_PACKAGE)
 
 
 def _fail(output: Output, message: str, code: int) -> int:
+    """Prints an error, and returns the exit code."""
     say(output.progress, f"error: {message}", style="red")
     return code
 

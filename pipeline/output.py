@@ -1,7 +1,8 @@
-"""Where the three programs write: results to one place, progress to another.
+"""Prints results to standard output and progress to standard error.
 
-Everything printed passes here. Paths, names and messages are a user's, and what looks
-like markup in them is none.
+The three programs print through these functions only. Texts contain a user's paths and
+names, so markup is switched off: rich would swallow ``[v]`` in a path, and raise an
+error for ``[/a]``.
 """
 
 import contextlib
@@ -14,11 +15,11 @@ from rich.text import Text
 
 @dataclass(frozen=True)
 class Output:
-    """Standard output and standard error of a command.
+    """The two consoles of a command.
 
     Attributes:
-        results: For what was asked for, which may be piped on.
-        progress: For how it goes, warnings and errors.
+        results: Console for results, which a user may pipe on; standard output.
+        progress: Console for progress, warnings and errors; standard error.
     """
 
     results: Console
@@ -26,7 +27,7 @@ class Output:
 
     @classmethod
     def standard(cls) -> "Output":
-        """Those of this process."""
+        """Opens the consoles of this process."""
         return cls(
             Console(highlight=False, markup=False, emoji=False),
             Console(
@@ -36,28 +37,32 @@ class Output:
 
     @classmethod
     def silent(cls) -> "Output":
-        """Writes nothing: for all but one of several processes, and for tests."""
+        """Makes consoles that print nothing, for tests and all processes but one."""
         return cls(Console(quiet=True), Console(quiet=True))
 
 
 def say(console: Console, text: str, *, style: str | None = None) -> None:
-    """Prints a line as it is: paths and messages are no markup, and are not wrapped."""
+    """Prints a line unchanged, without markup and without wrapping."""
     console.print(
         text, style=style, highlight=False, markup=False, emoji=False, soft_wrap=True
     )
 
 
 def show(console: Console, renderable: RenderableType) -> None:
-    """Prints a table or a group of them; text is for `say`."""
+    """Prints a table or a group of tables; `say` prints text."""
     console.print(renderable)
 
 
 @contextlib.contextmanager
 def working(console: Console, text: str) -> Iterator[Callable[[str], None]]:
-    """Shows on a terminal what is being done while a block runs.
+    """Shows a status line on a terminal while a block runs.
+
+    Args:
+        console: Console to show the line on.
+        text: First text of the line.
 
     Yields:
-        Says what is being done now.
+        A function that replaces the text.
     """
     with console.status(Text(text)) as status:
         yield lambda text: status.update(Text(text))

@@ -204,32 +204,6 @@ def test_the_environment_is_read_and_shown_and_not_imported(
     assert "its arguments map, path are no numbers or words and are left out" in said
 
 
-def test_the_environment_may_stand_in_the_file_itself(tmp_path):
-    path = write_small(tmp_path / "main_data.hdf5")
-    source = Minari(str(path))
-    assert source.describe().environment is None
-    spec = {"id": "Own-v0", "kwargs": {"size": 3}, "entry_point": "own:Own"}
-    with h5py.File(path, "a") as file:
-        file.attrs["env_spec"] = json.dumps(spec)
-        file.attrs["eval_env_spec"] = np.arange(3)  # No text.
-    found = source.describe().environment
-    assert (found.environment_id, found.arguments) == ("Own-v0", {"size": 3})
-    assert found.entry_point == "own:Own"
-    # The file beside it is newer, and what is meant for evaluating goes first.
-    metadata = {"env_spec": json.dumps({**spec, "id": "Newer-v0"})}
-    path.with_name("metadata.json").write_text(json.dumps(metadata))
-    assert source.describe().environment.environment_id == "Newer-v0"
-    with h5py.File(path, "a") as file:
-        file.attrs["eval_env_spec"] = json.dumps({**spec, "id": "Trial-v0"})
-    assert source.describe().environment.environment_id == "Trial-v0"
-    with h5py.File(path, "a") as file:
-        file.attrs["eval_env_spec"] = "{"
-    with pytest.raises(
-        DataFormatError, match=r"main_data\.hdf5: eval_env_spec: not JSON"
-    ):
-        source.describe()
-
-
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize(
     "spec",
