@@ -93,6 +93,8 @@ def test_the_card_s_program_runs(folder: Path, tmp_path: Path, monkeypatch) -> N
 @pytest.mark.slow
 def test_every_agent_is_exported(name: str) -> None:
     settings = {"width": 8, "depth": 1}
+    if name.endswith("-n"):
+        settings["n_step"] = 3
     agent = AGENTS[name].config(name=name, **settings)
     run = dataclasses.replace(
         make_run(), config=dataclasses.replace(CONFIG, agent=agent), action_scale=SCALE
