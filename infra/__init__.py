@@ -1,1 +1,1 @@
-"""Launching pipeline and trainer on machines somebody else maintains."""
+"""Launches the pipeline and the trainer on machines of cloud providers."""

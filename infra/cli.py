@@ -1,4 +1,4 @@
-"""``python -m infra COMMAND``: the commands there are."""
+"""``python -m infra COMMAND``: the list of commands."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from pipeline import front_door
 PROGRAM = front_door.Program(
     name="infra",
     script="vast-infra",
-    purpose="Starts stages on machines of others. What follows -- is the stage's own.",
+    purpose="Starts a stage on machines of a cloud; options after -- go to the stage.",
     commands={"launch": Launch, "doctor": Doctor, "scale": Scale},
 )
 
@@ -18,6 +18,11 @@ PROGRAM = front_door.Program(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; see ``front_door.run``.
 
-    A launch ends with the exit code of the program that it was submitted with.
+    Args:
+        arguments: Arguments of the command line; those of the process by default.
+
+    Returns:
+        The exit code. A launch returns the exit code of the program that it was
+        submitted with, such as ``kubectl``.
     """
     return front_door.run(PROGRAM, arguments)

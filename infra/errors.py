@@ -1,7 +1,7 @@
-"""What goes wrong before anything is started."""
+"""The error of launches that are refused before anything is started."""
 
 from pipeline.store.errors import UsageError
 
 
 class LaunchError(UsageError):
-    """A launch that cannot succeed, in one line."""
+    """A launch cannot succeed; the message says why, in one line."""

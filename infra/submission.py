@@ -1,4 +1,4 @@
-"""What is handed to somebody else's service, and handing it over."""
+"""Submissions: jobs for a service, and the function that hands them over."""
 
 import importlib.metadata
 import shlex
@@ -14,6 +14,7 @@ from typing import Any
 from infra.errors import LaunchError
 from pipeline.output import Output, say
 
+# Where to get programs that no extra of this package can install.
 _INSTALL = {
     "kubectl": "https://kubernetes.io/docs/tasks/tools/",
     "sky": "pip install skypilot, in an environment of its own",
@@ -22,19 +23,19 @@ _INSTALL = {
 
 @dataclass(frozen=True)
 class Submission:
-    """One submission.
+    """A job that is ready to be submitted.
 
     Attributes:
-        command: What is run here; ``{}`` in it stands for a file that holds the
-            document.
-        document: YAML it is given, on standard input or in that file; None if the
-            command says it all.
-        takes: What that would take: machines, chips, hours; one line each.
-        reads: Folders in a bucket that must be readable, ``gs://`` only.
-        writes: The same for those that must be writable.
-        region: Where it runs; the buckets must be there.
-        last_check: Looks, for a minute or so, at what is about to be submitted, and
-            returns what to say of it; None if there is nothing to look at.
+        command: Command to run on this machine; ``{}`` in it stands for the path of a
+            file that contains the document.
+        document: YAML for the command, on standard input or in that file; None if the
+            command needs none.
+        takes: Lines that say what the job would take: machines, chips, hours.
+        reads: Folders in buckets that must be readable, ``gs://`` only.
+        writes: Folders in buckets that must be writable, ``gs://`` only.
+        region: Region of the job, which the buckets must have, too.
+        last_check: Function that checks the job for a minute or so before it is
+            submitted, and returns a line to report; None if there is no such check.
     """
 
     command: tuple[str, ...]
@@ -46,28 +47,31 @@ class Submission:
     last_check: Callable[[], str] | None = None
 
     def shown(self) -> str:
-        """Exactly what is submitted, as text that a shell or kubectl takes."""
+        """Returns the submission as text that a shell or kubectl accepts."""
+        # A dry run prints this, so that it can be read, kept or piped on.
         return (
             format_command(self.command) if self.document is None else self.document
         ).rstrip("\n")
 
 
 def launch(submission: Submission, output: Output, *, dry_run: bool) -> int:
-    """Submits, or says what would be submitted.
+    """Submits a job, or prints what would be submitted.
 
     Args:
-        submission: What.
-        output: The submission is a result; what it takes is told beside it, so that
-            the first can be piped on.
-        dry_run: Only say so.
+        submission: The job to submit.
+        output: Console of results, for the submission itself, and of progress, for what
+            it would take.
+        dry_run: Whether to print only.
 
     Returns:
         0 on a dry run, else the exit code of the command.
 
     Raises:
-        LaunchError: If a bucket, a permission, a region or a program is not as it
-            must be; nothing has been started then.
+        LaunchError: If a program is missing, or a bucket, its permissions or its region
+            do not suit the job; nothing has been started then.
     """
+    # Costs go to standard error: standard output is then a document that can be piped
+    # into kubectl.
     for line in submission.takes:
         say(output.progress, f"# {line}")
     if submission.document is not None:
@@ -81,16 +85,20 @@ def launch(submission: Submission, output: Output, *, dry_run: bool) -> int:
         raise LaunchError(
             f"{program}: not installed here; see {_INSTALL.get(program, 'its manual')}"
         )
+    # Imported late, because a dry run needs no client of Cloud Storage.
     from infra.checks import bucket
 
     for path in (*submission.reads, *submission.writes):
         bucket.require(path, region=submission.region, write=path in submission.writes)
+    # Last, since it takes longest and a wrong bucket would make it vain.
     if submission.last_check is not None:
         say(output.progress, f"# {submission.last_check()}")
     return _run(submission)
 
 
 def _run(submission: Submission) -> int:
+    # The command writes to this terminal itself: its progress and its errors are
+    # better than anything that could be told of them here.
     if submission.document is None or "{}" not in submission.command:
         return subprocess.run(
             submission.command, input=submission.document, text=True, check=False
@@ -103,23 +111,38 @@ def _run(submission: Submission) -> int:
 
 
 def python(*arguments: str) -> tuple[str, ...]:
-    """A command of ours, run by the Python that runs this."""
+    """Makes the command of a module of this package, for the running interpreter.
+
+    Args:
+        *arguments: Name of the module, and its arguments.
+
+    Returns:
+        The command.
+    """
+    # Embedded interpreters have no path of their own.
     return (sys.executable or "python", "-m", *arguments)
 
 
 def version() -> str:
-    """Of the package here; images have to hold the same."""
+    """Returns the version of this package, which images must contain, too."""
     return importlib.metadata.version("vast-rl")
 
 
 def format_command(command: Sequence[str]) -> str:
-    r"""Lays a command out for a shell, an option a line.
+    r"""Formats a command for a shell, with each option on its own line.
+
+    Args:
+        command: Program and arguments.
+
+    Returns:
+        Text that a POSIX shell parses to the same arguments.
 
     Example:
         >>> print(format_command(["python", "-m", "x", "a b", "--y", "1"]))
         python -m x 'a b' \
           --y 1
     """
+    # The path of this interpreter means nothing on another machine.
     program = "python" if command[0] == sys.executable else command[0]
     lines = [shlex.quote(program)]
     for part in command[1:]:
@@ -131,13 +154,23 @@ def format_command(command: Sequence[str]) -> str:
 
 
 def to_yaml(documents: Sequence[Any]) -> str:
-    """Writes documents in the order of their keys, the same every time."""
-    import yaml  # Help, and whatever launches nothing, do without the package.
+    """Writes YAML documents, with keys in the order of the given mappings.
+
+    Args:
+        documents: Plain values.
+
+    Returns:
+        The same text for the same documents.
+    """
+    # Help, and commands that launch nothing, work without this package.
+    import yaml
 
     class Dumper(yaml.SafeDumper):
-        """Texts of several lines stay readable, and nothing is said by reference."""
+        """Dumper that keeps texts of several lines readable, and uses no aliases."""
 
         def ignore_aliases(self, data: Any) -> bool:
+            # An object that occurs twice is written twice: readers of a manifest should
+            # not have to look up `*id001`.
             return True
 
     def represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:

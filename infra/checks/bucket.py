@@ -1,7 +1,7 @@
-"""Whether a folder on Cloud Storage can be used, asked before money is spent.
+"""Checks that a job can use a folder on Cloud Storage, before it costs money.
 
-Asks with Google's own client and the credentials found here, and follows
-``STORAGE_EMULATOR_HOST`` as every client of Google's does.
+The checks use Google's client and the credentials of this machine. Like all clients of
+Google's, they follow ``STORAGE_EMULATOR_HOST``.
 """
 
 import email.utils
@@ -21,12 +21,13 @@ PERMISSIONS = tuple(
     f"storage.objects.{verb}" for verb in ("list", "get", "create", "delete")
 )
 _READING = PERMISSIONS[:2]
-# A token is refused when it is dated more than minutes ahead; lease times of
-# coordinators are tens of seconds.
+# Google refuses tokens from a clock that is minutes wrong, and leases of coordinators
+# last tens of seconds.
 _LARGEST_SKEW_S = 30.0
 _TIMEOUT_S = 10.0
 _SERVICE = "https://storage.googleapis.com"
-# What a location other than one region covers. Custom pairs list theirs themselves.
+# Regions of locations that are more than one region. Custom pairs of regions are not
+# here, because such a bucket lists its regions itself.
 _MULTI_REGIONS = {"US": "us-", "EU": "europe-", "ASIA": "asia-"}
 _DUAL_REGIONS = {
     "ASIA1": ("asia-northeast1", "asia-northeast2"),
@@ -40,12 +41,12 @@ _DUAL_REGIONS = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
-        what: It.
-        ok: Whether it is as it must be.
-        detail: What was seen; what to do, if it is not.
+        what: Name of the check.
+        ok: Whether it succeeded.
+        detail: Observation of the check, and after a failure what to do.
     """
 
     what: str
@@ -54,19 +55,19 @@ class Finding:
 
 
 class _FailedError(Exception):
-    """Something is not as it must be."""
+    """A check failed; the message is the detail of its finding."""
 
 
 def require(path: str, *, region: str | None, write: bool = True) -> None:
-    """Refuses a folder that cannot be used.
+    """Refuses a folder that a job cannot use.
 
     Args:
-        path: ``gs://bucket/path``.
-        region: Where the job runs; None if anywhere.
-        write: Whether it must be writable.
+        path: Folder, as ``gs://bucket/path``.
+        region: Region of the job; None for any.
+        write: Whether the folder must be writable.
 
     Raises:
-        LaunchError: With the first thing that is not as it must be.
+        LaunchError: If a check fails; the message is that of the first one.
     """
     for finding in examine(path, region=region, write=write):
         if not finding.ok:
@@ -74,18 +75,20 @@ def require(path: str, *, region: str | None, write: bool = True) -> None:
 
 
 def examine(path: str, *, region: str | None, write: bool = True) -> Iterator[Finding]:
-    """Looks at a folder, up to the first thing that is not as it must be.
+    """Checks a folder, up to the first check that fails.
 
     Args:
-        path: ``gs://bucket/path``; need not exist below the bucket.
-        region: Where the job runs; None if anywhere.
-        write: Whether it must be writable. A small file is then written, read and
-            deleted again.
+        path: Folder, as ``gs://bucket/path``; only the bucket must exist.
+        region: Region of the job; None for any.
+        write: Whether the folder must be writable. If so, a small file is written, read
+            and deleted.
 
     Yields:
-        What was found, as it is found: name, clock, credentials, region, permissions,
-        and a file written and read.
+        The result of each check as soon as it is known: name, clock, credentials,
+        region, permissions, and write.
     """
+    # In this order because later checks fail for the reasons of earlier ones: a wrong
+    # clock, for example, looks like wrong credentials.
     what = "name"
     try:
         target = parse_bucket_path(path)
@@ -106,6 +109,8 @@ def examine(path: str, *, region: str | None, write: bool = True) -> Iterator[Fi
     except (_FailedError, LaunchError) as error:
         yield Finding(what, False, str(error))
     except Exception as error:
+        # Google's client raises errors of four libraries; those that `_explain` does
+        # not know are faults of ours and keep their traceback.
         explanation = _explain(error, path)
         if explanation is None:
             raise
@@ -113,29 +118,34 @@ def examine(path: str, *, region: str | None, write: bool = True) -> Iterator[Fi
 
 
 def _check_clock() -> str:
-    """Compares this clock with the server's, from the date of any answer."""
+    """Compares this machine's clock with the date of an answer of the server."""
     host = os.environ.get("STORAGE_EMULATOR_HOST", _SERVICE)
     url = host if "://" in host else f"http://{host}"
     try:
         with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:
             headers = answer.headers
     except urllib.error.HTTPError as error:
-        # Asked without credentials, the service says no, and what time it is.
+        # The service refuses a request without credentials, with the date.
         with error:
             headers = error.headers
     except (urllib.error.URLError, TimeoutError) as error:
         reason = getattr(error, "reason", error)
-        raise _FailedError(f"{url} cannot be reached from here: {reason}") from error
+        raise _FailedError(
+            f"{url} cannot be reached from here: {reason}; check the network and its "
+            "proxies"
+        ) from error
     stamp = headers.get("Date")
     if stamp is None:
-        raise _FailedError(f"{url} did not say what time it is")
+        raise _FailedError(
+            f"{url}: expected an answer with a date, got one without; check that "
+            "STORAGE_EMULATOR_HOST and proxies lead to Cloud Storage"
+        )
     ahead_s = time.time() - email.utils.parsedate_to_datetime(stamp).timestamp()
     if abs(ahead_s) > _LARGEST_SKEW_S:
         side = "ahead" if ahead_s > 0 else "behind"
         raise _FailedError(
-            f"this clock is {abs(ahead_s):,.0f} s {side}, at most "
-            f"{_LARGEST_SKEW_S:.0f} s are allowed, or tokens would be refused; set it "
-            "by NTP"
+            f"this clock is {abs(ahead_s):,.0f} s {side}, and tokens are refused from "
+            f"{_LARGEST_SKEW_S:.0f} s on; set it by NTP"
         )
     return f"within {max(1.0, abs(ahead_s)):.0f} s of the server's"
 
@@ -143,7 +153,8 @@ def _check_clock() -> str:
 def _client() -> Any:
     from google.cloud import storage
 
-    # No project: nothing here is about one, and credentials may not name any.
+    # Without a project, because no request here needs one and credentials may not
+    # name any.
     return storage.Client(project=None)
 
 
@@ -161,17 +172,20 @@ def _retry() -> Any:
 
 
 def _check_permissions(bucket: Any, target: BucketPath, write: bool) -> str:
-    """Asks what is granted; grants on a folder show only in what can be done."""
+    """Asks for permissions on the bucket; without them, tries to list the folder."""
     from google.api_core import exceptions
 
     wanted = PERMISSIONS if write else _READING
     try:
         granted = bucket.test_iam_permissions(list(wanted), timeout=_TIMEOUT_S)
     except exceptions.NotFound:
-        granted = ()  # Emulators know no permissions.
-    missing = [each for each in wanted if each not in granted]
+        # Emulators do not implement permissions.
+        granted = ()
+    missing = [permission for permission in wanted if permission not in granted]
     if not missing:
         return f"{len(wanted)} of {len(wanted)} on the bucket"
+    # A grant on a folder does not show in the bucket's permissions, but listing the
+    # folder succeeds with it.
     prefix = f"{target.folder}/" if target.folder else None
     list(bucket.client.list_blobs(bucket, prefix=prefix, max_results=1, retry=_retry()))
     return f"{', '.join(missing)} not on the whole bucket; this folder can be listed"
@@ -183,6 +197,8 @@ def _check_region(bucket: Any, region: str | None) -> str:
     try:
         bucket.reload(retry=_retry(), timeout=_TIMEOUT_S)
     except exceptions.Forbidden:
+        # Roles for objects, which are all that a job needs, do not include the bucket's
+        # metadata.
         if region is None:
             return "not visible to these credentials, and none was asked for"
         raise _FailedError(
@@ -193,20 +209,21 @@ def _check_region(bucket: Any, region: str | None) -> str:
     if region is None:
         return f"{location}; not compared with that of a job: give --region"
     regions = tuple(
-        each.lower()
-        for each in (bucket.data_locations or _DUAL_REGIONS.get(location, (location,)))
+        name.lower()
+        for name in (bucket.data_locations or _DUAL_REGIONS.get(location, (location,)))
     )
     multi = _MULTI_REGIONS.get(location)
     if region in regions or (multi is not None and region.startswith(multi)):
         return f"{location}, where the job is"
     raise _FailedError(
         f"the bucket is in {location} and the job in {region}: reading across regions "
-        "is slow and billed by the byte; run it there, or use a bucket here"
+        "is slow and billed by the byte; run the job in the bucket's region, or use a "
+        "bucket in the job's"
     )
 
 
 def _probe(bucket: Any, target: BucketPath) -> str:
-    """Writes, reads and deletes a file, and sees that a condition on it is kept."""
+    """Writes, reads and deletes a file, and checks that a precondition holds."""
     from google.api_core import exceptions
 
     name = "/".join(part for part in (target.folder, f".doctor-{uuid.uuid4()}") if part)
@@ -221,16 +238,20 @@ def _probe(bucket: Any, target: BucketPath) -> str:
     write()
     try:
         if blob.download_as_text(retry=_retry(), timeout=_TIMEOUT_S) != content:
-            raise _FailedError(f"{name}: read back other bytes than were written")
+            raise _FailedError(
+                f"{name}: expected the bytes that were written, got others; check what "
+                "lies between this machine and Cloud Storage"
+            )
         try:
-            # Commits of manifests rely on it.
+            # A second writer must be refused: this precondition is what keeps two
+            # processes from committing over each other.
             write()
         except exceptions.PreconditionFailed:
             pass
         else:
             raise _FailedError(
                 f"{name}: written twice though it was to be written only if absent; "
-                "this server does not keep preconditions"
+                "this server does not keep preconditions: use Cloud Storage itself"
             )
     finally:
         blob.delete(retry=_retry(), timeout=_TIMEOUT_S)
@@ -238,7 +259,7 @@ def _probe(bucket: Any, target: BucketPath) -> str:
 
 
 def _explain(error: Exception, path: str) -> str | None:
-    """One line for what Google's client raises; None for what is our fault."""
+    """Describes an error of Google's client in one line; None for other errors."""
     import requests
     from google.api_core import exceptions
     from google.auth import exceptions as auth
@@ -262,7 +283,10 @@ def _explain(error: Exception, path: str) -> str | None:
             "infra/setup_bucket.sh"
         )
     if isinstance(error, exceptions.Unauthorized):
-        return f"the server did not accept the credentials: {error.message}"
+        return (
+            f"the server did not accept the credentials: {error.message}; run `gcloud "
+            "auth application-default login`"
+        )
     if isinstance(error, exceptions.Forbidden):
         return (
             f"not allowed: {error.message}; infra/setup_bucket.sh grants what a job "
@@ -271,9 +295,12 @@ def _explain(error: Exception, path: str) -> str | None:
     if isinstance(error, exceptions.TooManyRequests):
         return f"over quota: {error.message}; wait, or ask for more"
     if isinstance(error, exceptions.GoogleAPICallError):
-        return f"Cloud Storage answered {error.code}: {error.message}"
+        return f"Cloud Storage answered {error.code}: {error.message}; try again later"
     if isinstance(error, (auth.TransportError, requests.RequestException)):
-        return f"Cloud Storage cannot be reached from here: {_first_line(error)}"
+        return (
+            f"Cloud Storage cannot be reached from here: {_first_line(error)}; check "
+            "the network and its proxies"
+        )
     return None
 
 

@@ -1,7 +1,8 @@
-"""Names that somebody else's service has to accept, checked before it is asked.
+"""Checks names by the rules of the services that have to accept them.
 
-Every function returns what it was given if the name can be used, and raises
-`LaunchError` with what is wrong with it if not. Nothing here touches the network.
+Every check returns the name that it was given, or raises `LaunchError` with what is
+wrong. A service would refuse the same names, but after minutes and in its own words.
+Nothing here uses the network.
 """
 
 import ipaddress
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 
 from infra.errors import LaunchError
 
-# RFC 1035, which Kubernetes asks of a JobSet's name and Dataflow of a job's.
+# Labels of RFC 1035: Kubernetes requires one for a JobSet, and Dataflow for a job.
 _LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _BUCKET = re.compile(r"[a-z0-9][-_.a-z0-9]*[a-z0-9]")
 _PROJECT = re.compile(r"[a-z][-a-z0-9]{4,28}[a-z0-9]")
@@ -28,7 +29,8 @@ class BucketPath:
 
     Attributes:
         bucket: Name of the bucket.
-        folder: Path within it, without slashes around it; empty for the bucket itself.
+        folder: Path within the bucket, without slashes at the ends; empty for the
+            bucket itself.
     """
 
     bucket: str
@@ -36,7 +38,7 @@ class BucketPath:
 
     @property
     def name(self) -> str:
-        """Last part of the folder."""
+        """Last component of the folder."""
         return self.folder.rpartition("/")[2]
 
     def __str__(self) -> str:
@@ -44,13 +46,13 @@ class BucketPath:
 
 
 def parse_bucket_path(path: str) -> BucketPath:
-    """Takes ``gs://bucket/path`` apart.
+    """Parses ``gs://bucket/path``.
 
     Args:
-        path: As given.
+        path: Path to parse.
 
     Returns:
-        Its parts.
+        Bucket and folder.
 
     Raises:
         LaunchError: If Cloud Storage would refuse one of them.
@@ -60,17 +62,21 @@ def parse_bucket_path(path: str) -> BucketPath:
         BucketPath(bucket='vast-data', folder='stores/cube')
     """
     if not path.startswith("gs://"):
-        raise LaunchError(f"{path}: expected gs://bucket/path")
+        raise LaunchError(
+            f"{path}: expected gs://bucket/path; use a folder on Cloud Storage, which "
+            "all machines of the job reach"
+        )
     bucket, _, folder = path.removeprefix("gs://").partition("/")
     _check_bucket(bucket, path)
     folder = folder.strip("/")
     if len(folder.encode()) > 1024:
         raise LaunchError(
             f"{path[:60]}...: Cloud Storage takes names of up to 1,024 bytes, got "
-            f"{len(folder.encode()):,}"
+            f"{len(folder.encode()):,}; choose a shorter one"
         )
     for part in folder.split("/") if folder else ():
-        # Allowed by the service, but wildcards to gcloud and to our own globs.
+        # The service allows these characters, but gcloud and our own globs take them
+        # for wildcards.
         odd = sorted(set(part) & set("*?[]#\r\n"))
         if part in ("", ".", "..") or odd or not part.isprintable():
             raise LaunchError(
@@ -81,19 +87,37 @@ def parse_bucket_path(path: str) -> BucketPath:
 
 
 def parse_run(out: str) -> BucketPath:
-    """Takes the folder of a run apart, which processes on several machines reach.
+    """Parses the folder of a run.
+
+    Args:
+        out: Folder, as ``gs://bucket/RUN``.
+
+    Returns:
+        Bucket and folder.
 
     Raises:
-        LaunchError: If it cannot be used, or is a whole bucket.
+        LaunchError: If the folder cannot be used, or is a whole bucket.
     """
     path = parse_bucket_path(out)
+    # The last component becomes the name of the run, and of its job by default.
     if not path.folder:
-        raise LaunchError(f"expected the run's folder as gs://bucket/RUN, got {out}")
+        raise LaunchError(
+            f"expected the run's folder as gs://bucket/RUN, got {out}; add a folder"
+        )
     return path
 
 
 def in_buckets(*paths: str) -> tuple[str, ...]:
-    """Those of some paths that are on an object store, checked as names there.
+    """Selects the paths that are on an object store, and checks them.
+
+    Args:
+        *paths: Paths, local or remote.
+
+    Returns:
+        The remote paths.
+
+    Raises:
+        LaunchError: If Cloud Storage would refuse one of them.
 
     Example:
         >>> in_buckets("runs/one", "gs://vast-data/runs/one")
@@ -106,7 +130,7 @@ def in_buckets(*paths: str) -> tuple[str, ...]:
 
 
 def _check_bucket(bucket: str, path: str) -> None:
-    """Cloud Storage's rules for names of buckets."""
+    """Checks the name of a bucket by Cloud Storage's rules."""
     reason = None
     if not 3 <= len(bucket) <= (222 if "." in bucket else 63):
         reason = f"has {len(bucket)} characters, where 3 to 63 are allowed"
@@ -124,7 +148,9 @@ def _check_bucket(bucket: str, path: str) -> None:
     elif _is_address(bucket):
         reason = "is an IP address"
     if reason is not None:
-        raise LaunchError(f"{path}: the bucket's name {bucket!r} {reason}")
+        raise LaunchError(
+            f"{path}: the bucket's name {bucket!r} {reason}; correct the name"
+        )
 
 
 def _is_address(name: str) -> bool:
@@ -139,29 +165,31 @@ def check_job_name(name: str, *, longest: int, option: str = "--name") -> str:
     """Checks the name of a job.
 
     Args:
-        name: As given.
-        longest: Characters it may have: less than the service's 63 where the service
-            appends something.
-        option: That it was given with.
+        name: Name of the job.
+        longest: Largest number of characters: 63 less those that the service appends.
+        option: Option that the name was given with.
 
     Returns:
         The name.
 
     Raises:
-        LaunchError: If it cannot be used.
+        LaunchError: If the service would refuse the name.
     """
     if not _LABEL.fullmatch(name) or len(name) > longest:
         raise LaunchError(
             f"{option}: expected small letters, digits and dashes, a letter first and "
-            f"at most {longest} characters, got {name!r}"
+            f"at most {longest} characters, got {name!r}; choose such a name"
         )
     return name
 
 
 def check_project(project: str | None) -> str:
-    """Checks a Google Cloud project's id, which has to be given."""
+    """Checks the id of a Google Cloud project; it is required."""
     if project is None:
-        raise LaunchError("--project: expected the id of a Google Cloud project")
+        raise LaunchError(
+            "--project: expected the id of a Google Cloud project, got none; `gcloud "
+            "projects list` shows them"
+        )
     if not _PROJECT.fullmatch(project):
         raise LaunchError(
             f"--project: expected an id such as my-project-1, got {project!r}; "
@@ -171,9 +199,13 @@ def check_project(project: str | None) -> str:
 
 
 def check_region(region: str | None) -> str:
-    """Checks a region, which has to be given; a zone is answered with its region."""
+    """Checks the name of a region; it is required."""
     if region is None:
-        raise LaunchError("--region: expected a region such as europe-west4")
+        raise LaunchError(
+            "--region: expected a region such as europe-west4, got none; give the "
+            "region of the bucket"
+        )
+    # The usual mistake, since most of Google's commands take a zone.
     zone = _ZONE.fullmatch(region)
     if zone is not None:
         raise LaunchError(
@@ -181,23 +213,26 @@ def check_region(region: str | None) -> str:
         )
     if not _REGION.fullmatch(region):
         raise LaunchError(
-            f"--region: expected a region such as europe-west4, got {region!r}"
+            f"--region: expected a region such as europe-west4, got {region!r}; "
+            "`gcloud compute regions list` shows them"
         )
     return region
 
 
 def check_subnetwork(name: str | None) -> str | None:
-    """Checks the name of a subnetwork, if one is given: its region is the job's."""
+    """Checks the name of a subnetwork; it is optional."""
+    # The name alone: its region is that of the job.
     if name is not None and not (_LABEL.fullmatch(name) and len(name) <= 63):
         raise LaunchError(
             "--subnetwork: expected its name alone, of small letters, digits and "
-            f"dashes, a letter first, got {name!r}"
+            f"dashes, a letter first, got {name!r}; leave out network and region"
         )
     return name
 
 
 def check_service_account(account: str | None) -> str:
-    """Checks a service account's address, which has to be given."""
+    """Checks the address of a service account; it is required."""
+    # Required although Dataflow has a default: see the message.
     if account is None:
         raise LaunchError(
             "--service-account: expected the account the job runs as, such as "
@@ -208,64 +243,71 @@ def check_service_account(account: str | None) -> str:
     if not _ACCOUNT.fullmatch(account):
         raise LaunchError(
             "--service-account: expected NAME@PROJECT.iam.gserviceaccount.com, got "
-            f"{account!r}"
+            f"{account!r}; `gcloud iam service-accounts list` shows them"
         )
     return account
 
 
 def check_address(address: str | None, option: str) -> str:
-    """Checks a HOST:PORT, which has to be given."""
+    """Checks a HOST:PORT, which is required; ``option`` is where it was given."""
     if address is None or not _ADDRESS.fullmatch(address):
-        raise LaunchError(f"{option}: expected HOST:PORT, got {address!r}")
+        raise LaunchError(
+            f"{option}: expected HOST:PORT, got {address!r}; give the address of a "
+            "service that runs"
+        )
     return address
 
 
-def check_workers(place: str) -> str:
-    """Checks where an engine's machines find their workers: each on its own.
+def check_workers(address: str) -> str:
+    """Checks the address at which each machine of an engine finds its own workers.
 
     Args:
-        place: ``localhost:PORT``, or a path.
+        address: ``localhost:PORT``, or the path of a program.
 
     Returns:
-        The place.
+        The address.
 
     Raises:
-        LaunchError: If it is neither, or is somewhere else.
+        LaunchError: If the address is neither, or leads to another machine.
     """
-    if place.startswith("/"):
-        if set(place) & set('"\\') or not place.isprintable():
-            raise LaunchError(f"--workers-at: expected a plain path, got {place!r}")
-        return place
-    host, _, _ = check_address(place, "--workers-at").partition(":")
+    if address.startswith("/"):
+        # The path is put into JSON, for Beam's option --environment_config.
+        if set(address) & set('"\\') or not address.isprintable():
+            raise LaunchError(
+                "--workers-at: expected a path without quotes, backslashes and control "
+                f"characters, got {address!r}; move the program"
+            )
+        return address
+    host, _, _ = check_address(address, "--workers-at").partition(":")
     if host not in ("localhost", "127.0.0.1"):
         raise LaunchError(
             f"--workers-at: expected localhost:PORT or the path of vast-rl-worker, got "
-            f"{place!r}; one pool cannot serve several task managers, for they call "
-            "their workers alike: start one beside each"
+            f"{address!r}; one pool cannot serve several task managers, because they "
+            "give their workers the same names: start one beside each"
         )
-    return place
+    return address
 
 
 def check_image(image: str | None, *, version: str) -> str:
-    """Checks that an image says it holds the version that launches it.
+    """Checks that the tag of an image names the version of this package.
 
-    Workers of another version would fail after they were paid for, or write a store
-    this one cannot read.
+    Workers of another version would fail after they have cost money, or write a store
+    that this version cannot read.
 
     Args:
-        image: ``REGISTRY/NAME:TAG``.
-        version: Of the package here.
+        image: Image, as ``REGISTRY/NAME:TAG``.
+        version: Version of this package.
 
     Returns:
         The image.
 
     Raises:
-        LaunchError: If its tag is not that version.
+        LaunchError: If the tag does not name the version.
     """
     if image is None:
         raise LaunchError(
-            f"--image: expected REGISTRY/NAME:{version}; infra/containers/ has the "
-            "recipes"
+            f"--image: expected REGISTRY/NAME:{version}, got none; build and push one "
+            "by a recipe of infra/containers/"
         )
     name, _, digest = image.partition("@")
     _, _, tag = name.rpartition("/")[2].partition(":")
@@ -275,6 +317,7 @@ def check_image(image: str | None, *, version: str) -> str:
             + (" to tell its version by" if digest else "")
             + f"; expected one of {version}, the version here"
         )
+    # A suffix tells builds of one version apart, or kinds of chips.
     if tag != version and not tag.startswith(f"{version}-"):
         raise LaunchError(
             f"--image: {image} does not hold the version here; expected a tag of "

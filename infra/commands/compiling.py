@@ -1,4 +1,4 @@
-"""Compiling a run before it is launched, so that machines are not paid for in vain."""
+"""Compiles a run before it is launched, because a run that does not fit costs money."""
 
 import json
 import subprocess
@@ -17,19 +17,19 @@ from pipeline.store.units import format_size
 def check_given(
     file: Path, config: Mapping[str, Any], chips: Slice, mesh: Mapping[str, int]
 ) -> str:
-    """Checks figures that were compiled before, here or elsewhere.
+    """Checks the figures of a program that was compiled earlier, here or elsewhere.
 
     Args:
-        file: Of ``python -m trainer compile``.
-        config: Plain values of the configuration that is launched.
-        chips: That it is launched on.
-        mesh: Sizes of its axes.
+        file: Output of ``python -m trainer compile``.
+        config: Plain values of the configuration to launch.
+        chips: Chips to launch on.
+        mesh: Sizes of the mesh axes.
 
     Returns:
-        What to say of it.
+        A line to report.
 
     Raises:
-        LaunchError: If they are of another program, or it does not fit.
+        LaunchError: If the figures belong to another program, or it does not fit.
     """
     call = compiled.read(file)
     others = compiled.differences(
@@ -37,7 +37,7 @@ def check_given(
     )
     if others:
         raise LaunchError(
-            f"{file}: expected figures of what is launched; compiled for "
+            f"{file}: expected figures of what is launched, got figures compiled for "
             f"{'; '.join(others[:3])}; compile it again"
         )
     return _check_fits(call)
@@ -46,21 +46,22 @@ def check_given(
 def compile_first(
     config: Path, arguments: Sequence[str], chips: Slice, *, task: int
 ) -> str:
-    """Compiles the run for the chips it is launched on.
+    """Compiles the run for the chips that it is launched on.
 
     Args:
         config: Configuration file.
-        arguments: Overrides, and the agent, as `trainer compile` takes them.
-        chips: The chips.
+        arguments: Overrides and the agent, as options of `trainer compile`.
+        chips: Chips to launch on.
         task: Task number.
 
     Returns:
-        What to say of it; that it was not compiled, and why, where there is no
-        compiler here.
+        A line to report; without a compiler on this machine, it says so.
 
     Raises:
-        LaunchError: If it does not fit.
+        LaunchError: If the run does not fit.
     """
+    # In another process, because a machine that launches need not have JAX: the command
+    # then says so, and the launch continues.
     topology = f"{chips.accelerator.name}-{chips.chips}"
     given = (str(config), "--topology", topology, "--task", str(task), "--json")
     done = subprocess.run(
@@ -71,10 +72,12 @@ def compile_first(
     )
     if done.stdout.lstrip().startswith("{"):
         return _check_fits(compiled.parse(json.loads(done.stdout)))
-    said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+    reason = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+    # This exit code says that the compiler refused the program; any other one that
+    # there is no compiler for these chips here, which is no reason not to launch.
     if done.returncode == EXIT_FAILED:
-        raise LaunchError(f"{topology}: {said}")
-    return f"not compiled before it is launched: {said}"
+        raise LaunchError(f"{topology}: {reason}")
+    return f"not compiled before it is launched: {reason}"
 
 
 def _check_fits(call: compiled.Compiled) -> str:

@@ -1,4 +1,4 @@
-"""``doctor``: whether a folder on Cloud Storage can be used, before money is spent."""
+"""``doctor``: checks that a job could use a folder on Cloud Storage."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -14,9 +14,9 @@ class Doctor:
     """Checks name, clock, credentials, permissions and region of a folder in a bucket.
 
     Attributes:
-        path: gs://bucket/path.
-        region: Where the job will run.
-        read_only: Only read; nothing is written.
+        path: Folder to check, as gs://bucket/path.
+        region: Region that the job will run in.
+        read_only: Check reading only, and write nothing.
     """
 
     path: Annotated[
@@ -26,12 +26,23 @@ class Doctor:
     read_only: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
 
     def execute(self, output: Output) -> int:
-        """Prints a line for each thing that was looked at."""
+        """Prints a line for each check.
+
+        Args:
+            output: Consoles to print to.
+
+        Returns:
+            0 if all checks succeed.
+
+        Raises:
+            LaunchError: If the region is not a name of a region.
+        """
         from infra.checks import bucket, names
 
         if self.region is not None:
             names.check_region(self.region)
         sound = True
+        # Printed as they are found: a check of the network may take many seconds.
         for finding in bucket.examine(
             self.path, region=self.region, write=not self.read_only
         ):

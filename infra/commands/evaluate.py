@@ -1,4 +1,4 @@
-"""``launch evaluate``: rollouts on CPUs, here, on GKE or on any cloud by SkyPilot."""
+"""``launch evaluate``: rollouts on CPUs, here, on GKE or on a cloud by SkyPilot."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,17 +15,17 @@ from pipeline.output import Output
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Rolls out a run's checkpoints; what follows -- goes to `trainer evaluate`.
+    """Rolls out a run's checkpoints; options after -- go to `trainer evaluate`.
 
     Attributes:
-        target: Where: gke is a Job on CPUs.
+        target: Place to run at; gke is a Job on CPUs.
         run_folder: Folder of the run.
         episodes: Episodes of each checkpoint and training seed.
-        cpus: Cores, an environment process each.
-        memory_gb: Of the machine.
-        image: Of the pod, from infra/containers/trainer-cuda.Dockerfile.
-        name: Of the job; the run's and -evaluate if not given.
-        region: Of the cluster and the bucket; for sky such as gcp/europe-west4.
+        cpus: Number of cores; each runs one environment process.
+        memory_gb: Memory of the machine in GB.
+        image: Image of the pod, from infra/containers/trainer-cuda.Dockerfile.
+        name: Name of the job; the name of the run and -evaluate by default.
+        region: Region of the cluster and the bucket; for sky such as gcp/europe-west4.
         namespace: Kubernetes namespace.
         account: Kubernetes service account.
         dry_run: Print what would be submitted, and stop.
@@ -44,25 +44,28 @@ class Evaluate:
     dry_run: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
 
     def execute_with(self, output: Output, more: Sequence[str]) -> int:
-        """Starts it, or prints what would be started."""
+        """Starts the evaluation, or prints what would be submitted."""
         return launch(self.submission(more), output, dry_run=self.dry_run)
 
     def submission(self, arguments: Sequence[str]) -> Submission:
-        """Puts it together.
+        """Builds the submission.
 
         Args:
-            arguments: More of `trainer evaluate`'s own.
+            arguments: Further options of `trainer evaluate`.
 
         Returns:
-            What is submitted.
+            The submission.
 
         Raises:
-            LaunchError: If it cannot succeed.
+            LaunchError: If the evaluation cannot succeed.
         """
         if min(self.episodes, self.cpus, self.memory_gb) < 1:
             raise LaunchError(
-                "--episodes, --cpus and --memory-gb: expected at least 1 of each"
+                "--episodes, --cpus and --memory-gb: expected at least 1 each, got "
+                f"{self.episodes}, {self.cpus} and {self.memory_gb}; raise the smallest"
             )
+        # MuJoCo runs on CPUs, and a policy's forward pass is small beside its steps: no
+        # target asks for an accelerator.
         options = (
             "--episodes",
             str(self.episodes),

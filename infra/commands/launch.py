@@ -1,4 +1,4 @@
-"""``launch``: a stage, started on machines somebody else maintains."""
+"""``launch``: starts a stage on machines of a cloud provider."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from pipeline.output import Output
 
 @dataclass(frozen=True)
 class Launch:
-    """Starts a stage on machines somebody else maintains.
+    """Starts a stage on machines of a cloud provider.
 
-    With --dry-run it prints what it would submit (standard output) and what that would
-    take (standard error), and stops.
+    With --dry-run, it prints the submission to standard output and what that would take
+    to standard error, and stops.
 
     Attributes:
-        stage: What to start.
+        stage: Stage to start.
     """
 
     stage: (
@@ -32,5 +32,5 @@ class Launch:
     )
 
     def execute_with(self, output: Output, more: Sequence[str]) -> int:
-        """Starts it."""
+        """Starts the stage."""
         return self.stage.execute_with(output, more)

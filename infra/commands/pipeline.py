@@ -1,4 +1,4 @@
-"""``launch pipeline``: collecting or sharding, here, on Dataflow, Flink or Spark."""
+"""``launch pipeline``: collects or shards here, on Dataflow, on Flink or on Spark."""
 
 import re
 from collections.abc import Sequence
@@ -16,9 +16,10 @@ from pipeline.domains.datasets import parse_dataset
 from pipeline.output import Output
 from pipeline.store.units import format_duration, format_size
 
-# Of infra/constraints.txt: what the images hold.
+# Version of Beam in the images, from infra/constraints.txt; Beam's job server must have
+# the same.
 _BEAM = "2.77.0"
-# infra/setup_bucket.sh binds it to Google's.
+# Kubernetes service account, which infra/setup_bucket.sh binds to a Google account.
 _KUBERNETES_ACCOUNT = "vast-pipeline"
 
 
@@ -34,28 +35,30 @@ class Pipeline:
     """Collects episodes, or shards files, into a store.
 
     Attributes:
-        target: Where.
+        target: Runner of the job; local is this machine.
         dataset: Name of the data set, such as cube-triple-play.
         out: Folder of the store.
         input: Files to shard: a file, a folder or a glob.
         episodes: Episodes to collect instead.
-        seed: Of the collection.
+        seed: Seed of the collection.
         discounts: Discounts to store return sums for.
-        rows: Rows of the input, if known: for the estimate.
-        name: Of the job; the last part of out if not given.
+        rows: Rows of the input, if known; the estimate needs them.
+        name: Name of the job; the last part of out by default.
         project: Google Cloud project.
-        region: Of the workers, and of the bucket.
-        image: Of the workers, from infra/containers/pipeline.Dockerfile.
-        service_account: Google service account the workers run as.
-        temp: gs:// folder for Dataflow's own files; tmp beside the store if not given.
-        subnetwork: Subnetwork of the region; needs Private Google Access.
-        machine_type: Of a Dataflow worker.
-        max_workers: Machines, or task managers of Flink, or processes here.
+        region: Region of the workers and of the bucket.
+        image: Image of the workers, from infra/containers/pipeline.Dockerfile.
+        service_account: Google service account of the workers.
+        temp: gs:// folder for Dataflow's own files; tmp in the store's bucket by
+            default.
+        subnetwork: Subnetwork of the region; it needs Private Google Access.
+        machine_type: Machine type of a Dataflow worker.
+        max_workers: Largest number of machines, of Flink's task managers, or of
+            processes here.
         namespace: Kubernetes namespace of a Flink cluster that is made for this job.
-        job_endpoint: HOST:PORT of Beam's job server for a Flink or Spark cluster that
-            runs; without it, Flink gets a cluster of its own on Kubernetes.
-        flink_master: HOST:PORT of that Flink cluster's REST interface, by which the
-            job is ended with this command.
+        job_endpoint: HOST:PORT of Beam's job server for a running Flink or Spark
+            cluster; without it, a Flink cluster is made on Kubernetes for this job.
+        flink_master: HOST:PORT of the running Flink cluster's REST interface, which
+            cancels the job when this command ends.
         workers_at: localhost:PORT of the pool of Beam workers beside each task manager
             or Spark worker, or the path of the program vast-rl-worker there.
         dry_run: Print what would be submitted, and stop.
@@ -85,31 +88,35 @@ class Pipeline:
     dry_run: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
 
     def execute_with(self, output: Output, more: Sequence[str]) -> int:
-        """Starts it, or prints what would be started."""
+        """Starts the pipeline, or prints what would be submitted."""
         return launch(self.submission(more), output, dry_run=self.dry_run)
 
     def submission(self, arguments: Sequence[str]) -> Submission:
-        """Puts it together.
+        """Builds the submission.
 
         Args:
-            arguments: More of Beam's own.
+            arguments: Further options of Beam.
 
         Returns:
-            What is submitted.
+            The submission.
 
         Raises:
-            LaunchError: If it cannot succeed.
+            LaunchError: If the job cannot succeed.
         """
         if (self.input is None) == (self.episodes is None):
             raise LaunchError(
-                "expected either --input to shard or --episodes to collect"
+                "expected either --input to shard or --episodes to collect, got "
+                f"{'neither' if self.input is None else 'both'}; give one of them"
             )
-        if self.max_workers < 1 or (self.episodes or 1) < 1:
-            raise LaunchError("--max-workers and --episodes: expected at least 1")
+        if self.max_workers < 1 or (self.episodes is not None and self.episodes < 1):
+            raise LaunchError(
+                "--max-workers and --episodes: expected at least 1 each, got "
+                f"{self.max_workers} and {self.episodes}; raise the smaller one"
+            )
         if self.target == "dataflow" and self.max_workers > dataflow.MOST_WORKERS:
             raise LaunchError(
                 f"--max-workers: Dataflow takes up to {dataflow.MOST_WORKERS:,}, got "
-                f"{self.max_workers:,}"
+                f"{self.max_workers:,}; give at most that"
             )
         if self.target == "flink" and self.job_endpoint is None:
             return self._flink_cluster(tuple(arguments))
@@ -125,15 +132,15 @@ class Pipeline:
         return Submission(
             command=python(*command, *(("--", *beam) if beam else ())),
             document=None,
-            takes=self._takes(),
+            takes=self._describe_cost(),
             region=self.region,
-            **self._buckets(),
+            **self._list_buckets(),
         )
 
-    def _buckets(self) -> _Buckets:
-        """Folders in buckets that are read and written."""
+    def _list_buckets(self) -> _Buckets:
+        """Lists the folders in buckets that the job reads and writes."""
         remote = [path for path in (self.input, self.out) if path and "://" in path]
-        # What is below may be a glob.
+        # The input may be a glob; the folder above its first wildcard is checked.
         folders = {p: p.split("*")[0].rpartition("/")[0] for p in remote}
         for folder in folders.values():
             names.parse_bucket_path(folder)
@@ -169,7 +176,7 @@ class Pipeline:
         )
 
     def _store(self) -> names.BucketPath:
-        """The store, where workers elsewhere write it and read the input."""
+        """Parses the path of the store, for workers on other machines."""
         store = names.parse_bucket_path(self.out)
         if self.input is not None and not self.input.startswith("gs://"):
             raise LaunchError(
@@ -183,12 +190,15 @@ class Pipeline:
         return self.name or store.name or store.bucket
 
     def _engine_arguments(self) -> tuple[str, ...]:
-        """Beam's arguments for a cluster that runs."""
+        """Makes Beam's arguments for a running cluster."""
         master = self.flink_master
         if self.target == "flink":
             names.check_address(master, "--flink-master")
         elif master is not None:
-            raise LaunchError("--flink-master: expected with --target flink alone")
+            raise LaunchError(
+                "--flink-master: expected with --target flink alone, got it with "
+                f"--target {self.target}; leave it out"
+            )
         return flink.engine_arguments(
             names.check_address(self.job_endpoint, "--job-endpoint"),
             names.check_workers(self.workers_at),
@@ -197,7 +207,7 @@ class Pipeline:
         )
 
     def _flink_cluster(self, arguments: tuple[str, ...]) -> Submission:
-        """Manifests of a cluster for this job."""
+        """Builds the submission of a Flink cluster that is made for this job."""
         store = self._store()
         job = flink.FlinkJob(
             name=flink.check_cluster_name(self._name(store)),
@@ -217,21 +227,22 @@ class Pipeline:
             command=("kubectl", "apply", "--filename", "-"),
             document=to_yaml(flink.flink_documents(job)),
             takes=(
-                *self._takes(),
+                *self._describe_cost(),
                 f"afterwards: kubectl delete flinkdeployment {job.name} --namespace "
                 f"{job.namespace}, or its job manager stays",
             ),
             region=self.region,
-            **self._buckets(),
+            **self._list_buckets(),
         )
 
-    def _takes(self) -> tuple[str, ...]:
+    def _describe_cost(self) -> tuple[str, ...]:
         from infra.estimates import scale
 
+        # Collected episodes all have the length that the environment ends them at.
         rows = self.rows
         if self.episodes is not None:
             rows = self.episodes * parse_dataset(self.dataset).episode_rows
-        cores = _cores(self.machine_type) if self.target == "dataflow" else 1
+        cores = _count_cores(self.machine_type) if self.target == "dataflow" else 1
         machines = {
             "local": f"this machine, {self.max_workers} processes",
             "flink": f"{self.max_workers} task managers of Flink",
@@ -261,11 +272,12 @@ class Pipeline:
         )
 
 
-def _cores(machine_type: str) -> int:
-    """Virtual cores of a machine type, by its name."""
-    found = re.fullmatch(r"[a-z0-9]+-[a-z]+-(\d+)", machine_type)
-    if found is None or int(found[1]) < 1:
+def _count_cores(machine_type: str) -> int:
+    """Reads the number of virtual cores from the name of a machine type."""
+    match = re.fullmatch(r"[a-z0-9]+-[a-z]+-(\d+)", machine_type)
+    if match is None or int(match[1]) < 1:
         raise LaunchError(
-            f"--machine-type: expected one such as n2-standard-2, got {machine_type!r}"
+            "--machine-type: expected a machine type such as n2-standard-2, got "
+            f"{machine_type!r}; choose one of Google's names"
         )
-    return int(found[1])
+    return int(match[1])

@@ -1,4 +1,4 @@
-"""``scale``: tables of what data and training of a given size would take."""
+"""``scale``: tables of what data and training of a given size take, by formula."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,21 +13,21 @@ from pipeline.store.units import format_duration, format_size
 
 @dataclass(frozen=True)
 class Scale:
-    """Prints what data and training of a given size would take, by your own numbers.
+    """Prints what data and training of a given size would take, for your own numbers.
 
     Attributes:
-        transitions: Rows to collect and shard.
-        workers: Machines that do.
-        cores: Cores of each.
-        widths: Of the hidden layers.
-        chips: That train together.
-        accelerator: What they are.
-        batch_size: B, of all chips together.
-        observation_dim: S.
-        action_dim: A.
-        updates_per_s: Rate that input and link traffic are given for.
-        compiled: Figures of `python -m trainer compile --json` or `--out`, to print
-            beside what the formulas give.
+        transitions: Numbers of rows to collect and shard.
+        workers: Numbers of machines that collect or shard.
+        cores: Cores of a machine.
+        widths: Widths of the hidden layers.
+        chips: Numbers of chips that train together.
+        accelerator: Kind of the chips.
+        batch_size: Batch size of all chips together.
+        observation_dim: Components of an observation.
+        action_dim: Components of an action.
+        updates_per_s: Updates per second to compute the traffic of the input for.
+        compiled: Files of `python -m trainer compile --json` or `--out`, to print
+            beside the results of the formulas.
     """
 
     transitions: tuple[int, ...] = (100_000_000, 1_000_000_000)
@@ -43,16 +43,30 @@ class Scale:
     compiled: tuple[Path, ...] = ()
 
     def execute(self, output: Output) -> int:
-        """Prints both tables."""
+        """Prints the tables.
+
+        Args:
+            output: Consoles to print to.
+
+        Returns:
+            0.
+
+        Raises:
+            LaunchError: If an option is wrong or a file has no figures.
+        """
         accelerator = ACCELERATORS.get(self.accelerator)
         if accelerator is None:
             raise LaunchError(
                 f"--accelerator: expected one of {', '.join(ACCELERATORS)}, got "
-                f"{self.accelerator!r}"
+                f"{self.accelerator!r}; choose one of these"
             )
         numbers = (*self.transitions, *self.workers, *self.widths, *self.chips)
-        if min(*numbers, self.cores, self.batch_size) < 1 or self.updates_per_s <= 0:
-            raise LaunchError("expected numbers above 0 only")
+        smallest = min(*numbers, self.cores, self.batch_size)
+        if smallest < 1 or self.updates_per_s <= 0:
+            raise LaunchError(
+                "scale: expected numbers above 0 only, got "
+                f"{min(smallest, self.updates_per_s):g}; raise it"
+            )
         self._print_data(output)
         self._print_training(output, accelerator)
         if self.compiled:
@@ -131,6 +145,8 @@ class Scale:
                 action_dim=self.action_dim,
             )
             for chips in self.chips:
+                # Three meshes of the same chips: copies of the state, the state over
+                # `fsdp`, and layers over `tensor`.
                 row = scale.train_scale(shape, accelerator.chip, chips=chips)
                 memory = accelerator.chip.memory_bytes
                 rows.append(
@@ -183,6 +199,8 @@ class Scale:
         rows = []
         for path in self.compiled:
             call = compiled.read(path)
+            # Results of formulas stand beside those of the compiler, to show how far
+            # they can be trusted.
             expected = compiled.expect(call)
             cycles = call.estimated_cycles
             rows.append(
@@ -213,7 +231,7 @@ def _size(size_bytes: float | None) -> str:
 
 
 def _beside(expected: float | None, compiled: float | None) -> str:
-    """A formula's figure, and how far it is from the compiled one."""
+    """Formats a formula's result, with its deviation from the compiled figure."""
     if expected is None:
         return ""
     if not compiled:
@@ -222,7 +240,14 @@ def _beside(expected: float | None, compiled: float | None) -> str:
 
 
 def _markdown(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    """A table that a README can hold as it is printed, whatever the terminal's width.
+    """Formats a Markdown table with all numbers to the right.
+
+    Args:
+        header: Titles of the columns.
+        rows: Texts of the cells.
+
+    Returns:
+        The table.
 
     Example:
         >>> print(_markdown(("a", "bc"), [("100", "2")]))
@@ -230,6 +255,8 @@ def _markdown(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
         |----:|---:|
         | 100 |  2 |
     """
+    # Not a table of Rich's, which wraps at the terminal's width: the README contains
+    # these tables as they are printed.
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     lines = [
         "| " + " | ".join(map(str.rjust, row, widths)) + " |" for row in (header, *rows)

@@ -1,4 +1,4 @@
-"""``launch train``: here, on GPUs or TPUs of GKE, or on any cloud by SkyPilot."""
+"""``launch train``: trains here, on GPUs or TPUs of GKE, or on a cloud by SkyPilot."""
 
 import dataclasses
 import functools
@@ -24,42 +24,42 @@ from trainer.parallel.mesh_shape import mesh_sizes
 if TYPE_CHECKING:
     from trainer.config import Config, Resolved
 
-# What GKE leaves a pod when it takes a spot node away, unless the node pool is set to
-# give more (up to 120 s); see its page "Spot VMs".
+# Seconds that GKE leaves a pod when it takes a spot node away, unless the node pool is
+# set to give more (up to 120 s); see GKE's page "Spot VMs".
 _SPOT_GRACE_S = 15
 _PROG = "python -m infra launch train ... --"
 
 
 @dataclass(frozen=True)
 class Train:
-    """Trains one task of a store; what follows -- is for `python -m trainer train`.
+    """Trains one task of a store; options after -- go to `python -m trainer train`.
 
-    That is overrides of the configuration, such as --agent.width 1024, or --agent NAME,
-    whose settings travel with the job.
+    They may be overrides of the configuration, such as --agent.width 1024, or --agent
+    NAME, whose settings are sent with the job.
 
     Attributes:
         config: Configuration file, such as configs/cube-single-play.toml.
-        target: Where: gke is GPUs on GKE, tpu a slice of TPUs there.
+        target: Place to train at; gke is GPUs on GKE, tpu a slice of TPUs there.
         store: Trajectory store.
         task: Task number.
         out: Folder of the run.
         accelerator: Kind of chips: a100-80gb, h100, h200; v5e, v5p, v6e.
-        chips: How many.
-        image: Of the pods, from infra/containers/trainer-cuda.Dockerfile or
+        chips: Number of chips.
+        image: Image of the pods, from infra/containers/trainer-cuda.Dockerfile or
             trainer-tpu.Dockerfile.
-        name: Of the job; the last part of out if not given.
-        region: Of the cluster and the bucket; for sky such as gcp/europe-west4.
+        name: Name of the job; the last part of out by default.
+        region: Region of the cluster and the bucket; for sky such as gcp/europe-west4.
         namespace: Kubernetes namespace.
         account: Kubernetes service account.
-        spot: On machines that can be taken away.
-        max_restarts: Restarts that are not an answer to exit code 75.
-        grace_s: Seconds given to save when told to stop.
-        updates_per_s: Measured on such chips, for the hours; the repository's own
-            figure if it has one.
+        spot: Use machines that the provider may take away.
+        max_restarts: Restarts after errors; restarts after exit code 75 do not count.
+        grace_s: Seconds to save in after the signal to stop.
+        updates_per_s: Rate measured on such chips, to estimate hours with; a rate of
+            this repository's by default, if it has one.
         compiled: Figures of `python -m trainer compile --json` for this run, for gke
-            and tpu; without, it is compiled before it is launched, unless dry.
-        compile: Compile it first, for gke and tpu; --no-compile where that takes too
-            long.
+            and tpu; without them, the run is compiled before it is launched.
+        compile: Compile the run before it is launched, for gke and tpu; not on a dry
+            run.
         dry_run: Print what would be submitted, and stop.
     """
 
@@ -84,38 +84,44 @@ class Train:
     dry_run: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
 
     def execute_with(self, output: Output, more: Sequence[str]) -> int:
-        """Starts it, or prints what would be started."""
+        """Starts the training, or prints what would be submitted."""
         return launch(self.submission(more), output, dry_run=self.dry_run)
 
     def submission(self, arguments: Sequence[str]) -> Submission:
-        """Puts it together.
+        """Builds the submission.
 
         Args:
-            arguments: Of the trainer: overrides of the configuration, or an agent.
+            arguments: Options of the trainer: overrides of the configuration, or an
+                agent.
 
         Returns:
-            What is submitted.
+            The submission.
 
         Raises:
-            LaunchError: If it cannot succeed.
+            LaunchError: If the training cannot succeed.
             UsageError: If the configuration is wrong.
         """
+        # Resolved as the trainer will resolve it, so that its errors come before any
+        # machine is paid for.
         resolved = _resolve(self.config, self.task, arguments)
         config = resolved.config
         if self.updates_per_s is not None and self.updates_per_s <= 0:
-            raise LaunchError("--updates-per-s: expected a rate above 0")
+            raise LaunchError(
+                "--updates-per-s: expected a rate above 0, got "
+                f"{self.updates_per_s:g}; give the rate of a run on such chips"
+            )
         options = ("--store", self.store, "--task", str(self.task), "--out")
         if self.target == "local":
             given = (str(self.config), *options, self.out, *arguments)
             return Submission(
                 command=python("trainer", "train", *given),
                 document=None,
-                takes=("this machine", self._hours(config, None)),
+                takes=("this machine", self._describe_hours(config, None)),
                 reads=names.in_buckets(self.store),
                 writes=names.in_buckets(self.out),
             )
         chips = self.find_chips()
-        # The trainer would refuse the mesh only once all machines were up.
+        # The trainer would refuse the mesh, too, but only once all machines run.
         mesh = mesh_sizes(
             config.mesh,
             seeds=config.trainer.seeds,
@@ -127,7 +133,7 @@ class Train:
         names.parse_bucket_path(self.store)
         run = names.parse_run(self.out)
         trained = (*options, str(run), *arguments)
-        takes = self._takes(config, chips)
+        takes = self._describe_cost(config, chips)
         if self.compiled is not None:
             from infra.commands import compiling
 
@@ -143,7 +149,7 @@ class Train:
                     command=command,
                 ),
                 chips,
-                files=_places(skypilot.CONFIG, resolved),
+                files=_list_files(skypilot.CONFIG, resolved),
                 spot=self.spot,
                 max_restarts=self.max_restarts,
             )
@@ -162,8 +168,8 @@ class Train:
             image=names.check_image(self.image, version=version()),
             region=names.check_region(self.region),
             files={
-                there: here.read_text()
-                for there, here in _places(jobset.CONFIG_FILE, resolved).items()
+                target: source.read_text()
+                for target, source in _list_files(jobset.CONFIG_FILE, resolved).items()
             },
             arguments=trained,
             chips=chips,
@@ -184,15 +190,23 @@ class Train:
         )
 
     def find_chips(self) -> Slice:
-        """Machines that it is launched on."""
+        """Finds the machines to launch on.
+
+        Returns:
+            The chips and their hosts.
+
+        Raises:
+            LaunchError: If no such machines exist, or the options are missing.
+        """
         if self.accelerator is None or self.chips is None:
             raise LaunchError(
-                f"--accelerator and --chips: expected with --target {self.target}"
+                f"--accelerator and --chips: expected with --target {self.target}, got "
+                f"{self.accelerator} and {self.chips}; give both"
             )
         kind: Literal["gpu", "tpu"] = "tpu" if self.target == "tpu" else "gpu"
         return make_slice(find_accelerator(self.accelerator, kind), self.chips)
 
-    def _takes(self, config: "Config", chips: Slice) -> tuple[str, ...]:
+    def _describe_cost(self, config: "Config", chips: Slice) -> tuple[str, ...]:
         spot = " that can be taken away" if self.spot else ""
         machine = (
             f"machine of {chips.chips_per_host}, on any cloud,"
@@ -203,7 +217,7 @@ class Train:
             f"{chips.hosts} x {machine}{spot}: {chips.chips} "
             f"{chips.accelerator.name} chips"
             + (f", topology {chips.topology}" if chips.topology else ""),
-            self._hours(config, chips),
+            self._describe_hours(config, chips),
         ]
         if self.spot and self.target != "sky":
             lines.append(
@@ -214,7 +228,7 @@ class Train:
         return tuple(lines)
 
     def _compile(self, chips: Slice, arguments: Sequence[str]) -> str:
-        """Compiles the run, and says what it takes; refuses it if that is too much."""
+        """Compiles the run; returns a line about its memory, or refuses the run."""
         from infra.commands import compiling
 
         passed, overrides = _parse(arguments)
@@ -226,10 +240,18 @@ class Train:
     def find_rate(
         self, config: "Config", chips: Slice | None
     ) -> tuple[float, str] | None:
-        """Updates a second of such a run as given or measured, and where from."""
+        """Finds the rate of such a run, as given or as measured.
+
+        Args:
+            config: Configuration of the run.
+            chips: Chips to launch on; None for the CPU of this machine.
+
+        Returns:
+            Updates per second and the source of the number, or None if none is known.
+        """
         if self.updates_per_s is not None:
             return self.updates_per_s, "--updates-per-s"
-        found = find_update_rate(
+        measured = find_update_rate(
             MEASURED,
             platform=chips.accelerator.name if chips else "cpu",
             chips=chips.chips if chips else None,
@@ -237,14 +259,14 @@ class Train:
             batch_size=config.trainer.batch_size,
             seeds=config.trainer.seeds,
         )
-        return None if found is None else (found.updates_per_s, found.source)
+        return None if measured is None else (measured.updates_per_s, measured.source)
 
-    def _hours(self, config: "Config", chips: Slice | None) -> str:
-        """Hours by a rate that was measured; by none, the least they could be."""
+    def _describe_hours(self, config: "Config", chips: Slice | None) -> str:
+        """Estimates the hours from a measured rate, or else bounds them from below."""
         trainer = config.trainer
-        found = self.find_rate(config, chips)
-        if found is not None:
-            rate, source = found
+        known = self.find_rate(config, chips)
+        if known is not None:
+            rate, source = known
             taken_s = trainer.steps / rate
             chip_hours = taken_s / 3600 * chips.chips if chips else 0.0
             used = f", {chip_hours:,.1f} chip hours" if chips else ""
@@ -270,7 +292,8 @@ class Train:
             observation_dim=facts.observation_dim,
             action_dim=facts.action_dim,
         )
-        # Seeds may lie on chips of their own, so links need not bound anything.
+        # Arithmetic alone is a bound for every mesh. Time on links is not: a mesh that
+        # gives each seed its own chip sends nothing.
         least_s = trainer.seeds * scale.arithmetic_s(
             shape, chips.accelerator.chip, chips=chips.chips
         )
@@ -278,13 +301,16 @@ class Train:
         return f"{unknown}; at the very least {least}, by arithmetic alone"
 
 
-def _places(config: str, resolved: "Resolved") -> dict[str, Path]:
-    """Files that travel with a job, by where the trainer will look for them.
+def _list_files(config: str, resolved: "Resolved") -> dict[str, Path]:
+    """Lists the files that are sent with a job.
 
     Args:
-        config: Where the configuration will be.
-        resolved: The configuration, and what it was read from here. An agent's own
-            settings are looked for beside it.
+        config: Path of the configuration file on the machines of the job.
+        resolved: The configuration, with the files here that it was read from.
+
+    Returns:
+        Files here, by their paths on the machines of the job. The file of an agent's
+        own settings lies beside the configuration, where the trainer looks for it.
     """
     from trainer.config import BASELINES
 
@@ -305,9 +331,11 @@ class _Passed:
         environment: Environment to evaluate in.
         environment_arguments: Arguments of the environment.
         profile: Folder for a trace.
-        take_over: Go on in the place of another process.
+        take_over: Continue in the place of another process.
     """
 
+    # Not the trainer's own command, whose other options a launch has itself. A test
+    # makes sure that no option of the trainer is missing here.
     agent: str | None = None
     environment: str | None = None
     environment_arguments: tuple[str, ...] = ()
@@ -316,7 +344,7 @@ class _Passed:
 
 
 def _resolve(path: Path, task: int, arguments: Sequence[str]) -> "Resolved":
-    """The configuration as the job will see it, wrong overrides refused here."""
+    """Resolves the configuration as the job will, and refuses wrong overrides."""
     from trainer import config as configuration
 
     passed, overrides = _parse(arguments)
@@ -326,6 +354,8 @@ def _resolve(path: Path, task: int, arguments: Sequence[str]) -> "Resolved":
 
 
 def _parse(arguments: Sequence[str]) -> tuple[_Passed, list[str]]:
-    """Options of the trainer, and overrides of the configuration."""
+    """Splits arguments into options of the trainer and overrides."""
+    # tyro's caches are shared by all threads of the process, and every parse empties
+    # them: one command line is parsed at a time.
     with PARSING:
         return tyro.cli(_Passed, args=arguments, prog=_PROG, return_unknown_args=True)

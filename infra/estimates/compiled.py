@@ -1,4 +1,4 @@
-"""Figures of compiled programs, as ``python -m trainer compile`` writes them."""
+"""Reads figures of compiled programs, which ``python -m trainer compile`` writes."""
 
 import json
 from collections.abc import Mapping
@@ -12,29 +12,30 @@ from trainer.agents.vast_config import VASTConfig
 from trainer.costs import call_memory, published
 from trainer.costs.accelerators import ACCELERATORS
 
-# Of a configuration: what another program would be compiled for.
+# Fields of `trainer` that change the compiled program.
 _TRAINER = ("batch_size", "microbatches", "seeds", "updates_per_call")
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """What was compiled, and what it takes.
+    """Figures of one compiled training call.
 
     Attributes:
         topology: Kind and number of chips, such as ``v5e-16``.
-        accelerator: Kind.
-        chips: Number.
-        mesh: Sizes of the axes.
-        config: The configuration's plain values.
-        rows: Of the store, on each chip.
-        memory_bytes: Of a chip, at its peak, the program included; None where the
-            compiler does not say.
-        memory_share: Of the chip's memory; None for CPUs.
-        sent_bytes: That a chip sends in an update.
-        kernels: Of an update.
-        estimated_cycles: Of an update, by XLA; None where it makes no estimate.
-        least_ms: Least time of an update; None where nothing is known.
-        bound: By what.
+        accelerator: Kind of the chips.
+        chips: Number of chips.
+        mesh: Sizes of the mesh axes.
+        config: Plain values of the configuration.
+        rows: Rows of the store that lie on each chip.
+        memory_bytes: Peak memory of a chip, including the program; None if the compiler
+            does not report it.
+        memory_share: Share of the chip's memory; None for CPUs.
+        sent_bytes: Bytes that a chip sends in an update.
+        kernels: Number of kernels of an update.
+        estimated_cycles: XLA's estimate of the cycles of an update; None if it makes
+            none.
+        least_ms: Lower bound of the time of an update, in ms; None if there is none.
+        bound: Resource that sets the lower bound.
     """
 
     topology: str
@@ -53,17 +54,17 @@ class Compiled:
 
     @property
     def width(self) -> int:
-        """Of the hidden layers."""
+        """Width of the hidden layers."""
         return int(self.config["agent"]["width"])
 
     @property
     def batch_size(self) -> int:
-        """B, of each seed."""
+        """Rows B of each seed's batch."""
         return int(self.config["trainer"]["batch_size"])
 
     @property
     def seeds(self) -> int:
-        """Trained side by side."""
+        """Number of seeds that are trained side by side."""
         return int(self.config["trainer"]["seeds"])
 
     @property
@@ -83,22 +84,28 @@ def read(path: Path) -> Compiled:
         The figures.
 
     Raises:
-        LaunchError: If it holds none.
+        LaunchError: If the file has no such figures.
     """
     try:
         return parse(json.loads(path.read_text()))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise LaunchError(
-            f"{path}: expected figures of `python -m trainer compile --json`, found "
-            f"none ({type(error).__name__}: {error})"
+            f"{path}: expected figures of `python -m trainer compile --json`, got none "
+            f"({type(error).__name__}: {error}); compile the run again"
         ) from error
 
 
 def parse(figures: Mapping[str, Any]) -> Compiled:
-    """Takes from the command's JSON what estimates need.
+    """Parses the command's JSON.
+
+    Args:
+        figures: The JSON object.
+
+    Returns:
+        The figures that estimates need.
 
     Raises:
-        KeyError: If something is missing.
+        KeyError: If a figure is missing.
     """
     memory, bound = figures["memory"], figures["bound"]
     return Compiled(
@@ -110,7 +117,7 @@ def parse(figures: Mapping[str, Any]) -> Compiled:
         rows=figures["rows_on_chips"] or 0,
         memory_bytes=None if memory is None else memory["total"],
         memory_share=figures["memory_share"],
-        sent_bytes=sum(each["sent_bytes"] for each in figures["traffic"]),
+        sent_bytes=sum(kind["sent_bytes"] for kind in figures["traffic"]),
         kernels=figures["kernels"],
         estimated_cycles=figures["estimated_cycles"],
         least_ms=None if bound is None else figures["least_ms"][bound],
@@ -120,11 +127,11 @@ def parse(figures: Mapping[str, Any]) -> Compiled:
 
 @dataclass(frozen=True)
 class Expected:
-    """What the formulas give for the same; None where they know nothing of it.
+    """Results of the formulas for a compiled program; None if they do not cover it.
 
     Attributes:
-        memory_bytes: As ``trainer.costs.call_memory.call_bytes``.
-        sent_bytes: As ``scale.sent_bytes``.
+        memory_bytes: Result of ``trainer.costs.call_memory.call_bytes``.
+        sent_bytes: Result of ``scale.sent_bytes``.
     """
 
     memory_bytes: float | None
@@ -132,7 +139,15 @@ class Expected:
 
 
 def expect(call: Compiled) -> Expected:
-    """Computes what ``scale`` expects of a program that was compiled."""
+    """Evaluates the formulas for a compiled program.
+
+    Args:
+        call: Figures of the program.
+
+    Returns:
+        Results of the formulas.
+    """
+    # The formulas are those of VAST's networks, and need the dimensions of the data.
     agent, facts = call.config["agent"], published.DATASETS.get(call.config["dataset"])
     if agent["name"] != "vast" or facts is None:
         return Expected(None, None)
@@ -157,17 +172,18 @@ def differences(
     accelerator: str,
     mesh: Mapping[str, int],
 ) -> list[str]:
-    """Lists what differs between a program and what is about to be launched.
+    """Lists the differences between a compiled program and the run to launch.
 
     Args:
-        call: The program.
+        call: Figures of the program.
         config: Plain values of the configuration to launch.
-        accelerator: Kind of its chips.
-        mesh: Sizes of its axes.
+        accelerator: Kind of the chips to launch on.
+        mesh: Sizes of the mesh axes to launch with.
 
     Returns:
-        Settings, such as ``agent.width: 512, launched 1024``.
+        Settings that differ, such as ``agent.width: 512, launched 1024``.
     """
+    # Other settings, such as the number of steps, change no program and may differ.
     pairs: list[tuple[str, Any, Any]] = [("accelerator", call.accelerator, accelerator)]
     pairs += [(f"mesh.{axis}", call.mesh[axis], size) for axis, size in mesh.items()]
     ours, theirs = config["agent"], call.config["agent"]

@@ -1,6 +1,6 @@
-"""Machines with accelerators: how many chips each has, and what clouds call them.
+"""Machines with accelerators: numbers of chips, and the names that clouds use.
 
-What a chip itself can do stands in ``trainer.costs.accelerators``.
+Memory and speed of a chip are in ``trainer.costs.accelerators``.
 """
 
 from dataclasses import dataclass
@@ -12,15 +12,16 @@ from trainer.costs import accelerators
 
 @dataclass(frozen=True)
 class CloudAccelerator:
-    """One kind of chip as clouds have it.
+    """One kind of chip, as clouds offer it.
 
     Attributes:
-        name: Its key in ``trainer.costs.accelerators.ACCELERATORS``.
+        name: Key in ``trainer.costs.accelerators.ACCELERATORS``.
         kind: ``"gpu"`` or ``"tpu"``.
-        selector: Value of GKE's node label for it.
-        machine: Google's machine type, with ``{}`` for its chips.
-        sizes: Chips a machine can have, in order; more come in machines of the last.
-        sky: SkyPilot's name; None where SkyPilot has no machines of it.
+        selector: Value of GKE's node label for the chip.
+        machine: Google's machine type, with ``{}`` for the number of chips.
+        sizes: Numbers of chips that a machine can have, in ascending order; larger
+            numbers use several machines of the largest size.
+        sky: SkyPilot's name; None if SkyPilot has no machines with the chip.
     """
 
     name: str
@@ -32,14 +33,14 @@ class CloudAccelerator:
 
     @property
     def chip(self) -> accelerators.Accelerator:
-        """What one chip can do."""
+        """Memory and speed of one chip."""
         return accelerators.ACCELERATORS[self.name]
 
 
-# Labels and machine types: GKE's pages "Run GPUs" and "Plan TPUs".
+# Labels and machine types are from GKE's pages "Run GPUs" and "Plan TPUs".
 ACCELERATORS = {
-    each.name: each
-    for each in (
+    accelerator.name: accelerator
+    for accelerator in (
         CloudAccelerator(
             name="a100-80gb",
             kind="gpu",
@@ -94,10 +95,10 @@ class Slice:
     """Chips that train together.
 
     Attributes:
-        accelerator: What they are.
-        hosts: Machines, one process each.
-        chips_per_host: Chips of each.
-        topology: Shape of a TPU slice; None for GPUs.
+        accelerator: Kind of the chips.
+        hosts: Number of machines; each runs one process.
+        chips_per_host: Chips of each machine.
+        topology: Shape of a TPU slice, such as ``4x4``; None for GPUs.
     """
 
     accelerator: CloudAccelerator
@@ -107,12 +108,12 @@ class Slice:
 
     @property
     def chips(self) -> int:
-        """Chips in all."""
+        """Number of chips of all machines."""
         return self.hosts * self.chips_per_host
 
     @property
     def machine_type(self) -> str:
-        """Google's name of each machine."""
+        """Google's machine type."""
         return self.accelerator.machine.format(self.chips_per_host)
 
 
@@ -120,19 +121,20 @@ def find_accelerator(name: str, kind: Literal["gpu", "tpu"]) -> CloudAccelerator
     """Looks an accelerator up.
 
     Args:
-        name: As given.
-        kind: What the target has.
+        name: Name of the accelerator.
+        kind: Kind that the target has.
 
     Returns:
         The accelerator.
 
     Raises:
-        LaunchError: If there is none of this name and kind.
+        LaunchError: If no accelerator has this name and kind.
     """
-    known = [each.name for each in ACCELERATORS.values() if each.kind == kind]
+    known = [chip.name for chip in ACCELERATORS.values() if chip.kind == kind]
     if name not in known:
         raise LaunchError(
-            f"--accelerator: expected one of {', '.join(known)} here, got {name!r}"
+            f"--accelerator: expected one of {', '.join(known)} here, got {name!r}; "
+            "choose one of these, or another --target"
         )
     return ACCELERATORS[name]
 
@@ -141,15 +143,17 @@ def make_slice(accelerator: CloudAccelerator, chips: int) -> Slice:
     """Arranges chips on machines.
 
     Args:
-        accelerator: What they are.
-        chips: How many.
+        accelerator: Kind of the chips.
+        chips: Number of chips.
 
     Returns:
         The slice.
 
     Raises:
-        LaunchError: If there are no such machines.
+        LaunchError: If no machines have this number of chips.
     """
+    # TPUs come in slices of fixed shapes. GPUs come in machines; several machines are
+    # used at the largest size only, so that all processes have the same devices.
     shapes = accelerator.chip.slices
     largest = accelerator.sizes[-1]
     if accelerator.kind == "tpu":
@@ -161,7 +165,8 @@ def make_slice(accelerator: CloudAccelerator, chips: int) -> Slice:
         choices = f"{sizes}, or a multiple of {largest}"
     if not possible:
         raise LaunchError(
-            f"--chips: {accelerator.name} comes in {choices}, got {chips}"
+            f"--chips: {accelerator.name} comes in {choices}, got {chips}; choose one "
+            "of these"
         )
     per_host = min(chips, largest)
     return Slice(

@@ -1,6 +1,6 @@
-"""Figures of this repository that estimates are made from, each with its source.
+"""Measured rates that estimates are computed from, each with its source.
 
-This is the one place to bring up to date when a figure is measured again.
+A rate that is measured again has to be changed here and nowhere else.
 """
 
 from dataclasses import dataclass
@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class UpdateRate:
-    """Updates a second of one run.
+    """The measured rate of one run.
 
     Attributes:
         platform: Name of an accelerator, or ``"cpu"``.
-        chips: Chips it ran on; cores for a CPU.
-        width: Of the hidden layers.
-        batch_size: B, of each seed.
-        seeds: Trained side by side.
-        updates_per_s: Of all seeds together in one program, counted once.
-        source: Where the figure stands.
+        chips: Number of chips, or of cores of a CPU.
+        width: Width of the hidden layers.
+        batch_size: Rows B of each seed's batch.
+        seeds: Number of seeds that were trained side by side.
+        updates_per_s: Updates per second; an update of all seeds counts once.
+        source: Document that has the measurement.
     """
 
     platform: str
@@ -31,19 +31,19 @@ class UpdateRate:
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured, and on what.
+    """Measured rates and sizes.
 
     Attributes:
-        shard_rows_per_s: Rows a second from npz to store, start-up included.
-        shard_cores: Cores that took.
-        collect_rows_per_s: Rows a second of one collecting process, one core.
-        npz_share: Bytes of an npz by those of its arrays.
-        store_share: Bytes of a store, five tasks' labels included, by those of its
-            npz.
-        row_floats: Components of a row that the two shares are of: observations,
+        shard_rows_per_s: Rows per second from npz to store, including the start.
+        shard_cores: Cores that the sharding used.
+        collect_rows_per_s: Rows per second of one collecting process on one core.
+        npz_share: Size of an npz file divided by the size of its arrays.
+        store_share: Size of a store with labels of five tasks, divided by the size of
+            its npz files.
+        row_floats: Numbers in a row of the data with these sizes: observations,
             actions, qpos and qvel.
-        part_rows: Rows of a part, which has one writer.
-        update_rates: Updates a second, by what they ran on.
+        part_rows: Rows of a part of a store, which one worker writes.
+        update_rates: Rates of training.
     """
 
     # tests/benchmarks/README.md: 3,003,000 rows in 19.6 s, one command on two virtual
@@ -86,19 +86,21 @@ def find_update_rate(
     batch_size: int,
     seeds: int,
 ) -> UpdateRate | None:
-    """Finds the rate of exactly this setting; nothing is carried over from others.
+    """Finds the measured rate of a setting.
 
     Args:
-        measured: Where to look.
+        measured: Measured rates.
         platform: Name of an accelerator, or ``"cpu"``.
-        chips: How many; None where it was not asked, as of the cores of this machine.
-        width: Of the hidden layers.
-        batch_size: B, of each seed.
-        seeds: Trained side by side.
+        chips: Number of chips; None for any number, as of the cores of this machine.
+        width: Width of the hidden layers.
+        batch_size: Rows B of each seed's batch.
+        seeds: Number of seeds that are trained side by side.
 
     Returns:
-        The rate with its source, or None if there is none.
+        The rate with its source, or None if none was measured.
     """
+    # Only equal settings count: rates do not scale with width, batch or seeds in a way
+    # that could be trusted.
     for rate in measured.update_rates:
         setting = (rate.platform, rate.width, rate.batch_size, rate.seeds)
         same = setting == (platform, width, batch_size, seeds)

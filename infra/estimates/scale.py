@@ -1,9 +1,9 @@
-"""Scale on paper: what data and training of a given size would take.
+"""Formulas for what data and training of a given size would take.
 
-Every figure is a formula over measured rates (`infra.estimates.measured`), the makers'
-figures of a chip (`trainer.costs.accelerators`) and the shapes and calls of VAST's
-networks (`trainer.costs`). A formula leaves out what it does not name: start-up,
-stragglers, quota, overlap.
+Formulas use measured rates (`infra.estimates.measured`), the makers' data of chips
+(`trainer.costs.accelerators`), and the shapes and calls of VAST's networks
+(`trainer.costs`). They leave out all that they do not name, such as start-up,
+stragglers, quota and overlap.
 """
 
 from dataclasses import dataclass
@@ -30,17 +30,18 @@ _HOUR_S = 3600.0
 
 @dataclass(frozen=True)
 class DataScale:
-    """What collecting and sharding some transitions takes.
+    """Cost of collecting and sharding a number of transitions.
 
     Attributes:
-        transitions: Rows.
-        workers: Machines of ``cores`` cores asked for.
-        npz_bytes: Of the raw files.
-        store_bytes: Of the store.
-        collect_h: Hours to collect them in MuJoCo.
+        transitions: Number of rows.
+        workers: Number of machines.
+        npz_bytes: Size of the raw files.
+        store_bytes: Size of the store.
+        collect_h: Hours to collect the rows in MuJoCo.
         shard_h: Hours from npz to store.
-        busy_workers: Machines that sharding can keep busy: a part has one writer.
-        write_bytes_per_s: Into the bucket, by all workers that shard.
+        busy_workers: Machines that sharding can keep busy, because one worker writes a
+            part.
+        write_bytes_per_s: Bytes per second that all sharding workers write.
         collect_core_h: Core hours of collecting.
         shard_core_h: Core hours of sharding.
     """
@@ -60,18 +61,19 @@ class DataScale:
 def data_scale(
     measured: Measured, *, transitions: int, workers: int, cores: int = 2
 ) -> DataScale:
-    """Computes what collecting and sharding takes.
+    """Computes the cost of collecting and sharding.
+
+    With r the rate of a core, collecting takes ``N / (workers * cores * r)`` and
+    sharding takes ``N / (min(workers, parts) * cores * r)``.
 
     Args:
-        measured: Rates of one machine.
-        transitions: Rows N.
-        workers: Machines.
-        cores: Cores of each.
+        measured: Measured rates of one machine.
+        transitions: Number N of rows.
+        workers: Number of machines.
+        cores: Cores of each machine.
 
     Returns:
-        With r the rate of a core: collecting takes ``N / (workers * cores * r)``;
-        sharding ``N / (min(workers, parts) * r * cores)``, parts being N by the rows
-        of a part; bytes are those of a row's arrays by the two measured shares.
+        The cost, if all machines are busy all the time.
     """
     parts = -(-transitions // measured.part_rows)
     busy = min(workers, parts)
@@ -98,7 +100,7 @@ def data_scale(
 
 
 def update_flops(shape: Shape) -> int:
-    """Operations of an update of one seed, see ``trainer.costs.flops``."""
+    """Counts operations of an update of one seed, see ``trainer.costs.flops``."""
     return flops.update_flops(
         flops.vast_calls(shape.config, shape.batch_size),
         optimised_layers(shape.networks),
@@ -106,35 +108,37 @@ def update_flops(shape: Shape) -> int:
 
 
 def window_bytes(shape: Shape) -> int:
-    """Bytes of a window on its way to a device: five states, an action, 7 scalars."""
+    """Computes the size of a window of VAST: five states, an action and 7 scalars."""
     return _FLOAT_BYTES * (5 * shape.observation_dim + shape.action_dim + 7)
 
 
 def arithmetic_s(shape: Shape, accelerator: Accelerator, *, chips: int) -> float:
-    """Seconds of an update by arithmetic at its peak: ``flops / (n peak)``."""
+    """Computes the seconds of an update at peak arithmetic: ``flops / (n peak)``."""
     return update_flops(shape) / (chips * accelerator.default_peak)
 
 
 def sent_bytes(
     shape: Shape, spread: Spread, accelerator: Accelerator | None, *, seeds: int = 1
 ) -> float:
-    """What a chip sends in an update, round rings, with ``g(n) = (n - 1) / n``.
+    """Computes the bytes that a chip sends in an update.
 
-    Gradients are all-reduced over data, ``2 g(d) 4 P / (f t)``. With the state split,
-    parameters and targets are gathered, ``g(f) c (P + T) / t`` with c bytes an element
-    (``call_memory.gathered_bytes``), and gradients scattered, ``g(f) e P / t``. With
-    layers split, the outputs of every second one but the first are summed, and what
-    goes back to the inputs of the others: ``g(t) 4 w ((L - 2) R + L R')`` for L layers
-    of width w, R rows that are evaluated and R' that are trained on.
+    Collectives are rings of n chips, in which a chip sends the share ``g(n) = (n - 1) /
+    n`` of an array. Gradients are all-reduced over ``data``, ``2 g(d) 4 P / (f t)``. If
+    the state is sharded, parameters and targets are gathered, ``g(f) c (P + T) / t``
+    with c bytes an element (``call_memory.gathered_bytes``), and gradients scattered,
+    ``g(f) e P / t``. If layers are sharded, the outputs of every second layer but the
+    first are summed, and so are gradients at the inputs of the other layers:
+    ``g(t) 4 w ((L - 2) R + L R')`` for L layers of width w, R rows that are evaluated
+    and R' rows that are trained on.
 
     Args:
-        shape: Of networks and batch.
-        spread: Over S, d, f and t chips.
-        accelerator: What the chips are; None for others, that send float32.
-        seeds: s.
+        shape: Shapes of networks and batch.
+        spread: Chips of each mesh axis: S, d, f and t.
+        accelerator: Kind of the chips; None for others, which send float32.
+        seeds: Number s of seeds.
 
     Returns:
-        Bytes.
+        Bytes per update.
     """
     d, f, t = spread.data, spread.fsdp, spread.tensor
     P = parameters(shape)
@@ -146,6 +150,7 @@ def sent_bytes(
     layers = optimised_layers(shape.networks)
     calls = flops.vast_calls(shape.config, -(-shape.batch_size // (d * f)))
     for call in calls:
+        # A trained network also sums gradients, at the inputs of every other layer.
         rows = call.rows * call.times * layers[call.network][1]
         sums = max(depth - 2, 0) + (depth if call.trained else 0)
         sent += _ring(t) * _FLOAT_BYTES * width * sums * rows
@@ -158,21 +163,22 @@ def _ring(chips: int) -> float:
 
 @dataclass(frozen=True)
 class TrainScale:
-    """What training at some width on some chips takes, one seed.
+    """Cost of training one seed on n chips, with the three meshes that use all of them.
 
     Attributes:
-        chips: n.
-        whole_bytes: Memory of a chip that holds all of the state.
-        split_bytes: Memory of a chip that holds its share of the state.
-        tensor_bytes: Memory of a chip that holds its share of every layer; None where
-            a layer cannot be split so.
-        whole_sent: What a chip sends in an update with the state whole.
-        split_sent: The same with the state split.
-        tensor_sent: The same with every layer split, or None.
-        least_s: Seconds an update takes at least, by arithmetic or links alone.
-        link_bound: Whether that is the links', state whole.
-        input_bytes: What the hosts send to all chips in an update, rows gathered
-            there.
+        chips: Number n of chips.
+        whole_bytes: Memory of a chip that has a copy of the whole state.
+        split_bytes: Memory of a chip that has a shard of the state.
+        tensor_bytes: Memory of a chip that has a shard of every layer; None if the
+            width is no multiple of n.
+        whole_sent: Bytes that a chip sends in an update with copies of the state.
+        split_sent: Bytes that a chip sends in an update with shards of the state.
+        tensor_sent: Bytes that a chip sends in an update with shards of every layer, or
+            None.
+        least_s: Lower bound of the seconds of an update, by arithmetic or by links.
+        link_bound: Whether links set the bound, with copies of the state.
+        input_bytes: Bytes that hosts send to all chips in an update, if they look rows
+            up.
     """
 
     chips: int
@@ -191,14 +197,13 @@ def train_scale(shape: Shape, accelerator: Accelerator, *, chips: int) -> TrainS
     """Computes memory, traffic and the least time of an update.
 
     Args:
-        shape: Of networks and batch.
-        accelerator: What the chips are.
-        chips: n.
+        shape: Shapes of networks and batch.
+        accelerator: Kind of the chips.
+        chips: Number n of chips.
 
     Returns:
-        Memory and traffic of the three ways to use n chips, see ``call_bytes`` and
-        ``sent_bytes``. The least time is the larger of ``flops / (n peak)`` and bytes
-        by half the link's two-way rate, state whole.
+        Memory and traffic of the three meshes, see ``call_bytes`` and ``sent_bytes``,
+        and the lower bound of time for copies of the state.
     """
     whole, split, tensor = (
         Spread(data=chips),
@@ -209,6 +214,7 @@ def train_scale(shape: Shape, accelerator: Accelerator, *, chips: int) -> TrainS
     compute_s = arithmetic_s(shape, accelerator, chips=chips)
     link_s = 0.0
     if accelerator.link_bytes_per_s is not None:
+        # Makers give the rate of both directions together, and a ring sends in one.
         link_s = sent / (accelerator.link_bytes_per_s / 2)
     return TrainScale(
         chips=chips,

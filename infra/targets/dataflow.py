@@ -1,36 +1,36 @@
-"""Beam's arguments for Dataflow, which ``python -m pipeline`` hands on untouched."""
+"""Makes Beam's arguments for Dataflow, which ``python -m pipeline`` passes on."""
 
 from dataclasses import dataclass
 
-# Of a job.
+# Dataflow's limit for a job; the service would refuse more after minutes.
 MOST_WORKERS = 1000
-# Beam's container runs one thread in one process: a part is written by one thread
-# whose helpers keep two cores busy, and takes up to 1 GB. The service's default, a
-# dozen threads for each core, would write two dozen parts at once.
+# Sharding: one process with one thread on each machine. One thread writes a part; its
+# helpers keep two cores busy, and a part takes up to 1 GB of memory. The service's
+# default, a dozen threads for each core, would write two dozen parts at once.
 _ONE_AT_A_TIME = (
     "--number_of_worker_harness_threads=1",
     "--experiments=no_use_multiple_sdk_containers",
 )
-# Collecting is one core's work, so every core has a process.
+# Collecting: one process with one thread on each core, because MuJoCo uses one core.
 _ONE_A_CORE = ("--number_of_worker_harness_threads=1",)
 
 
 @dataclass(frozen=True)
 class DataflowJob:
-    """Where and as whom a Dataflow job runs.
+    """Settings of a Dataflow job.
 
     Attributes:
-        name: Of the job.
+        name: Name of the job.
         project: Google Cloud project.
-        region: Of the workers.
-        image: With the pipeline, from infra/containers/pipeline.Dockerfile.
+        region: Region of the workers.
+        image: Image of the pipeline, from infra/containers/pipeline.Dockerfile.
         account: Service account of the workers.
         temp: ``gs://`` folder for the service's own files.
-        subnetwork: For workers without public addresses, one with Private Google
-            Access; None is the region's in the default network.
-        machine_type: Of a worker.
-        max_workers: Up to which the service scales by itself.
-        collecting: Whether it collects rather than shards.
+        subnetwork: Subnetwork with Private Google Access, which workers without public
+            addresses need; None for the region's subnetwork of the default network.
+        machine_type: Machine type of a worker.
+        max_workers: Largest number of workers that the service scales to.
+        collecting: Whether the job collects instead of sharding.
     """
 
     name: str
@@ -46,7 +46,7 @@ class DataflowJob:
 
 
 def dataflow_arguments(job: DataflowJob) -> tuple[str, ...]:
-    """Beam's arguments for Dataflow."""
+    """Makes Beam's arguments for a Dataflow job."""
     subnetwork = job.subnetwork and (
         f"--subnetwork=regions/{job.region}/subnetworks/{job.subnetwork}"
     )
@@ -58,12 +58,15 @@ def dataflow_arguments(job: DataflowJob) -> tuple[str, ...]:
         f"--temp_location={job.temp}",
         f"--service_account_email={job.account}",
         f"--sdk_container_image={job.image}",
+        # Workers use the Beam of the image, and download none.
         "--sdk_location=container",
+        # Workers need no address that the internet could reach.
         "--no_use_public_ips",
         *([subnetwork] if subnetwork else []),
         f"--machine_type={job.machine_type}",
         "--autoscaling_algorithm=THROUGHPUT_BASED",
         f"--max_num_workers={job.max_workers}",
+        # Images of one's own need the second version of Dataflow's runner.
         "--experiments=use_runner_v2",
         *(_ONE_A_CORE if job.collecting else _ONE_AT_A_TIME),
     )

@@ -1,18 +1,18 @@
-"""Manifests for Flink on Kubernetes, by Flink's operator: a cluster, and who uses it.
+"""Manifests for Flink on Kubernetes, for Flink's operator: a cluster and a launcher.
 
-Each task manager has a pool of Beam workers in its own pod. Task managers call their
-workers alike and tell them to come to localhost, so that a pool of several cannot be.
-The launcher, `python -m pipeline`, is a Job whose pod has Beam's job server beside it.
-How things end:
+Each task manager has a pool of Beam workers in its own pod. The launcher, `python -m
+pipeline`, is a Job whose pod has Beam's job server beside it. A job may end in these
+ways:
 
-- The launcher is told to end: it has Flink cancel the job, within a minute.
-- Wrong data: Flink tries nothing again, so the launcher hears of them at once, ends
-  with 2, and the Job fails.
-- A worker or a task manager is lost: Flink gives the job up, the launcher hands it in
-  again, and what was finished stays. Kubernetes replaces what was lost.
-- The launcher is lost: another pod takes its place, and over from it.
-- Task managers that have nothing to do for half a minute are given back. The job
-  manager stays until the FlinkDeployment is deleted.
+- The launcher is told to stop: it makes Flink cancel the job, within a minute.
+- Data are wrong: Flink restarts nothing, so the launcher hears of the error at once and
+  exits with 2, and the Job fails.
+- A worker or a task manager is lost: Flink gives up the job, and the launcher submits
+  it again. Finished parts stay, and Kubernetes replaces the lost pod.
+- The launcher is lost: another pod replaces it and takes the job over.
+
+Task managers that are idle for half a minute are released. The job manager stays until
+the FlinkDeployment is deleted.
 """
 
 from dataclasses import dataclass
@@ -28,13 +28,13 @@ from infra.targets.kubernetes import (
 )
 from pipeline.store.errors import EXIT_USAGE
 
-# Of Flink's releases the latest 1.x, which Beam's job server is made for.
+# The latest 1.x release of Flink, for which Beam has a job server.
 FLINK = "1.20"
 FLINK_IMAGE = "flink:1.20.4-java17"
 JOB_SERVER_IMAGE = "apache/beam_flink1.20_job_server"
 FLINK_USER = 9999
 REST_PORT, JOB_PORT, ARTIFACT_PORT, POOL_PORT = 8081, 8099, 8098, 50000
-# The account that the operator's chart makes for job managers, which start pods.
+# Service account that the operator's chart makes for job managers, which start pods.
 OPERATORS_ACCOUNT = "flink"
 _FROM_OPERATOR: Document = {
     "from": [
@@ -47,9 +47,13 @@ _FROM_OPERATOR: Document = {
     ],
     "ports": [{"protocol": "TCP", "port": REST_PORT}],
 }
+# The operator merges its container into the one of this name in a template.
 _MAIN = "flink-main-container"
 _POOL = "apache_beam.runners.worker.worker_pool_main"
+# Seconds for the launcher to have Flink cancel the job, before it is killed.
 _GRACE_S = 60
+# Program of an init container, which waits for the job manager: the cluster may take
+# minutes to start, and the launcher's pod starts at the same time.
 _AWAIT = f"""\
 import sys, time, urllib.request
 deadline = time.monotonic() + 900
@@ -66,20 +70,20 @@ while True:
 
 @dataclass(frozen=True)
 class FlinkJob:
-    """What a cluster and its launcher are made from.
+    """Settings of a cluster and its launcher.
 
     Attributes:
-        name: Of the cluster and of the Job.
-        namespace: Kubernetes namespace, which the operator watches.
-        account: Kubernetes service account of workers and launcher, bound to one of
-            Google's.
-        image: With the pipeline, from infra/containers/pipeline.Dockerfile.
-        beam: Version of Beam in it; the job server has to be of the same.
-        region: Of the cluster.
-        arguments: Of ``python -m pipeline``, without Beam's.
-        beam_arguments: More of Beam's own.
-        workers: Task managers, a slot and a pool of workers each.
-        collecting: Whether it collects, with one core, rather than shards, with two.
+        name: Name of the cluster and of the Job.
+        namespace: Kubernetes namespace, which the operator must watch.
+        account: Kubernetes service account of workers and launcher, bound to a Google
+            service account.
+        image: Image of the pipeline, from infra/containers/pipeline.Dockerfile.
+        beam: Version of Beam in the image; the job server must have the same.
+        region: Region of the cluster.
+        arguments: Arguments of ``python -m pipeline``, without Beam's.
+        beam_arguments: Further arguments of Beam.
+        workers: Number of task managers; each has one slot and one pool of workers.
+        collecting: Whether the job collects, on one core, or shards, on two.
     """
 
     name: str
@@ -95,22 +99,22 @@ class FlinkJob:
 
 
 def check_cluster_name(name: str) -> str:
-    """Checks the name of a cluster, to which Flink's operator appends its own."""
+    """Checks the name of a cluster; Flink's operator appends up to 18 characters."""
     return check_job_name(name, longest=45)
 
 
 def flink_documents(job: FlinkJob) -> list[Document]:
-    """Makes a Flink cluster and what runs the pipeline on it.
+    """Makes the manifests of a Flink cluster and of the launcher of a pipeline on it.
 
     Args:
-        job: From what.
+        job: Settings of both.
 
     Returns:
-        A NetworkPolicy that lets the cluster's own pods and the operator reach its
+        A NetworkPolicy by which only the cluster's own pods and the operator reach its
         pods, the FlinkDeployment, and the launcher's Job.
 
     Raises:
-        LaunchError: If its name is too long for its pods.
+        LaunchError: If the name is too long for the names of pods.
     """
     check_cluster_name(job.name)
     metadata = {
@@ -119,7 +123,7 @@ def flink_documents(job: FlinkJob) -> list[Document]:
         "labels": labels(job.name),
     }
     return [
-        # Who reaches Flink can have it run anything.
+        # Flink runs whatever it is sent, by anybody who reaches it.
         network_policy(metadata, _FROM_OPERATOR),
         _cluster(job, metadata),
         _launcher(job, metadata),
@@ -131,13 +135,16 @@ def _cluster(job: FlinkJob, metadata: Document) -> Document:
     main = _container(
         {"name": _MAIN}, user=FLINK_USER, writable=writable, volumes="flink"
     )
+    # A pool beside each task manager and not one for all: task managers give their
+    # workers the same names and tell them to connect to localhost.
     pool = _container(
         {
             "name": "beam-workers",
             "image": job.image,
             "command": ["python", "-m", _POOL, f"--service_port={POOL_PORT}"],
-            # Started before the task manager, and again if the system ends it for
-            # memory: Flink has its pods themselves never started again.
+            # An init container with this policy is a sidecar: it starts before the task
+            # manager, and again if the kernel kills it for memory. Flink never restarts
+            # the containers of its pods.
             "restartPolicy": "Always",
             "startupProbe": _listening(POOL_PORT),
             "env": [{"name": "HOME", "value": "/tmp"}],
@@ -168,11 +175,11 @@ def _cluster(job: FlinkJob, metadata: Document) -> Document:
             "serviceAccount": OPERATORS_ACCOUNT,
             "flinkConfiguration": {
                 "taskmanager.numberOfTaskSlots": "1",
-                # What is worth another try the launcher tries: see above.
+                # The launcher knows which failures another try may help.
                 "restart-strategy.type": "none",
                 "kubernetes.taskmanager.service-account": job.account,
                 "resourcemanager.taskmanager-timeout": "30 s",
-                # A task manager that is gone is noticed sooner than in a minute.
+                # By default, a lost task manager is noticed after 50 s.
                 "heartbeat.interval": "5 s",
                 "heartbeat.timeout": "20 s",
             },
@@ -210,6 +217,7 @@ def _launcher(job: FlinkJob, metadata: Document) -> Document:
                 "--job-host=localhost",
                 f"--job-port={JOB_PORT}",
                 f"--artifact-port={ARTIFACT_PORT}",
+                # The pipeline has no transforms of other languages to expand.
                 "--expansion-port=-1",
                 "--artifacts-dir=/tmp/artifacts",
             ],
@@ -228,7 +236,8 @@ def _launcher(job: FlinkJob, metadata: Document) -> Document:
             "command": ["python", "-m", "pipeline"],
             "args": [
                 *job.arguments,
-                # From a pod that was lost: the Job lets one run.
+                # The lock of the store may be that of a lost pod. Nobody else can hold
+                # it, because the Job runs one pod at a time.
                 "--take-over",
                 "--",
                 *engine_arguments(
@@ -258,6 +267,7 @@ def _launcher(job: FlinkJob, metadata: Document) -> Document:
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": _GRACE_S,
     }
+    # A template of a Job is no object of its own, unlike one of a FlinkDeployment.
     del pod["apiVersion"], pod["kind"]
     return {
         "apiVersion": "batch/v1",
@@ -265,7 +275,7 @@ def _launcher(job: FlinkJob, metadata: Document) -> Document:
         "metadata": metadata,
         "spec": {
             "backoffLimit": 3,
-            # One at a time: whoever takes over has seen the other end.
+            # A pod is replaced once it has ended, so that no two launchers run at once.
             "podReplacementPolicy": "Failed",
             "podFailurePolicy": {
                 "rules": [
@@ -285,15 +295,16 @@ def engine_arguments(
     parallelism: int,
     flink_master: str | None = None,
 ) -> tuple[str, ...]:
-    """Beam's arguments for Flink or Spark, by Beam's job server.
+    """Makes Beam's arguments for Flink or Spark, with Beam's job server.
 
     Args:
         job_endpoint: ``HOST:PORT`` of the job server.
         workers_at: ``localhost:PORT`` of the pool beside each task manager or Spark
             worker, or the path of ``vast-rl-worker`` on its machine.
-        parallelism: Of the job, on Flink; Spark takes what cores its workers have.
-        flink_master: ``HOST:PORT`` of Flink's REST interface, by which the job is
-            ended with its launcher; None of Spark.
+        parallelism: Parallelism of the job on Flink; Spark uses all cores of its
+            workers.
+        flink_master: ``HOST:PORT`` of Flink's REST interface, by which the launcher
+            cancels the job when it ends; None for Spark.
 
     Returns:
         The arguments.
@@ -307,7 +318,8 @@ def engine_arguments(
         f"--job_endpoint={job_endpoint}",
         f"--environment_type={environment[0]}",
         f"--environment_config={environment[1]}",
-        # Nothing is to be fetched by workers, least of all from the job server's disk.
+        # Workers would fetch a list of the launcher's packages, from a path on the disk
+        # of the job server, which they do not share.
         "--experiments=disable_logging_submission_environment",
         *(
             (f"--flink_master={flink_master}", f"--parallelism={parallelism}")
@@ -348,7 +360,7 @@ def _container(
     writable: tuple[str, ...] = (),
     volumes: str = "",
 ) -> Document:
-    """A container without rights, that writes where it has to and nowhere else."""
+    """Adds security settings: no privileges, and only the given paths are writable."""
     return {
         **container,
         "securityContext": {
@@ -380,16 +392,27 @@ def _volume(name: str, path: str) -> str:
 
 
 def _listening(port: int, *, inside: bool = False) -> Document:
-    """A probe; of what listens to its own pod alone, from within it."""
-    how: Document = {"tcpSocket": {"port": port}}
+    """Makes a probe that waits until a port of the pod is open.
+
+    Args:
+        port: Number of the port.
+        inside: Whether to probe from within the container.
+
+    Returns:
+        A probe.
+    """
+    probe: Document = {"tcpSocket": {"port": port}}
     if inside:
-        how = {
+        # The kubelet probes from outside the pod, where localhost's ports are closed.
+        probe = {
             "exec": {"command": ["bash", "-c", f"exec 3<>/dev/tcp/127.0.0.1/{port}"]}
         }
-    return {**how, "periodSeconds": 2, "failureThreshold": 90}
+    return {**probe, "periodSeconds": 2, "failureThreshold": 90}
 
 
 def _resources(*, cpu: int, memory_gi: int) -> Document:
+    # Memory is limited to what is requested, so that a node never runs out of it; cores
+    # are not limited, and idle ones may be used.
     memory = f"{memory_gi}Gi"
     return {
         "requests": {"cpu": str(cpu), "memory": memory},

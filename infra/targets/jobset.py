@@ -1,15 +1,18 @@
-"""Manifests for Kubernetes: a JobSet that trains on GPUs or a TPU slice, and a Job.
+"""Manifests for Kubernetes: a JobSet that trains, and a Job that evaluates.
 
-A pod is one process of the run. Its number is its completion index, and pod 0, found
-by the name the headless service gives it, is the coordinator. What a pod's end means:
+A pod runs one process of the run. The number of the process is the pod's completion
+index. Pod 0 is the coordinator, and a headless service gives it a name. A pod may end
+in these ways:
 
-- 0: done. 2 or 3 (wrong input, a loss that is not finite): the set fails at once, as
-  no restart can help.
-- 75: it was told to stop and has saved. All processes stop at the same step, so each
-  pod is replaced and the run goes on; that counts against nothing.
-- A pod that a node's end took along is replaced without counting, too. Its peers lose
-  it and fail: then, and on any other exit code, the Job fails and the set is started
-  again, up to ``max_restarts`` times, from the last checkpoint.
+- With exit code 0: the process is done.
+- With 2 or 3 (wrong input, or a loss that is not finite): the JobSet fails at once,
+  because no restart can help.
+- With 75: the process was told to stop and has saved. All processes stop at the same
+  step, so each pod is replaced and the run continues. This is no counted restart.
+- With its node: the pod is replaced, which is no counted restart either. Its peers lose
+  it and fail.
+- With any other exit code, as those peers do: the Job fails, and the JobSet restarts it
+  from the last checkpoint, up to ``max_restarts`` times.
 """
 
 from collections.abc import Mapping
@@ -27,7 +30,7 @@ from infra.targets.kubernetes import (
 )
 from trainer.errors import EXIT_DIVERGED, EXIT_PREEMPTED, EXIT_USAGE
 
-# Where Cloud TPU's own tools expect a coordinator, so firewalls let it through.
+# Port of coordinators in Cloud TPU's own tools, which firewalls allow.
 COORDINATOR_PORT = 8476
 CONFIG_FOLDER = "/etc/vast-rl"
 CONFIG_FILE = "run.toml"
@@ -37,20 +40,20 @@ _JOB = "trainer"
 
 @dataclass(frozen=True)
 class Training:
-    """What a training JobSet is made from.
+    """Settings of a training JobSet.
 
     Attributes:
-        name: Of the set.
+        name: Name of the JobSet.
         namespace: Kubernetes namespace.
-        account: Kubernetes service account, bound to one of Google's.
-        image: With trainer and JAX for the chips.
-        region: Of the cluster.
-        files: Text of the configuration file, and of those it is read with; they travel
-            with the job. By path from the folder of the first, ``CONFIG_FILE``.
-        arguments: Of ``python -m trainer train CONFIG``.
-        chips: That train.
-        spot: Whether on nodes that can be taken away.
-        max_restarts: Restarts of the set that count.
+        account: Kubernetes service account, bound to a Google service account.
+        image: Image with the trainer and JAX for the chips.
+        region: Region of the cluster.
+        files: Texts of ``CONFIG_FILE`` and of the files that it is read with, by their
+            paths from its folder; they are sent with the job.
+        arguments: Arguments of ``python -m trainer train CONFIG``.
+        chips: Chips to train on.
+        spot: Whether to use nodes that can be taken away.
+        max_restarts: Largest number of counted restarts of the JobSet.
         grace_s: Seconds from SIGTERM to SIGKILL.
     """
 
@@ -68,29 +71,41 @@ class Training:
 
 
 def check_set_name(name: str, hosts: int) -> str:
-    """Checks a JobSet's name: those of its pods must be host names."""
+    """Checks the name of a JobSet.
+
+    Args:
+        name: Name of the JobSet.
+        hosts: Number of its pods.
+
+    Returns:
+        The name.
+
+    Raises:
+        LaunchError: If the names of its pods would be no host names.
+    """
+    # Kubernetes appends the job's name, its index, the pod's index and a random suffix.
     appended = f"-{_JOB}-0-{hosts - 1}-xxxxx"
     return check_job_name(name, longest=63 - len(appended))
 
 
 def training_documents(training: Training) -> list[Document]:
-    """Makes a training job.
+    """Makes the manifests of a training.
 
     Args:
-        training: From what.
+        training: Settings of the training.
 
     Returns:
-        A ConfigMap with the configuration, a NetworkPolicy that lets the set's own
-        pods alone reach its pods, and the JobSet.
+        A ConfigMap with the configuration, a NetworkPolicy by which only the JobSet's
+        own pods reach its pods, and the JobSet.
 
     Raises:
-        LaunchError: If its name is too long for its pods.
+        LaunchError: If the name is too long for the names of pods.
     """
     name = check_set_name(training.name, training.chips.hosts)
     metadata = {"name": name, "namespace": training.namespace, "labels": labels(name)}
     annotations = {}
     if training.chips.topology is not None and training.chips.hosts > 1:
-        # All pods on one slice, which GKE keeps as one node pool.
+        # All pods must be on one slice, which is one node pool of GKE.
         annotations = {
             "alpha.jobset.sigs.k8s.io/exclusive-topology": (
                 "cloud.google.com/gke-nodepool"
@@ -113,7 +128,8 @@ def training_documents(training: Training) -> list[Document]:
             "network": {"enableDNSHostnames": True, "subdomain": name},
             "failurePolicy": {
                 "maxRestarts": training.max_restarts,
-                # Pods of before must be gone: two writers would spoil a checkpoint.
+                # New pods start once all old ones have ended: two runs that write at
+                # once would damage a checkpoint.
                 "restartStrategy": "BlockingRecreate",
                 "rules": [
                     {
@@ -128,7 +144,7 @@ def training_documents(training: Training) -> list[Document]:
             ],
         },
     }
-    # Who reaches JAX's coordinator can end a run.
+    # JAX's coordinator believes anybody who reaches it, and so anybody could end a run.
     return [config_map, network_policy(metadata), job_set]
 
 
@@ -139,6 +155,8 @@ def _training_job(training: Training, name: str) -> Document:
             "completionMode": "Indexed",
             "completions": hosts,
             "parallelism": hosts,
+            # The Job itself restarts no pod: one process cannot rejoin a run, so the
+            # JobSet restarts all of them.
             "backoffLimit": 0,
             "podReplacementPolicy": "Failed",
             "podFailurePolicy": {
@@ -168,14 +186,15 @@ def _training_pod(training: Training, name: str) -> Document:
         selector["cloud.google.com/gke-accelerator"] = chips.accelerator.selector
     config: Document = {"name": f"{name}-config"}
     if any(_key(path) != path for path in training.files):
-        # A key is no path: what lies in a folder has to be put there.
+        # Keys of a ConfigMap are no paths, so a file in a folder needs its path here.
         config["items"] = [{"key": _key(path), "path": path} for path in training.files]
     volumes: list[Document] = [{"name": "config", "configMap": config}]
     mounts: list[Document] = [
         {"name": "config", "mountPath": CONFIG_FOLDER, "readOnly": True}
     ]
     if resource == "nvidia.com/gpu":
-        # NCCL's buffers between processes of one machine outgrow the 64 MiB of Docker.
+        # NCCL's buffers in shared memory need more than the 64 MiB that containers have
+        # by default.
         volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
         mounts.append({"name": "shm", "mountPath": "/dev/shm"})
     limits = {resource: chips.chips_per_host}
@@ -203,6 +222,7 @@ def _training_pod(training: Training, name: str) -> Document:
         "volumes": volumes,
     }
     if training.spot:
+        # Spot nodes may be tainted, so that only pods that tolerate it are put there.
         selector["cloud.google.com/gke-spot"] = "true"
         pod["tolerations"] = [
             {
@@ -216,14 +236,15 @@ def _training_pod(training: Training, name: str) -> Document:
 
 
 def _key(path: str) -> str:
-    """Key of a file in a ConfigMap, which may hold no slash."""
+    """Makes the key of a file in a ConfigMap, which may not contain a slash."""
     return path.replace("/", ".")
 
 
 def _processes(name: str, hosts: int) -> list[Document]:
-    """What `python -m trainer train` reads to find its peers."""
+    """Makes the environment variables by which processes find each other."""
     index = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
-    # Random, the same for all pods of the Job, and another when the set starts again.
+    # This id is random, the same for all pods of the Job, and a new one after a restart
+    # of the JobSet: pods of two starts cannot mix.
     token = "metadata.labels['batch.kubernetes.io/controller-uid']"
     return [
         {
@@ -238,11 +259,11 @@ def _processes(name: str, hosts: int) -> list[Document]:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What an evaluation Job is made from; fields as of `Training`.
+    """Settings of an evaluation Job; fields not listed here are those of `Training`.
 
     Attributes:
-        cpus: Cores, one environment process each.
-        memory: Kubernetes quantity.
+        cpus: Number of cores; each runs one environment process.
+        memory: Memory, as a Kubernetes quantity.
     """
 
     name: str
@@ -256,10 +277,16 @@ class Evaluation:
 
 
 def evaluation_documents(evaluation: Evaluation) -> list[Document]:
-    """Makes an evaluation Job: one pod on CPUs, as MuJoCo wants.
+    """Makes the manifest of an evaluation Job with one pod on CPUs.
 
-    A pod that is lost is replaced: evaluations of a step that is done are not done
-    again.
+    Args:
+        evaluation: Settings of the evaluation.
+
+    Returns:
+        The Job.
+
+    Raises:
+        LaunchError: If the name is too long for the names of pods.
     """
     name = check_job_name(evaluation.name, longest=63 - len("-xxxxx"))
     quantities = {"cpu": str(evaluation.cpus), "memory": evaluation.memory}
@@ -284,6 +311,7 @@ def evaluation_documents(evaluation: Evaluation) -> list[Document]:
             "labels": labels(name),
         },
         "spec": {
+            # A lost pod costs little: its successor skips recorded evaluations.
             "backoffLimit": 3,
             "template": {
                 "metadata": {"labels": labels(name)},

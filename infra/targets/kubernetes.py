@@ -1,12 +1,12 @@
-"""What manifests for Kubernetes share, whatever they run."""
+"""Parts that all manifests for Kubernetes share."""
 
 from typing import Any
 
 Document = dict[str, Any]
 
-# infra/containers/*.Dockerfile.
+# User of the images, as in infra/containers/*.Dockerfile.
 USER = 10001
-# A pod that lost its node to somebody else has not failed.
+# Rule of a Job: a pod whose node was taken away has not failed.
 ON_DISRUPTION: Document = {
     "action": "Ignore",
     "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
@@ -14,16 +14,16 @@ ON_DISRUPTION: Document = {
 
 
 def labels(name: str) -> dict[str, str]:
-    """By which what belongs to one launch is found."""
+    """Makes the labels of all objects of one launch."""
     return {"app.kubernetes.io/name": "vast-rl", "app.kubernetes.io/instance": name}
 
 
 def network_policy(metadata: Document, *more: Document) -> Document:
-    """Lets in the pods of one launch alone.
+    """Makes a policy by which only pods of one launch reach its pods.
 
     Args:
-        metadata: Of the launch, with its labels.
-        *more: Rules that let in others.
+        metadata: Metadata of the launch, with its labels.
+        *more: Rules that let in other pods.
 
     Returns:
         A NetworkPolicy.
@@ -42,7 +42,16 @@ def network_policy(metadata: Document, *more: Document) -> Document:
 
 
 def on_exit(action: str, container: str, codes: tuple[int, ...]) -> Document:
-    """A rule of a Job for exit codes of a container."""
+    """Makes a rule of a Job for exit codes of a container.
+
+    Args:
+        action: Action of the rule, such as ``FailJob``.
+        container: Name of the container.
+        codes: Exit codes that the rule is for.
+
+    Returns:
+        A rule of a ``podFailurePolicy``.
+    """
     return {
         "action": action,
         "onExitCodes": {

@@ -1,9 +1,8 @@
-"""Task files for SkyPilot, which finds machines on any cloud.
+"""Makes task files for SkyPilot, which finds machines on any cloud.
 
-A managed job is started again by SkyPilot when its machines are taken away, and when
-it ends with exit code 75, told to stop and saved; neither counts as an error. The
-machines run SkyPilot's own images and install this checkout by its lock file: as a
-runtime, SkyPilot takes only containers whose user may become root, and ours may not.
+SkyPilot starts a managed job again if its machines are taken away, or if it ends with
+exit code 75, which says that it was told to stop and has saved. Neither counts as an
+error.
 """
 
 from collections.abc import Mapping
@@ -15,9 +14,11 @@ from infra.estimates.machines import Slice
 from infra.submission import format_command
 from infra.targets.jobset import COORDINATOR_PORT, SAVED
 
-# Where SkyPilot puts the configuration.
+# Path that SkyPilot copies the configuration to.
 CONFIG = "/tmp/vast-rl/run.toml"
 
+# Machines run SkyPilot's own images and install this checkout by its lock file. Our
+# images cannot be used: SkyPilot only accepts containers whose user may become root.
 _INSTALL = """\
 uv venv --quiet --python 3.11 ~/vast-rl
 source ~/vast-rl/bin/activate
@@ -26,8 +27,9 @@ uv pip install --quiet --constraint infra/constraints.txt \\
   '.[trainer,eval,report]' gcsfs google-cloud-storage{extra}
 """
 _ACTIVATE = "source ~/vast-rl/bin/activate\n"
-# Node 0 is the first of the list. One node is one process. The task's id is the same on
-# all of them, and holds a time in microseconds.
+# Each node runs one process, and node 0 is the first of the list. The task's id serves
+# as the token of the run: it is the same on all nodes, and contains a time in
+# microseconds, which strangers cannot know.
 _PROCESSES = f"""\
 VAST_COORDINATOR_ADDRESS="$(head -n 1 <<<"$SKYPILOT_NODE_IPS"):{COORDINATOR_PORT}"
 VAST_NUM_PROCESSES="$SKYPILOT_NUM_NODES"
@@ -39,12 +41,12 @@ export VAST_COORDINATOR_ADDRESS VAST_NUM_PROCESSES VAST_PROCESS_ID VAST_TOKEN
 
 @dataclass(frozen=True)
 class SkyTask:
-    """What a task file is made from.
+    """Settings that all task files have.
 
     Attributes:
-        name: Of the job.
-        region: As ``gcp/europe-west4``, or None for wherever machines are found.
-        command: To run on every node.
+        name: Name of the job.
+        region: Cloud and region, such as ``gcp/europe-west4``; None for any.
+        command: Command to run on every node.
     """
 
     name: str
@@ -63,14 +65,14 @@ def training_task(
     """Makes a task that trains.
 
     Args:
-        task: What is common to all.
-        chips: That train.
-        files: Files here by where SkyPilot copies them; the configuration to `CONFIG`.
-        spot: Whether on machines that can be taken away.
-        max_restarts: Restarts that count.
+        task: Settings of the task.
+        chips: Chips to train on.
+        files: Files here, by the paths that SkyPilot copies them to, such as `CONFIG`.
+        spot: Whether to use machines that can be taken away.
+        max_restarts: Largest number of restarts after errors.
 
     Returns:
-        The task, as SkyPilot's YAML has it.
+        The task, for SkyPilot's YAML.
     """
     accelerator = f"{chips.accelerator.sky}:{chips.chips_per_host}"
     script = _PROCESSES if chips.hosts > 1 else ""
@@ -79,7 +81,7 @@ def training_task(
         "workdir": ".",
         "num_nodes": chips.hosts,
         "resources": {
-            **_where(task),
+            **_region(task),
             "accelerators": accelerator,
             "use_spot": spot,
             "job_recovery": {
@@ -87,19 +89,29 @@ def training_task(
                 "recover_on_exit_codes": [SAVED],
             },
         },
-        "file_mounts": {there: str(here) for there, here in files.items()},
+        "file_mounts": {target: str(source) for target, source in files.items()},
         "setup": _INSTALL.format(extra=" 'jax[cuda12]'"),
         "run": f"{_ACTIVATE}{script}exec {format_command(task.command)}\n",
     }
 
 
 def evaluation_task(task: SkyTask, *, cpus: int, memory_gb: int) -> dict[str, Any]:
-    """Makes a task that evaluates, on CPUs."""
+    """Makes a task that evaluates on CPUs.
+
+    Args:
+        task: Settings of the task.
+        cpus: Least number of cores.
+        memory_gb: Least memory in GB.
+
+    Returns:
+        The task, for SkyPilot's YAML.
+    """
     return {
         "name": task.name,
         "workdir": ".",
         "resources": {
-            **_where(task),
+            **_region(task),
+            # At least so many: clouds have machines of few sizes.
             "cpus": f"{cpus}+",
             "memory": f"{memory_gb}+",
         },
@@ -110,7 +122,13 @@ def evaluation_task(task: SkyTask, *, cpus: int, memory_gb: int) -> dict[str, An
 
 
 def google_region(region: str | None) -> str | None:
-    """The region of Google's that a bucket has to be in, if it is one of Google's.
+    """Finds the Google Cloud region of a task, which its buckets must have, too.
+
+    Args:
+        region: Cloud and region, such as ``gcp/europe-west4``.
+
+    Returns:
+        The region; None for other clouds or any region.
 
     Example:
         >>> google_region("gcp/europe-west4"), google_region("aws/eu-west-1")
@@ -120,5 +138,5 @@ def google_region(region: str | None) -> str | None:
     return name if cloud == "gcp" and name else None
 
 
-def _where(task: SkyTask) -> dict[str, Any]:
+def _region(task: SkyTask) -> dict[str, Any]:
     return {} if task.region is None else {"infra": task.region}

@@ -285,7 +285,7 @@ IMAGE = f"--image r/x:{VERSION}"
         (f"{EVALUATE} --target local --run gs://x/y", "has 1 characters"),
         (f"{EVALUATE} --target gke {IMAGE}", "--region: expected a region"),
         (f"{EVALUATE} --target gke --region europe-west4", "--image: expected"),
-        (f"{EVALUATE} --target local --episodes 0", "at least 1 of each"),
+        (f"{EVALUATE} --target local --episodes 0", "at least 1 each, got 0"),
         (f"{PIPELINE} --target local", "either --input to shard or --episodes"),
         (f"{SHARD} --episodes 3 --target local", "either --input to shard"),
         (f"{SHARD} --target local --max-workers 0", "at least 1"),
