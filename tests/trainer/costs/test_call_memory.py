@@ -21,6 +21,7 @@ WIDE = "configs/wide/cube-triple-play-{}.toml"
         (CUBE, 512, Spread(fsdp=8), 1, "v5e", 203_162_112),
         (CUBE, 512, Spread(data=4, fsdp=4), 1, "v5e", 213_733_376),
         (WIDE.format(4096), 1024, Spread(fsdp=16), 1, "v5e", 1_875_145_728),
+        (WIDE.format(8192), 1024, Spread(fsdp=16), 1, "v6e", 4_416_942_848),
         (WIDE.format(4096), 1024, Spread(data=4, fsdp=16), 1, "v5p", 1_575_362_304),
         (WIDE.format(8192), 1024, Spread(data=4, fsdp=16), 1, "v5p", 4_171_486_464),
         (CUBE, 512, Spread(), 1, "h100", 285_868_924),
