@@ -344,7 +344,7 @@ def test_one_trainer_a_folder(store: Path, tmp_path: Path, processes: int) -> No
     finish(second)
     last = max(CheckpointReader(RunFolder.open(out)).steps(), default=0)
     said = train(store, out, processes=processes, steps=last + 40)
-    assert "looking for" not in said
+    assert "watching for" not in said
     assert not (out / "training.json").exists()
 
 

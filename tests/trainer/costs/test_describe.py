@@ -100,7 +100,7 @@ def test_the_command_prints_tables(
     assert "each transition starts 512 windows" in printed
     assert "512 512 512 512" in printed
     assert "agent.max_horizon" in printed
-    assert "K, largest horizon of a stitched segment" in printed
+    assert "Largest horizon K of a stitched segment" in printed
     assert "critic (target)" in printed
     assert "NVIDIA H100 data sheet" in printed
 
