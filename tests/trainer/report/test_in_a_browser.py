@@ -6,13 +6,13 @@ extra `browser`; `make browser` installs them.
 """
 
 import dataclasses
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.browsers import IN_A_BROWSER, SCREENS, open_browser, open_page
 from tests.evaluated import RUN, evaluation, write_evaluated_run
 from tests.videos import make_gif
 from trainer.report.report import write_report
@@ -20,18 +20,9 @@ from trainer.runs.evaluations import append_evaluation
 from trainer.runs.folder import RunFolder, open_folder
 from trainer.runs.run import write_run
 
-playwright = pytest.importorskip("playwright.sync_api", reason="make browser")
 axe_playwright = pytest.importorskip("axe_playwright_python.sync_playwright")
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))),
-    None,
-)
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: make browser"),
-]
+pytestmark = IN_A_BROWSER
 
-SCREENS = [(width, scheme) for width in (1280, 400) for scheme in ("light", "dark")]
 # How far right anything reaches that is not inside what can be scrolled.
 OVERFLOWING = """() => [...document.querySelectorAll('body *')]
   .filter(e => !e.parentElement.closest('.scroll, pre, details:not([open])'))
@@ -84,41 +75,34 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as driver:
-        # Containers have no user namespaces for the sandbox, and the page is ours.
-        found = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield found
-        found.close()
+    with open_browser() as browser:
+        yield browser
 
 
 @pytest.mark.parametrize(("width", "scheme"), SCREENS)
 def test_the_report_on_a_screen(
     browser: Any, report: Path, width: int, scheme: str
 ) -> None:
-    page = browser.new_page(
-        viewport={"width": width, "height": 900}, color_scheme=scheme
-    )
-    said: list[str] = []
-    asked: list[str] = []
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("request", lambda request: asked.append(request.url))
-    page.goto(report.as_uri())
-    assert page.evaluate("document.images.length") > 15
-    # Folded away is part of the page too.
-    page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
-    assert page.evaluate("document.documentElement.scrollWidth") == width
-    for fault in (OVERFLOWING, BROKEN, SMALL, LINKS):
-        assert page.evaluate(fault) == [], fault
-    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert (background == "rgb(255, 255, 255)") is (scheme == "light")
-    found = axe_playwright.Axe().run(page)
-    violations = found.response["violations"]
-    assert not violations, found.generate_report()
-    assert len(found.response["passes"]) > 20
-    assert said == []
-    assert [url for url in asked if not url.startswith("data:")] == [report.as_uri()]
-    page.close()
+    with open_page(browser, width, scheme) as (page, said, asked):
+        page.goto(report.as_uri())
+        assert page.evaluate("document.images.length") > 15
+        # Folded away is part of the page too.
+        page.evaluate(
+            "document.querySelectorAll('details').forEach(d => d.open = true)"
+        )
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        for fault in (OVERFLOWING, BROKEN, SMALL, LINKS):
+            assert page.evaluate(fault) == [], fault
+        background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (background == "rgb(255, 255, 255)") is (scheme == "light")
+        found = axe_playwright.Axe().run(page)
+        violations = found.response["violations"]
+        assert not violations, found.generate_report()
+        assert len(found.response["passes"]) > 20
+        assert said == []
+        assert [url for url in asked if not url.startswith("data:")] == [
+            report.as_uri()
+        ]
 
 
 def test_the_table_fits_and_its_first_column_stays(browser: Any, report: Path) -> None:
