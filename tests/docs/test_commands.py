@@ -18,9 +18,10 @@ PROGRAMS = {
     for program in (pipeline.cli.PROGRAM, trainer.cli.PROGRAM, infra.cli.PROGRAM)
     for word in (f"python -m {program.name}", program.script)
 }
+READMES = ("README.md", "infra/README.md", "tests/benchmarks/README.md")
 PAGES = sorted(
     page.relative_to(ROOT).as_posix()
-    for page in (ROOT / "README.md", *ROOT.glob("docs/**/*.md"))
+    for page in (*ROOT.glob("docs/**/*.md"), *map(ROOT.joinpath, READMES))
 )
 
 
@@ -30,7 +31,10 @@ def shown_commands(text: str) -> list[list[str]]:
     for block in re.findall(r"^ *```[^\n]*\n(.*?)^ *```$", text, re.DOTALL | re.M):
         lines += block.replace("\\\n", " ").splitlines()
     words = [shlex.split(line, comments=True) for line in lines if is_ours(line)]
-    return [each[2:] if each[0] == "python" else each for each in words]
+    # What stands for several commands is none: alternatives, and what may be left out.
+    whole = [each for each in words if not set("".join(each)) & set("{[")]
+    whole = [each for each in whole if "..." not in each]
+    return [each[2:] if each[0] == "python" else each for each in whole]
 
 
 def is_ours(line: str) -> bool:
