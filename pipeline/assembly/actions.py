@@ -1,4 +1,4 @@
-"""How far the actions of an input reach, read through once where that is asked for."""
+"""Measures the range of an input's actions, and chooses their scale in a store."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ Float64 = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ActionRange:
-    """Bounds of the finite actions of some rows.
+    """The range of the finite actions of some rows.
 
     Attributes:
-        low: ``f64[A]``.
-        high: ``f64[A]``.
-        rows: Rows.
-        outside: Rows with a component outside its bounds.
+        low: ``f64[A]``, smallest value of each component, in the units of the data.
+        high: ``f64[A]``, largest value of each component.
+        rows: Number of rows, those with NaN or Inf included.
+        outside: Number of rows with a component outside the scale's bounds.
     """
 
     low: Float64
@@ -40,15 +40,15 @@ class ActionRange:
         facts: Facts,
         scale: ActionScale | None = None,
     ) -> "ActionRange":
-        """Reads the actions of a source.
+        """Reads all actions of a source.
 
         Args:
-            source: Any.
-            facts: Of it.
-            scale: Bounds that rows may be outside of; [-1, 1] if None.
+            source: The source.
+            facts: Its description.
+            scale: Scale whose bounds ``outside`` is counted by; None for [-1, 1].
 
         Returns:
-            Their range.
+            The range of the actions.
 
         Raises:
             DataFormatError: If the source is damaged, or no action is finite.
@@ -72,7 +72,7 @@ class ActionRange:
         return cls(np.min(lows, axis=0), np.max(highs, axis=0), rows, outside)
 
     def union(self, other: "ActionRange") -> "ActionRange":
-        """The range of both."""
+        """Combines the ranges of two sets of rows."""
         return ActionRange(
             np.minimum(self.low, other.low),
             np.maximum(self.high, other.high),
@@ -85,30 +85,33 @@ def choose_scale(inputs: Inputs, bounds: Sequence[str]) -> ActionScale | None:
     """Chooses how the actions of a new store are scaled.
 
     Args:
-        inputs: From `look_at`.
-        bounds: ``data``, for the least and largest of each component, which are read
-            through; or two numbers, low and high of every component; or nothing.
+        inputs: Inputs, from `look_at`.
+        bounds: Value of ``--action-bounds``: ``data`` for the smallest and largest
+            value of each component, for which all inputs are read through; or two
+            numbers, low and high of every component; or nothing.
 
     Returns:
-        The scale; None if actions are stored as they are.
+        The scale; None if actions are stored unscaled.
 
     Raises:
-        UsageError: If the bounds are neither.
+        UsageError: If the bounds are malformed.
         DataFormatError: If an input is damaged.
     """
     if not bounds:
         return None
     if list(bounds) == ["data"]:
-        found = reduce(
+        # One scale for all inputs, because all parts of a store share it.
+        total = reduce(
             ActionRange.union,
             (ActionRange.of(source, facts) for _, source, facts in inputs.found),
         )
-        return ActionScale.of_data(found.low, found.high)
+        return ActionScale.of_data(total.low, total.high)
     try:
         low, high = map(float, bounds)
     except ValueError as error:
         raise UsageError(
-            f"expected --action-bounds data, or LOW HIGH, got {' '.join(bounds)}"
+            f"expected --action-bounds data, or LOW HIGH, got {' '.join(bounds)}; "
+            "correct the option"
         ) from error
     (width,) = inputs.found[0][2].fields[schema.ACTIONS].shape
     return ActionScale((low,) * width, (high,) * width)

@@ -1,7 +1,8 @@
-"""Adding parts to a store that is there. Knows nothing of Beam.
+"""Adds parts to a finished store.
 
-New parts are written beside the old ones, where no reader looks, and the manifest
-takes them in in one atomic step.
+New parts are written into folders that the manifest does not name, so that no reader
+sees them. The commit then replaces the manifest in one atomic step. This module knows
+nothing of Beam.
 """
 
 import dataclasses
@@ -38,13 +39,13 @@ CLAIM = "append.json"
 
 @dataclass(frozen=True)
 class AppendPlan:
-    """Parts to be added.
+    """The plan of parts to add to a store.
 
     Attributes:
-        there: Digest of the store's manifest as it was read; the commit is conditional
-            on it.
-        added: The new parts.
-        on_known_episode: Whether to refuse episodes that the store holds already.
+        there: Digest of the manifest that was planned for; the commit refuses any
+            other.
+        added: Plan of the new parts.
+        on_known_episode: Whether to refuse episodes that the store already holds.
     """
 
     there: str
@@ -52,7 +53,7 @@ class AppendPlan:
     on_known_episode: OnKnownEpisode = "refuse"
 
     def without_lengths(self) -> "AppendPlan":
-        """The plan as its commit needs it, see `StorePlan.without_lengths`."""
+        """Reduces the plan to what a commit needs; see `StorePlan.without_lengths`."""
         return dataclasses.replace(self, added=self.added.without_lengths())
 
 
@@ -67,39 +68,41 @@ def plan_append(
     """Plans the parts to append.
 
     Args:
-        root: The store.
-        inputs: From `look_at`; an input that the store holds already, under whatever
-            name, is left out.
-        options: How to cut it, and what may be wrong with it.
-        on_known_episode: What the commit does with episodes of other inputs that the
-            store holds already.
-        command: For the history.
+        root: Local path or ``gs://bucket/path`` of the store.
+        inputs: Inputs, from `look_at`. An input whose content the store already holds,
+            under any name, is left out.
+        options: How to cut the inputs into parts, and how to treat bad episodes.
+        on_known_episode: What the commit does with single episodes that the store
+            already holds.
+        command: Entry of the store's history.
 
     Returns:
-        The plan; None if the store holds it all.
+        The plan; None if the store already holds all inputs.
 
     Raises:
-        DataFormatError: If the store cannot be read, or the input is of another kind.
+        DataFormatError: If the store cannot be read, or an input has other fields.
         UsageError: If an option is out of range.
     """
     store = Store(root)
     value = store.manifest
     held = {(part.split, part.origin.digest) for part in value.parts}
+    # The digest of an input's content decides, because files are renamed and copied.
     for split, _, facts in inputs.found:
         other = "val" if split == "train" else "train"
         if (other, facts.digest) in held:
             raise both_splits(facts.name, f"the store's {other} split")
-    found = tuple(
+    new = tuple(
         (split, source, facts)
         for split, source, facts in inputs.found
         if (split, facts.digest) not in held
     )
-    if not found:
+    if not new:
+        # "Nothing to do" would be a lie if files of the store were missing.
         check_whole(root, value)
         return None
     added = plan_inputs(
         root,
-        dataclasses.replace(inputs, found=found),
+        dataclasses.replace(inputs, found=new),
         dataset=value.dataset,
         environment_id=value.environment_id,
         tasks=value.tasks,
@@ -110,6 +113,7 @@ def plan_append(
         keyed=value.format_version > 1,
         command=command,
     )
+    # All parts share the store's arrays, so their fields must agree to the dtype.
     for part in added.parts:
         fields = part.stored_fields()
         if fields != value.fields:
@@ -124,18 +128,18 @@ def plan_append(
 def claim(
     plan: AppendPlan, *, take_over: bool = False
 ) -> AbstractContextManager[Claim]:
-    """Says in the store which parts are being added, as long as a block runs.
+    """Claims the store for the parts of a plan; see `pipeline.store.claims.held`.
 
     Args:
-        plan: About to be written.
-        take_over: Whether to go on in the place of a process that may still run.
+        plan: The plan.
+        take_over: Whether to take the claim of a process that may still run.
 
     Returns:
-        To be entered; the claim.
+        A context manager that holds the claim.
 
     Raises:
-        DataFormatError: If another append was begun there, or this one by a process
-            that is not known to have ended.
+        DataFormatError: If another append was begun in the store, or if a process that
+            may still run holds the claim.
     """
     root = plan.added.root
     return claims.held(
@@ -151,38 +155,41 @@ def claim(
 def commit_append(
     plan: AppendPlan, parts: Sequence[PartManifest], claimed: Claim | None = None
 ) -> DatasetManifest:
-    """Takes new parts into a store.
+    """Commits new parts: the store's manifest names them from now on.
 
     Args:
-        plan: What the parts were written by, with or without lengths.
-        parts: Their manifests, in any order.
-        claimed: The claim that they were written under.
+        plan: Plan that the parts were written by, with or without lengths.
+        parts: Manifests of the new parts, in any order.
+        claimed: Claim that the parts were written under.
 
     Returns:
         The store's new manifest.
 
     Raises:
-        DataFormatError: If parts are missing, too many episodes were left out or are
-            in the store already, or somebody else has taken over or changed the store
-            since it was planned.
+        DataFormatError: If parts are missing, if too many episodes were dropped or
+            are already in the store, or if another process has taken over or changed
+            the store since the plan was made.
     """
     root = plan.added.root
-    found = sorted(parts, key=lambda part: part.index)
-    if [part.index for part in found] != [part.index for part in plan.added.parts]:
+    # Workers finish in any order, and the manifest must not depend on it.
+    new = sorted(parts, key=lambda part: part.index)
+    if [part.index for part in new] != [part.index for part in plan.added.parts]:
         raise DataFormatError(
             f"{root}: expected {len(plan.added.parts)} new parts, got "
-            f"{[part.index for part in found]}; repeat the command to write the rest"
+            f"{[part.index for part in new]}; repeat the command to write the rest"
         )
-    check_dropped(plan.added, found)
+    check_dropped(plan.added, new)
     store = Store(root)
     old = store.manifest
-    if all(part in old.parts for part in found):
-        return old  # A retry of a commit that did go through, or an equal twin's.
+    # Runners may run the committing step twice, and another process may have committed
+    # the same parts: both count as success.
+    if all(part in old.parts for part in new):
+        return old
     if plan.on_known_episode == "refuse":
-        _check_new(root, found, claimed)
-    check_seen(root, found)
+        _check_new(root, new, claimed)
+    check_seen(root, new)
     check_unchanged(root, store.content, plan.there)
-    together = (*old.parts, *found)
+    together = (*old.parts, *new)
     value = dataclasses.replace(
         old,
         parts=together,
@@ -191,14 +198,18 @@ def commit_append(
         history=old.after(plan.added.command, plan.added.versions),
     )
 
-    _clear(root, found, claimed)
+    _clear(root, new, claimed)
     data = manifest_json.to_json(value).encode()
     files.commit(root, manifest.DATASET_MANIFEST, data, replacing=store.content)
     return value
 
 
 def _check_new(root: str, parts: Sequence[PartManifest], claimed: Claim | None) -> None:
-    """Refuses episodes that the store holds; what was written of them is deleted."""
+    """Refuses parts with episodes that the store already holds, and deletes the parts.
+
+    The check comes after writing because only then the rows have been read; reading the
+    inputs twice would double the time of every append.
+    """
     known = find_known(Store(root), parts)
     if known is None:
         return
@@ -212,7 +223,7 @@ def _check_new(root: str, parts: Sequence[PartManifest], claimed: Claim | None) 
 
 
 def _clear(root: str, finished: Sequence[PartManifest], claimed: Claim | None) -> None:
-    """Deletes what is left of parts that are neither in the store nor about to be."""
+    """Deletes parts in the folder that are neither in the store nor about to be."""
 
     def check() -> None:
         if claimed is not None:

@@ -1,4 +1,9 @@
-"""Claiming a folder for a store and committing the store, in one atomic step."""
+"""Claims a folder for a store, and commits the store in one atomic step.
+
+A store exists once ``dataset.json`` does. All of its parts are written and checked
+before, and the commit itself writes this one file, on the condition that no other
+process has written it.
+"""
 
 import hashlib
 import os
@@ -23,7 +28,7 @@ CLAIM = "shard.json"
 
 
 def read_committed(root: str) -> DatasetManifest | None:
-    """Reads the manifest of a finished store, or None where none is committed."""
+    """Reads the manifest of a store; returns None if no store is committed there."""
     content = files.read(root, manifest.DATASET_MANIFEST)
     if content.data is None:
         return None
@@ -32,53 +37,57 @@ def read_committed(root: str) -> DatasetManifest | None:
 
 
 def digest_of(there: Content) -> str:
-    """Identifies a manifest, for a job to name it by: its bytes may be megabytes."""
+    """Computes the digest of a manifest's bytes.
+
+    Beam jobs carry the digest instead of the manifest, which has megabytes for a
+    thousand parts.
+    """
     return hashlib.sha256(there.data or b"").hexdigest()
 
 
 def check_unchanged(root: str, there: Content, planned: str) -> None:
-    """Refuses to change a store that is another one than was planned for.
+    """Refuses to change a store that has changed since the plan was made.
 
     Args:
-        root: The store.
-        there: Its manifest as it is now.
-        planned: Digest of the one that was planned for.
+        root: Local path or ``gs://bucket/path`` of the store.
+        there: Current content of its manifest file.
+        planned: Digest of the manifest that was planned for.
 
     Raises:
-        DataFormatError: If somebody else has changed it meanwhile.
+        DataFormatError: If another process has changed the store meanwhile.
     """
     if digest_of(there) != planned:
         raise files.changed_meanwhile(root, manifest.DATASET_MANIFEST)
 
 
 def find_committed(plan: StorePlan) -> DatasetManifest | None:
-    """Looks whether a plan's store is finished already.
+    """Tells whether the store of a plan is already finished.
 
     Args:
-        plan: What is about to be written.
+        plan: The plan.
 
     Returns:
-        The manifest, if the very same store is there; None if none is committed.
+        The manifest of the finished store; None if no store is committed there.
 
     Raises:
-        DataFormatError: If another finished store is there, which is never
-            overwritten, or the very same and parts of it are missing.
+        DataFormatError: If another store is finished there, which is never
+            overwritten, or if files of the plan's own store are missing.
     """
     asked = [part.digest() for part in plan.parts]
     return _find(plan.root, asked, of=attrgetter("plan"))
 
 
 def check_whole(root: str, there: DatasetManifest) -> None:
-    """Refuses to believe a manifest whose parts are not there.
+    """Refuses a store that lacks files which its manifest names.
 
-    Looks at names alone: `verify` reads the bytes.
+    Only names are compared, with one listing; `verify` reads the bytes.
 
     Args:
-        root: The store.
-        there: Its manifest.
+        root: Local path or ``gs://bucket/path`` of the store.
+        there: Manifest of the store.
 
     Raises:
-        DataFormatError: Naming a file that is missing.
+        DataFormatError: If a file is missing; the message names it.
     """
     names = {f"parts/{name}" for name in files.list_names(root, "parts")}
     missing = sorted(
@@ -100,20 +109,20 @@ def check_whole(root: str, there: DatasetManifest) -> None:
 
 
 def object_names(there: DatasetManifest, part: PartManifest) -> Iterator[str]:
-    """Names of all objects that the arrays of a part consist of.
+    """Lists the files that the arrays of a part consist of.
 
     Args:
-        there: The manifest of its store.
-        part: The part.
+        there: Manifest of the store.
+        part: A part of the store.
 
     Yields:
-        Names within the store, in the order of its fields.
+        Names relative to the store, in the order of its fields.
     """
     for name, field in {**there.fields, **part.table}.items():
         rows = part.episodes if name in part.table else part.rows
         folder = there.array_folder(part, name)
-        for each in arrays.object_names(field, rows=rows, tasks=len(there.tasks)):
-            yield f"{folder}/{each}"
+        for file in arrays.object_names(field, rows=rows, tasks=len(there.tasks)):
+            yield f"{folder}/{file}"
 
 
 def is_made_from(
@@ -125,7 +134,7 @@ def is_made_from(
 
 
 def occupied(root: str, there: DatasetManifest) -> DataFormatError:
-    """The error of writing where another finished store is."""
+    """Builds the error for a folder that already holds another finished store."""
     return DataFormatError(
         f"{root}: already holds a finished store of {there.dataset}, "
         f"{sum(part.rows for part in there.parts):,} rows, made from other input or "
@@ -136,47 +145,50 @@ def occupied(root: str, there: DatasetManifest) -> DataFormatError:
 def commit_store(
     plan: StorePlan, parts: Iterable[PartManifest], claimed: Claim | None = None
 ) -> DatasetManifest:
-    """Commits a store whose parts are all written: from now on readers accept it.
+    """Commits a store whose parts are all written; readers accept it from now on.
 
     Args:
-        plan: The plan that the parts were written by, with or without lengths.
-        parts: Their manifests, in any order.
-        claimed: The claim that they were written under.
+        plan: Plan that the parts were written by, with or without lengths.
+        parts: Manifests of the parts, in any order.
+        claimed: Claim that the parts were written under.
 
     Returns:
         The store's manifest.
 
     Raises:
-        DataFormatError: If parts are missing, too many episodes were left out, or
-            somebody else has taken over or committed another store here meanwhile.
+        DataFormatError: If parts are missing, if too many episodes were dropped, or if
+            another process has taken over or committed another store meanwhile.
     """
-    found = sorted(parts, key=lambda part: part.index)
-    if [part.index for part in found] != [part.index for part in plan.parts]:
+    # Workers finish in any order, and the manifest must not depend on it.
+    written = sorted(parts, key=lambda part: part.index)
+    if [part.index for part in written] != [part.index for part in plan.parts]:
         raise DataFormatError(
             f"{plan.root}: expected parts 0 to {len(plan.parts) - 1}, got "
-            f"{[part.index for part in found]}; repeat the command to write the rest"
+            f"{[part.index for part in written]}; repeat the command to write the rest"
         )
-    check_dropped(plan, found)
+    check_dropped(plan, written)
     value = DatasetManifest(
         dataset=plan.dataset,
         environment_id=plan.environment_id,
         fields=plan.parts[0].stored_fields(),
         tasks=plan.parts[0].tasks,
         discounts=plan.parts[0].discounts,
-        parts=tuple(found),
-        statistics=merge_statistics(found),
+        parts=tuple(written),
+        statistics=merge_statistics(written),
         versions=plan.versions,
         skipped=plan.skipped,
         action_scale=plan.parts[0].action_scale,
         history=(Step(plan.command, plan.versions),) if plan.command else (),
         reference_scores=plan.reference_scores,
     )
-    # Read before it is looked at: whoever commits in between must not be replaced.
+    # The generation is read before the check. If another process commits between the
+    # two, either the check sees its store or the conditional commit below fails; in the
+    # other order its store could be replaced unseen.
     there = files.read(plan.root, manifest.DATASET_MANIFEST)
-    committed = _find(plan.root, [part.plan for part in found], of=attrgetter("plan"))
+    committed = _find(plan.root, [part.plan for part in written], of=attrgetter("plan"))
     if committed is not None:
         return committed
-    check_seen(plan.root, found)
+    check_seen(plan.root, written)
 
     def check() -> None:
         if claimed is not None:
@@ -187,7 +199,7 @@ def commit_store(
                 "nothing was overwritten, look at what it wrote"
             )
 
-    clear_parts(plan.root, found, check)
+    clear_parts(plan.root, written, check)
     if claimed is not None:
         claimed.check()
     data = manifest_json.to_json(value).encode()
@@ -196,18 +208,18 @@ def commit_store(
 
 
 def claim(plan: StorePlan, *, take_over: bool = False) -> AbstractContextManager[Claim]:
-    """Says in the folder which store is being written there, as long as a block runs.
+    """Claims a folder for the store of a plan; see `pipeline.store.claims.held`.
 
     Args:
-        plan: About to be written.
-        take_over: Whether to go on in the place of a process that may still run.
+        plan: The plan.
+        take_over: Whether to take the claim of a process that may still run.
 
     Returns:
-        To be entered; the claim.
+        A context manager that holds the claim.
 
     Raises:
-        DataFormatError: If another store was begun there, or this one by a process
-            that is not known to have ended, or if the folder holds something else.
+        DataFormatError: If another store was begun in the folder, if a process that
+            may still run is writing this one, or if the folder holds foreign files.
     """
     check_folder(plan.root)
     asked = [part.digest() for part in plan.parts]
@@ -215,39 +227,40 @@ def claim(plan: StorePlan, *, take_over: bool = False) -> AbstractContextManager
 
 
 def holds_parts(root: str, keys: Sequence[str]) -> bool:
-    """Looks whether a store of parts with these keys is finished already.
+    """Tells whether a store of parts with these keys is already finished.
 
     Args:
-        root: The store.
-        keys: Of its parts, in order.
+        root: Local path or ``gs://bucket/path`` of the store.
+        keys: Keys of its parts, in order.
 
     Returns:
-        Whether it is there.
+        Whether the store is finished.
 
     Raises:
-        DataFormatError: If another store is there, or this one and not all of it.
+        DataFormatError: If another store is finished there, or if files of this one
+            are missing.
     """
     return _find(root, keys, of=attrgetter("key")) is not None
 
 
 def commit_parts(root: str, value: DatasetManifest, claimed: Claim | None) -> None:
-    """Commits a store of keyed parts that are all there, unless it is committed.
+    """Commits a store of keyed parts that are all written, unless it is committed.
 
     Args:
-        root: The store.
-        value: Its manifest.
-        claimed: The claim that the parts were written under.
+        root: Local path or ``gs://bucket/path`` of the store.
+        value: Manifest of the store.
+        claimed: Claim that the parts were written under.
 
     Raises:
-        DataFormatError: If somebody else has taken over or committed another store
-            here meanwhile.
+        DataFormatError: If another process has taken over or committed another store
+            meanwhile.
     """
 
     def check() -> None:
         if claimed is not None:
             claimed.check()
 
-    # Read before it is looked at: whoever commits in between must not be replaced.
+    # The generation is read before the check, as in `commit_store`.
     there = files.read(root, manifest.DATASET_MANIFEST)
     if not holds_parts(root, [part.key for part in value.parts]):
         check()
@@ -257,14 +270,14 @@ def commit_parts(root: str, value: DatasetManifest, claimed: Claim | None) -> No
 
 
 def check_seen(root: str, parts: Sequence[PartManifest]) -> None:
-    """Refuses to commit what has been written to a disk of another machine.
+    """Refuses to commit parts that workers have written to disks of other machines.
 
     Args:
-        root: The store.
-        parts: Manifests of what has been written.
+        root: Local path or ``gs://bucket/path`` of the store.
+        parts: Manifests of the parts, as the workers returned them.
 
     Raises:
-        UnseenFileError: Naming the first that is not there for this process.
+        UnseenFileError: If this process does not see a part; the message names it.
     """
     if files.is_remote(root):
         return
@@ -275,16 +288,16 @@ def check_seen(root: str, parts: Sequence[PartManifest]) -> None:
 
 
 def check_dropped(plan: StorePlan, parts: Sequence[PartManifest]) -> None:
-    """Refuses a run that left out more episodes than it may.
+    """Refuses a run that has dropped too large a share of the episodes.
 
     Args:
-        plan: What the parts were written by.
-        parts: Their manifests.
+        plan: Plan that the parts were written by.
+        parts: Manifests of the parts.
 
     Raises:
-        DataFormatError: With how many, and why.
+        DataFormatError: If the share exceeds the plan's; the message gives the reasons.
     """
-    dropped = sum(len(some) for part in parts for some in part.dropped.values())
+    dropped = sum(len(bad) for part in parts for bad in part.dropped.values())
     episodes = dropped + sum(part.episodes for part in parts)
     if dropped <= plan.max_bad_share * episodes:
         return
@@ -299,11 +312,18 @@ def check_dropped(plan: StorePlan, parts: Sequence[PartManifest]) -> None:
 def _find(
     root: str, asked: Sequence[str], *, of: Callable[[PartManifest], str]
 ) -> DatasetManifest | None:
-    """The finished store that begins with the parts that were asked for, if any."""
+    """Returns the manifest of a finished store that begins with the given parts.
+
+    Args:
+        root: Local path or ``gs://bucket/path`` of the store.
+        asked: Digests or keys of the parts, in order.
+        of: Reads the same from the manifest of a part.
+    """
     there = read_committed(root)
     if there is None:
         return None
-    # A store that was appended to or relabelled still holds what was asked for.
+    # Only the first parts are compared: after an append there are more of them, and the
+    # store still holds what was asked for.
     if [of(part) for part in there.parts][: len(asked)] != list(asked):
         raise occupied(root, there)
     check_whole(root, there)
@@ -317,17 +337,18 @@ def clear_parts(
     *,
     kept: Sequence[PartManifest] = (),
 ) -> None:
-    """Deletes what others have left among the parts of a store about to be committed.
+    """Deletes files of unfinished commands before a store is committed.
 
-    That is parts of unfinished runs with another plan, and what killed writers have
-    left beside the files of these.
+    Those are whole parts of commands with another plan, and temporary files of killed
+    writers beside the finished parts.
 
     Args:
-        root: The store.
-        finished: The parts that have been written.
-        check: Raises if somebody else has taken over; asked directly before each
-            folder is cleared.
-        kept: Parts that the store has already; what others do there is theirs.
+        root: Local path or ``gs://bucket/path`` of the store.
+        finished: Parts that are about to be committed.
+        check: Raises if another process has taken over. It is called directly before
+            each folder is cleared, because clearing many folders takes a while.
+        kept: Parts that the store already holds. They are left alone, because another
+            command, such as `relabel`, may be writing into them.
     """
     ours = {part.folder for part in finished}
     others = {part.folder for part in kept}
@@ -346,5 +367,5 @@ def clear_parts(
 
 
 def delete_files(root: str, folder: str, is_left: Callable[[str], bool]) -> None:
-    """Deletes files of one folder of a part, by their names within the store."""
+    """Deletes files in the folder of a part, chosen by name relative to the store."""
     files.delete_where(root, folder, lambda name: is_left(f"{folder}/{name}"))

@@ -1,7 +1,8 @@
-"""The environment that a store's policies are evaluated in, set afterwards.
+"""Changes the environment in which a store's policies are evaluated.
 
-Rewards and rows stay as they are: only the manifest changes, in one atomic step, and no
-run's data become others by it. Knows nothing of Beam, and makes no environment.
+Only the manifest changes, in one atomic step. Rows and rewards stay as they are, and so
+do the fingerprints by which runs recognise their data. This module makes no
+environment.
 """
 
 import dataclasses
@@ -23,23 +24,24 @@ def set_environment(
     success_timing: Literal["pre", "post"] | None = None,
     command: str = "",
 ) -> DatasetManifest | None:
-    """Writes into a store where its policies are evaluated.
+    """Writes the environment of evaluation into a store's manifest.
 
     Args:
-        store: The store as it was looked at; it is changed only if it is that still.
-        environment: For all of its tasks; None to keep what is there. Its module is
-            not kept: nothing is imported for what stands in a store.
+        store: The store; the commit is conditional on the manifest that it has read.
+        environment: Environment for all tasks of the store; None keeps the stored one.
+            The module is not stored, because nothing that a store names is imported.
         reference_scores: Returns that count as a normalised score of 0 and of 100;
-            None to keep what is there.
-        success_timing: Which state a row is rewarded for; None to keep what is there.
-        command: For the history.
+            None keeps the stored ones.
+        success_timing: State whose reward a row holds, see `Task`; None keeps the
+            stored one.
+        command: Entry of the store's history.
 
     Returns:
-        The new manifest; None if the store says all of it already.
+        The new manifest; None if nothing changes.
 
     Raises:
-        DataFormatError: If its tasks are OGBench's, if it is too old for reference
-            scores, or if somebody else has changed it meanwhile.
+        DataFormatError: If the tasks are OGBench's, if the store is too old for
+            reference scores, or if another process has changed the store meanwhile.
     """
     old = store.manifest
     if any(task.recipe != "stored" for task in old.tasks):
@@ -54,6 +56,7 @@ def set_environment(
             f"got version {old.format_version}; `upgrade` it first, or give "
             "--reference-scores to `evaluate`"
         )
+    # A new manifest is derived step by step, and committed only if anything differs.
     value = old
     if environment is not None:
         tasks = (

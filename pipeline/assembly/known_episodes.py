@@ -1,10 +1,10 @@
-"""Episodes by their content: whether a store holds what is about to be appended.
+"""Recognises episodes that a store already holds, by their content.
 
-An episode is known by 8 bytes of a digest of its observations and actions, whatever its
-file is called, in whichever order and kind of file it comes. Parts keep them as
-``episode_digests``; of older parts they are made from the rows, a block at a time. In
-memory are 8 bytes an episode. That any two of a million unlike episodes have the same
-has a probability of 3e-8.
+The digest of an episode is 8 bytes of the SHA-256 of its observations and actions. It
+does not depend on the file that the episode comes from, nor on its place there. Parts
+store the digests as ``episode_digests``; for parts of version 1 they are computed from
+the rows, a block at a time. Eight bytes an episode fit memory, and the probability that
+any two of a million different episodes have the same digest is 3e-8.
 """
 
 import hashlib
@@ -23,19 +23,20 @@ from pipeline.store.reader import Store
 
 Digests = npt.NDArray[np.uint64]
 
+# Rewards do not enter: the same episode may come with the labels of other tasks.
 _OF_A_ROW = (schema.OBSERVATIONS, schema.ACTIONS)
 
 
 @dataclass(frozen=True)
 class KnownEpisode:
-    """An episode that a store holds already.
+    """An episode of a new input that a store already holds.
 
     Attributes:
-        name: Input of the new part that holds it again.
-        part: The part that holds it.
-        episode: Its number within that part.
-        known: Episodes of new parts of this input that the store holds.
-        episodes: Episodes of new parts of this input.
+        name: Name of the new input.
+        part: Part of the store that holds the episode.
+        episode: Number of the episode within that part.
+        known: Number of episodes of the new input that the store already holds.
+        episodes: Number of episodes of the new input.
     """
 
     name: str
@@ -48,12 +49,12 @@ class KnownEpisode:
 def digest_episodes(
     columns: Mapping[str, npt.NDArray[Any]], lengths: npt.NDArray[np.int64]
 ) -> Digests:
-    """Digests of whole episodes.
+    """Computes the digests of whole episodes.
 
     Args:
-        columns: ``[n, ...]`` for each field, as stored; ``observations`` and
-            ``actions`` are looked at.
-        lengths: ``i64[E]``, rows of each episode; they sum to n.
+        columns: ``[n, ...]`` for each field, in the dtypes of the store; only
+            ``observations`` and ``actions`` are read.
+        lengths: ``i64[E]``, rows of each episode; their sum is n.
 
     Returns:
         ``u64[E]``.
@@ -70,14 +71,14 @@ def digest_episodes(
 
 
 def read_digests(store: Store, part: PartManifest) -> Digests:
-    """Digests of the episodes of a part: as it keeps them, or made from its rows.
+    """Reads the digests of a part's episodes, or computes them for an older part.
 
     Args:
         store: The store.
-        part: Any part in its folder, committed or not.
+        part: A part in the store's folder, committed or not.
 
     Returns:
-        ``u64[E]``, in order.
+        ``u64[E]``, in the order of the episodes.
 
     Raises:
         DataFormatError: If bytes are missing or damaged.
@@ -89,6 +90,7 @@ def read_digests(store: Store, part: PartManifest) -> Digests:
 
 
 def _make_digests(store: Store, part: PartManifest) -> Iterator[Digests]:
+    """Computes digests from the rows of a part, a block of episodes at a time."""
     lengths = store.episode_lengths(part)
     for block in cut(EpisodeRange(0, 0, tuple(lengths.tolist())), BLOCK_ROWS):
         first, last = block.first_row, block.first_row + block.rows
@@ -97,20 +99,21 @@ def _make_digests(store: Store, part: PartManifest) -> Iterator[Digests]:
 
 
 def find_known(store: Store, new: Sequence[PartManifest]) -> KnownEpisode | None:
-    """Looks for episodes of new parts among those of a store, of any split.
+    """Searches a store, all splits of it, for the episodes of new parts.
 
     Args:
         store: The store.
-        new: Parts that are written there and not committed.
+        new: Parts that are written into the store's folder and not committed.
 
     Returns:
-        The first that is there; None if none is.
+        The first episode that the store already holds; None if there is none.
 
     Raises:
         DataFormatError: If bytes of the store are missing or damaged.
     """
     held = [(part, read_digests(store, part)) for part in store.manifest.parts]
     everything = np.concatenate([digests for _, digests in held])
+    # One input after another, so that the error can say how much of it is known.
     for name in dict.fromkeys(part.origin.name for part in new):
         parts = [part for part in new if part.origin.name == name]
         digests = np.concatenate([read_digests(store, part) for part in parts])

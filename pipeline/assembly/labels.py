@@ -1,7 +1,7 @@
-"""The per-task columns of a store: rewards, masks and return sums of whole episodes.
+"""Computes the per-task columns of a store: rewards, masks and return sums.
 
-Pure. The one place that says how they follow from the fields of an input; the
-pipeline writes with it, and `verify --deep` compares with it.
+The functions are pure. The pipeline writes labels with them, and `verify --deep`
+computes labels with them again and compares.
 """
 
 import math
@@ -20,19 +20,19 @@ Array = npt.NDArray[Any]
 
 
 def label_tasks(tasks: Sequence[Task], rows: Mapping[str, Array]) -> dict[str, Array]:
-    """Rewards and masks of every task.
+    """Computes rewards and masks of every task.
 
     Args:
-        tasks: Either all of a recipe that relabels from physics state, or all of such
-            whose rewards came with the data.
+        tasks: Tasks that are either all relabelled from physics state, or all have
+            rewards that came with the data.
         rows: ``[n, ...]`` for each field of the input, or of a store.
 
     Returns:
         ``rewards``, ``f32[n, T]``, and ``masks``, ``u8[n, T]``.
 
     Raises:
-        DataFormatError: If the rows lack what the tasks need, or are of another number
-            of tasks.
+        DataFormatError: If the rows lack fields that the tasks need, or have columns
+            for another number of tasks.
     """
     if {task.recipe for task in tasks} != {"stored"}:
         rewards, masks = relabel_tasks(tasks, rows)
@@ -43,34 +43,36 @@ def label_tasks(tasks: Sequence[Task], rows: Mapping[str, Array]) -> dict[str, A
                 f"task {tasks[0].name!r} takes {name} from the data, which hold "
                 f"{', '.join(sorted(rows))}; add {name}, one value per row"
             )
-    rewards, masks = (_columns(rows[name]) for name in (schema.REWARDS, schema.MASKS))
+    rewards, masks = (
+        _to_columns(rows[name]) for name in (schema.REWARDS, schema.MASKS)
+    )
     if rewards.shape[1] != len(tasks):
         raise DataFormatError(
             f"expected {schema.REWARDS} of {len(tasks)} task(s), got "
             f"{rewards.shape[1]}; one store holds the same tasks of all of its "
-            "inputs, in the same order"
+            "inputs, in the same order, so write this input into a store of its own"
         )
     return {
         schema.REWARDS: rewards.astype(np.float32, copy=False),
-        # Of one column, it is that of every task.
+        # A single column of masks holds for all tasks.
         schema.MASKS: np.broadcast_to(masks != 0, rewards.shape).astype(np.uint8),
     }
 
 
 def count_tasks(fields: Mapping[str, FieldSpec]) -> int:
-    """How many tasks the rewards of an input are of.
+    """Counts the tasks of an input whose rewards came with the data.
 
     Args:
-        fields: What its rows are.
+        fields: Fields of the input.
 
     Returns:
-        Their number; 1 of rewards that are one number a row.
+        Columns of the rewards; 1 if rewards are one number per row.
     """
     return math.prod(fields[schema.REWARDS].shape)
 
 
-def _columns(values: Array) -> Array:
-    """``[n, T]`` of what may be ``[n]``."""
+def _to_columns(values: Array) -> Array:
+    """Returns values as ``[n, T]``, also those that are ``[n]``."""
     return values[:, None] if values.ndim == 1 else values
 
 
@@ -80,13 +82,13 @@ def label_episodes(
     rows: Mapping[str, Array],
     lengths: npt.NDArray[np.int64],
 ) -> dict[str, Array]:
-    """Rewards, masks and return sums of whole episodes.
+    """Computes rewards, masks and return sums of whole episodes.
 
     Args:
-        tasks: Columns, in order.
-        discounts: One array of return sums each.
+        tasks: Tasks in the order of columns.
+        discounts: Discounts; each gives one array of return sums.
         rows: ``[n, ...]`` for each field of the input.
-        lengths: ``i64[E]``, rows of each episode; they sum to n.
+        lengths: ``i64[E]``, rows of each episode; their sum is n.
 
     Returns:
         ``rewards``, ``masks`` and ``returns/...``, ``f64[n, T]``, by field name.
@@ -95,6 +97,8 @@ def label_episodes(
         DataFormatError: If the rows lack what the tasks need.
     """
     labels = label_tasks(tasks, rows)
+    # Return sums are computed from the stored float32 rewards and not from the source's
+    # float64, so that `verify --deep` can compute them again from the store.
     for discount in discounts:
         labels[manifest.returns_field(discount)] = returns.suffix_sums(
             labels[schema.REWARDS], labels[schema.MASKS], lengths, discount=discount

@@ -1,10 +1,10 @@
-"""Joining stores of one kind: their parts as they are, under one manifest.
+"""Joins stores of one kind: one manifest over the unchanged parts of all of them.
 
-Parts are taken over object by object. On one disk that is a second name for the same
-bytes (a hard link), as files of a store are replaced and never changed; elsewhere a
-copy. Either way a store owns all that its manifest names: the stores that it was joined
-from may be moved or deleted. No row is read: labels and statistics of a part hold for
-the part, wherever it lies. Knows nothing of Beam.
+The files of parts are hard-linked on one disk, and copied elsewhere. Links are safe
+because commands replace files of a store and never write into them. Either way the
+joined store owns all of its files, and the stores that it was joined from may be moved
+or deleted. No row is read: labels and statistics of a part are valid wherever the part
+lies. This module knows nothing of Beam.
 """
 
 import dataclasses
@@ -26,19 +26,19 @@ from pipeline.store.reader import Store
 from pipeline.store.seals import digest
 
 CLAIM = "merge.json"
-# Objects are a few tens of MB, and each of these holds one in memory.
+# Every thread that copies holds one file of a few tens of MB in memory.
 _COPIES_AT_ONCE = 8
 
 
 @dataclass(frozen=True)
 class PartCopy:
-    """One part to be taken over.
+    """The plan of copying one part.
 
     Attributes:
-        root: The store it is in.
-        there: That store's manifest.
-        part: The part as it is there.
-        joined: The part as it will be.
+        root: Local path or ``gs://bucket/path`` of the store to copy from.
+        there: Manifest of that store.
+        part: Manifest of the part in that store.
+        joined: Manifest of the part in the joined store.
     """
 
     root: str
@@ -49,12 +49,12 @@ class PartCopy:
 
 @dataclass(frozen=True)
 class MergePlan:
-    """A store to be joined.
+    """The plan of a joined store.
 
     Attributes:
-        root: The store to be.
-        value: Its manifest.
-        copies: Its parts, in order.
+        root: Local path or ``gs://bucket/path`` of the joined store.
+        value: Manifest of the joined store.
+        copies: Parts to copy, in order.
     """
 
     root: str
@@ -65,23 +65,26 @@ class MergePlan:
 def plan_merge(
     roots: Sequence[str], out: str, *, dataset: str | None = None
 ) -> MergePlan:
-    """Plans a store of the parts of others, in their order.
+    """Plans a store of the parts of other stores, in their order.
 
     Args:
-        roots: Stores of one kind, at least two.
-        out: The store to be.
-        dataset: Its name, where theirs differ.
+        roots: Paths of stores of one kind, at least two.
+        out: Local path or ``gs://bucket/path`` of the joined store.
+        dataset: Data-set name of the joined store; needed if the names differ.
 
     Returns:
         The plan.
 
     Raises:
-        UsageError: If there is nothing to join, or it is one of the stores itself.
-        DataFormatError: If one cannot be read, if they differ in what a store has one
-            of, or if two hold the same rows.
+        UsageError: If there are fewer than two stores, or ``out`` is one of them.
+        DataFormatError: If a store cannot be read, if stores differ in tasks, fields or
+            anything else that a store has once, or if two hold the same rows.
     """
     if len(roots) < 2:
-        raise UsageError(f"expected at least two stores to join, got {len(roots)}")
+        raise UsageError(
+            f"expected at least two stores to join, got {' '.join(roots) or 'none'}; "
+            "name another one"
+        )
     if any(same_place(root, out) for root in roots):
         raise UsageError(
             f"expected another folder than those of the stores, got {out}; join them "
@@ -99,6 +102,8 @@ def plan_merge(
                 part, index=index, key=content_key(part), labels=""
             )
             copies.append(PartCopy(store.root, store.manifest, part, joined))
+    # Parts are numbered anew and keyed by content, because two stores may use the same
+    # number or key for different parts.
     _check_distinct(copies)
     parts = tuple(copy.joined for copy in copies)
     joined_from = " ".join(s.manifest.fingerprint()[:16] for s in stores)
@@ -118,33 +123,34 @@ def plan_merge(
 
 
 def find_merged(plan: MergePlan) -> bool:
-    """Looks whether the store of a plan is finished already.
+    """Tells whether the joined store of a plan is already finished.
 
     Args:
-        plan: What is about to be joined.
+        plan: The plan.
 
     Returns:
-        Whether it is there.
+        Whether the store is finished.
 
     Raises:
-        DataFormatError: If another store is there, or this one and not all of it.
+        DataFormatError: If another store is finished there, or if files of this one
+            are missing.
     """
     return holds_parts(plan.root, [part.key for part in plan.value.parts])
 
 
 def claim(plan: MergePlan, *, take_over: bool = False) -> AbstractContextManager[Claim]:
-    """Says in the folder what is being joined there, as long as a block runs.
+    """Claims the folder of the joined store; see `pipeline.store.claims.held`.
 
     Args:
-        plan: About to be carried out.
-        take_over: Whether to go on in the place of a process that may still run.
+        plan: The plan.
+        take_over: Whether to take the claim of a process that may still run.
 
     Returns:
-        To be entered; the claim.
+        A context manager that holds the claim.
 
     Raises:
-        DataFormatError: If something else was begun there, or this by a process that
-            is not known to have ended, or if the folder holds something else.
+        DataFormatError: If another store was begun in the folder, if a process that
+            may still run is joining this one, or if the folder holds foreign files.
     """
     check_folder(plan.root)
     asked = [digest(part.checksums) for part in plan.value.parts]
@@ -157,31 +163,32 @@ def merge(
     *,
     progress: Callable[[int], None] | None = None,
 ) -> DatasetManifest:
-    """Takes over the parts of a plan, and commits the store.
+    """Copies the parts of a plan, and commits the joined store.
 
     Args:
         plan: The plan.
-        claimed: The claim to work under.
-        progress: Called with the rows of each part that is there.
+        claimed: Claim to work under.
+        progress: Called with the rows of each part that is finished.
 
     Returns:
-        The store's manifest.
+        Manifest of the joined store.
 
     Raises:
-        DataFormatError: If a store lacks a file, or somebody else has taken over or
-            committed another store here meanwhile.
-        OSError: If there is no room.
+        DataFormatError: If a store lacks a file, or if another process has taken over
+            or committed another store meanwhile.
+        OSError: If the disk is full or fails.
     """
     with ThreadPoolExecutor(_COPIES_AT_ONCE) as pool:
         for copy in plan.copies:
             names = object_names(copy.there, copy.part)
             theirs = object_names(plan.value, copy.joined)
             pairs = list(zip(names, theirs, strict=True))
-            for done in [
+            for request in [
                 pool.submit(files.copy, copy.root, name, plan.root, ours)
                 for name, ours in pairs
             ]:
-                done.result()
+                request.result()
+            # Last, because a part counts as written once it has a manifest.
             name = f"{copy.joined.folder}/{manifest.PART_MANIFEST}"
             files.write(plan.root, name, manifest_json.to_json(copy.joined).encode())
             if progress is not None:
@@ -191,21 +198,23 @@ def merge(
 
 
 def content_key(part: PartManifest) -> str:
-    """Key of a part that is what its arrays hold, whatever store it comes from."""
+    """Computes a part's key from the checksums of its arrays, whatever its store."""
+    # The 16 digits after "sha256:".
     return digest([manifest.FORMAT_VERSION, part.checksums])[7:23]
 
 
 def same_place(one: str, other: str) -> bool:
-    """Tells whether two paths are of one folder."""
-    return _place(one) == _place(other)
+    """Tells whether two paths name the same folder."""
+    return _resolve(one) == _resolve(other)
 
 
-def _place(root: str) -> str:
+def _resolve(root: str) -> str:
+    """Returns the path of a folder with links resolved, to compare it by."""
     return root.rstrip("/") if files.is_remote(root) else os.path.realpath(root)
 
 
 def _check_like(first: Store, store: Store, dataset: str | None) -> None:
-    """Refuses stores that differ in something that a store has one of."""
+    """Refuses stores that differ in something that a store has only once."""
     ours, theirs = first.manifest, store.manifest
     if theirs.format_version != manifest.FORMAT_VERSION:
         raise DataFormatError(
@@ -237,7 +246,7 @@ def _check_like(first: Store, store: Store, dataset: str | None) -> None:
 
 
 def _check_distinct(copies: Sequence[PartCopy]) -> None:
-    """Refuses the same rows twice."""
+    """Refuses parts that hold the same rows, which would count twice in training."""
     seen: dict[tuple[str, ...], PartCopy] = {}
     for copy in copies:
         names = ("observations", "actions", "episode_lengths")
@@ -253,12 +262,13 @@ def _check_distinct(copies: Sequence[PartCopy]) -> None:
 def _join_scores(
     scores: Sequence[tuple[float, float] | None],
 ) -> tuple[float, float] | None:
-    """Reference scores that all stores have; a store has one pair of them."""
+    """Returns the reference scores that all stores share; None if they differ."""
     return scores[0] if len(set(scores)) == 1 else None
 
 
 def _join_versions(versions: Sequence[dict[str, str]]) -> dict[str, str]:
-    names = sorted({name for each in versions for name in each})
+    """Joins the versions of each package that the stores were made with."""
+    names = sorted({name for installed in versions for name in installed})
     return {
         name: " and ".join(dict.fromkeys(v[name] for v in versions if name in v))
         for name in names

@@ -1,7 +1,8 @@
-"""Writing the parts of a store. Pure but for the store itself.
+"""Writes the parts of a store.
 
-Knows nothing of Beam: a worker calls `write_parts` with plans, and may be called again
-without harm.
+A Beam worker calls `write_parts` with plans. Runners may call a worker again for the
+same plans, or call two workers at once: both write the same bytes, which does no harm.
+This module itself knows nothing of Beam.
 """
 
 import dataclasses
@@ -28,60 +29,64 @@ Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
 Columns = dict[str, Array]
 
-# Half a file lies before a run of it on average, and to note where it can be taken up
-# is to read it once, at some 1.8 times the cost.
+# Without seek points a run inflates all of the file before it: half the file on
+# average. Noting seek points costs one reading of the file at about 1.8 times the cost,
+# which n runs gain back from n * 0.5 > 1.8 + 0.5 on.
 _WORTH_DIVIDING = 5
 
 
 def is_worth_dividing(runs: Sequence[tuple[PartPlan, ...]]) -> bool:
-    """Tells whether runs of one source read less in all if `divide` prepares it."""
+    """Tells whether `divide` saves time for runs of one source."""
     if len(runs) < _WORTH_DIVIDING:
         return False
     return isinstance(runs[0][0].source, Divisible)
 
 
 def divide(runs: Sequence[tuple[PartPlan, ...]]) -> list[tuple[PartPlan, ...]]:
-    """Prepares the input of many runs, so that none has to read what is before it.
+    """Prepares an input so that several workers can read it from different places.
 
     Args:
-        runs: Of one source, in order, to be written apart from each other.
+        runs: Runs of one source, in order, that different workers will write.
 
     Returns:
-        The same runs. Nothing is kept anywhere but in them.
+        The same runs, with seek points in their sources if that pays.
 
     Raises:
-        DataFormatError: If bytes of the input are damaged, wherever they are.
+        DataFormatError: If any bytes of the input are damaged.
     """
+    # Parts that an interrupted command has finished need no seek points.
     missing = [run for run in runs if not all(map(_find_written, run))]
     source = runs[0][0].source
     if not isinstance(source, Divisible) or not is_worth_dividing(missing):
         return list(runs)
     sources = source.starting_at([run[0].episodes for run in missing])
     prepared = {
-        run[0].index: tuple(dataclasses.replace(plan, source=each) for plan in run)
-        for run, each in zip(missing, sources, strict=True)
+        run[0].index: tuple(dataclasses.replace(plan, source=source) for plan in run)
+        for run, source in zip(missing, sources, strict=True)
     }
     return [prepared.get(run[0].index, run) for run in runs]
 
 
 def write_parts(plans: Sequence[PartPlan]) -> Iterator[PartManifest]:
-    """Writes parts of one source in one pass over it; those that are there stay.
+    """Writes parts of one source in one pass over it, except those already finished.
 
     Args:
-        plans: What to write and where, in order.
+        plans: Plans of the parts, in order.
 
     Yields:
-        The parts' manifests, in order.
+        Manifests of all the parts, in order.
 
     Raises:
-        BadEpisodeError: If an episode is bad and the plan says to refuse it.
-        DataFormatError: If the input is damaged, or no good episode is left.
+        BadEpisodeError: If an episode is bad and the plan refuses bad ones.
+        DataFormatError: If the input is damaged, or all episodes of a part are bad.
     """
+    # An interrupted command that is repeated writes only the parts that are missing.
     written = ((plan.index, _find_written(plan)) for plan in plans)
     finished = {index: part for index, part in written if part is not None}
     missing = [plan for plan in plans if plan.index not in finished]
     ranges = [block for plan in missing for block in plan.blocks()]
-    # One stream for them all: to start at a later row is to read all before it.
+    # One stream serves all parts, because a compressed file can only be read from its
+    # beginning or from a seek point.
     blocks = plans[0].source.read(ranges) if ranges else iter(())
     for plan in plans:
         if plan.index in finished:
@@ -91,22 +96,24 @@ def write_parts(plans: Sequence[PartPlan]) -> Iterator[PartManifest]:
 
 
 def write_part(plan: PartPlan) -> PartManifest:
-    """Writes one part alone, as `write_parts` does."""
+    """Writes one part, as `write_parts` does."""
     return next(write_parts([plan]))
 
 
 def _find_written(plan: PartPlan) -> PartManifest | None:
-    """The part, if it is there."""
+    """Returns the manifest of a plan's part if that part is finished, else None."""
     done = read_part(plan.root, plan.folder)
     return done if done is not None and done.plan == plan.digest() else None
 
 
 def _write(plan: PartPlan, blocks: Iterator[Block]) -> PartManifest:
+    """Writes one part from its blocks of episodes."""
     bad: dict[str, list[int]] = {}
     lengths: list[npt.NDArray[np.int64]] = []
     if not plan.keyed:
-        # Whatever an unfinished attempt left would be mixed in: of another plan, or of
-        # a version that set no checksums.
+        # In a store of version 1 the folder of a part is not named after its plan.
+        # Files that an unfinished command with another plan left there would mix with
+        # those of this one, so they are deleted first.
         files.delete_where(
             plan.root,
             plan.folder,
@@ -122,7 +129,7 @@ def _write(plan: PartPlan, blocks: Iterator[Block]) -> PartManifest:
     digests: list[Digests] = []
     summary = Summary()
     for read in blocks:
-        block = read if plan.on_bad_episode == "refuse" else _good(plan, read, bad)
+        block = read if plan.on_bad_episode == "refuse" else _drop_bad(plan, read, bad)
         if not len(block.lengths):
             continue
         columns = make_columns(plan, block)
@@ -146,7 +153,7 @@ def _write(plan: PartPlan, blocks: Iterator[Block]) -> PartManifest:
         checksums=part.finish(kept, np.concatenate(digests) if plan.keyed else None),
         origin=plan.origin,
         plan=plan.digest(),
-        dropped={reason: tuple(found) for reason, found in sorted(bad.items())},
+        dropped={reason: tuple(indices) for reason, indices in sorted(bad.items())},
         key=plan.key,
     )
     part.commit(result)
@@ -154,74 +161,95 @@ def _write(plan: PartPlan, blocks: Iterator[Block]) -> PartManifest:
 
 
 def make_columns(plan: PartPlan, block: Block) -> Columns:
-    """Makes every per-row array of a block, as it is stored, and checks it.
+    """Computes and checks all per-row arrays of a block, in the dtypes of the store.
 
     Args:
-        plan: The part.
-        block: Whole episodes, as their source has them.
+        plan: Plan of the part.
+        block: Whole episodes, in the source's dtypes.
 
     Returns:
         ``[n, ...]`` for each field of the part.
 
     Raises:
-        BadEpisodeError: Naming file, episode, row and value of the first bad one.
+        BadEpisodeError: If an episode is bad; the message names file, episode, row and
+            value of the first bad one.
     """
+    # The whole block is checked at once, which is fast. Only if that fails are its
+    # episodes checked one by one, to name the bad one.
     try:
-        return _checked(plan, block.rows, block.lengths, where=plan.origin.name)
+        return _label_and_check(plan, block.rows, block.lengths, where=plan.origin.name)
     except BadEpisodeError:
         for episode, rows in block.split():
             where = f"{plan.origin.name}, episode {episode}"
             try:
-                _checked(plan, rows, _length_of(rows), where=where)
+                _label_and_check(plan, rows, _length_of(rows), where=where)
             except BadEpisodeError as error:
                 if error.reason == schema.OUTSIDE:
-                    raise _with_range(plan, error) from error
+                    raise _add_range(plan, error) from error
                 raise
         raise
 
 
-def _good(plan: PartPlan, block: Block, bad: dict[str, list[int]]) -> Block:
-    """The block without its bad episodes, which are noted by reason."""
+def _drop_bad(plan: PartPlan, block: Block, bad: dict[str, list[int]]) -> Block:
+    """Returns a block without its bad episodes, and records these by reason.
+
+    Args:
+        plan: Plan of the part.
+        block: The block.
+        bad: Indices of bad episodes by reason; those of the block are added.
+    """
     try:
-        _checked(plan, block.rows, block.lengths, where="")
+        _label_and_check(plan, block.rows, block.lengths, where="")
         return block
     except BadEpisodeError:
         dropped = []
         for episode, rows in block.split():
             try:
-                _checked(plan, rows, _length_of(rows), where="")
+                _label_and_check(plan, rows, _length_of(rows), where="")
             except BadEpisodeError as error:
                 bad.setdefault(error.reason, []).append(episode)
                 dropped.append(episode)
         return block.without(dropped)
 
 
-def _checked(plan: PartPlan, rows: Rows, lengths: Int64, *, where: str) -> Columns:
+def _label_and_check(
+    plan: PartPlan, rows: Rows, lengths: Int64, *, where: str
+) -> Columns:
+    """Casts, labels and checks rows of whole episodes."""
     stored = schema.cast_rows(rows, plan.action_scale)
     schema.check_rows(stored, where=where, given=rows)
     labels = label_episodes(plan.tasks, plan.discounts, stored, lengths)
+    # Labels are checked as well: a finite float64 reward may be infinite as float32.
     schema.check_rows(labels, where=where)
     return {**stored, **labels}
 
 
 def _length_of(rows: Rows) -> Int64:
+    """Returns the length of one episode, ``i64[1]``; its longest field counts.
+
+    Fields may still differ in length here, which `check_rows` reports.
+    """
     return np.array([max(map(len, rows.values()))], np.int64)
 
 
-def _with_range(plan: PartPlan, error: BadEpisodeError) -> BadEpisodeError:
-    """The error of an action outside its bounds, with what the whole file holds."""
-    found = ActionRange.of(plan.source, plan.source.describe(), plan.action_scale)
+def _add_range(plan: PartPlan, error: BadEpisodeError) -> BadEpisodeError:
+    """Adds the range of all actions in the file to an error, and advice.
+
+    The user has to choose between scaling and leaving episodes out, and for that needs
+    to know how many rows are outside and how far.
+    """
+    actions = ActionRange.of(plan.source, plan.source.describe(), plan.action_scale)
     scale = plan.action_scale
     bounds = "[-1, 1]" if scale is None else f"{list(scale.low)} to {list(scale.high)}"
-    share = f"{found.outside / found.rows:.2%} of the file's {found.rows:,} rows"
+    share = f"{actions.outside / actions.rows:.2%} of the file's {actions.rows:,} rows"
     return BadEpisodeError(
-        f"{error}, {bounds}, as are those of {share}; its actions reach from "
-        f"{found.low.min():g} to {found.high.max():g}. {_ADVICE[scale is None]}",
+        f"{error}. Outside {bounds} are {share}; the file's actions reach from "
+        f"{actions.low.min():g} to {actions.high.max():g}. {_ADVICE[scale is None]}",
         reason=error.reason,
     )
 
 
-# By whether the store's actions are in [-1, 1] as they are.
+# Advice by whether the store holds actions unscaled.
 _ADVICE = {
     True: "Store them scaled with --action-bounds data (or LOW HIGH, those of the "
     "environment), which acting undoes; or leave such episodes out with "

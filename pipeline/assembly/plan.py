@@ -1,7 +1,8 @@
-"""What a run is going to do, known before it does anything: the plan of a store.
+"""Plans a store before anything is written.
 
-Pure but for reading headers and ``terminals``. A run of part plans is the element
-that travels to workers: plain values only, no arrays.
+Planning reads the headers of inputs and the ends of their episodes, and nothing else.
+The elements that Beam sends to workers are tuples of part plans: plain values without
+arrays, so that they stay small.
 """
 
 import dataclasses
@@ -34,20 +35,20 @@ from pipeline.store.manifest import (
     part_folder,
 )
 
-# Blocks are what a worker holds in memory: whole episodes of about so many rows or
-# bytes, whichever is less.
+# A worker holds one block of whole episodes in memory at a time, of about so many rows
+# or bytes, whichever is less. Rows of images are large, so rows alone do not bound it.
 BLOCK_ROWS = 32_768
 BLOCK_BYTES = 16 << 20
-# Python, NumPy, TensorStore and Beam, before any data.
+# Memory of a worker with Python, NumPy, TensorStore and Beam, before any data.
 _PROCESS_BYTES = 300 << 20
 
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """How a store is cut into parts, and what may be wrong with its input.
+    """Options of cutting inputs into parts and of treating bad episodes.
 
     Attributes:
-        part_rows: Rows aimed at for each part.
+        part_rows: Rows to aim at for each part.
         on_bad_episode: What workers do with an episode that cannot be trained on.
         max_bad_share: Share of episodes that may be skipped before the run fails.
     """
@@ -59,7 +60,8 @@ class PlanOptions:
     def __post_init__(self) -> None:
         if not 0.0 <= self.max_bad_share <= 1.0:
             raise UsageError(
-                f"expected a bad share in [0, 1], got {self.max_bad_share}"
+                "--max-bad-share: expected a share in [0, 1], got "
+                f"{self.max_bad_share}; correct it"
             )
 
 
@@ -68,24 +70,24 @@ DEFAULTS = PlanOptions()
 
 @dataclass(frozen=True)
 class PartPlan:
-    """Everything a worker needs to write one part.
+    """Everything that a worker needs to write one part.
 
     Attributes:
-        root: The store.
+        root: Local path or ``gs://bucket/path`` of the store.
         index: Number of the part.
-        split: Which split it belongs to.
-        source: Where to read.
-        origin: What the manifest says of that.
-        episodes: Which episodes of the source.
+        split: Split of the part.
+        source: Source to read from.
+        origin: Description of the source for the manifest.
+        episodes: Range of episodes of the source.
         fields: Fields of the source.
-        tasks: Columns of rewards and masks.
-        discounts: Discounts to store return sums for.
+        tasks: Tasks in the order of the columns of rewards and masks.
+        discounts: Discounts for which to store return sums.
         on_bad_episode: ``"refuse"`` fails at the first bad episode, ``"skip"``
             leaves it out.
-        keyed: Whether the part's folder is named after what it holds; those of a store
-            of version 1 are not.
-        action_scale: Bounds that are stored as -1 and 1; None to store actions as
-            they are, in [-1, 1].
+        keyed: Whether the name of the part's folder contains its key; not in stores of
+            version 1.
+        action_scale: Bounds that are stored as -1 and 1; None to store actions
+            unscaled.
     """
 
     root: str
@@ -102,18 +104,20 @@ class PartPlan:
     action_scale: ActionScale | None = None
 
     def blocks(self) -> list[EpisodeRange]:
-        """The pieces to read it in: whole episodes, one block in memory at a time."""
+        """Cuts the part into the blocks that a worker reads one after another."""
         return cut_blocks(self.episodes, self.fields)
 
     def stored_fields(self) -> dict[str, FieldSpec]:
-        """Every array the part will have."""
+        """Returns the fields of all per-row arrays of the part."""
         return {**self.fields, **schema.task_fields(self.discounts)}
 
     @property
     def key(self) -> str:
-        """What the part's folder is named after: the plan, and how it is written."""
+        """Key in the name of the part's folder: 16 digits of plan and format."""
         if not self.keyed:
             return ""
+        # A part that an older release began with the same plan has no checksums: the
+        # format's version keeps its files in another folder.
         asked = f"{FORMAT_VERSION} {self.digest()}"
         return hashlib.sha256(asked.encode()).hexdigest()[:16]
 
@@ -123,7 +127,11 @@ class PartPlan:
         return part_folder(self.index, self.key)
 
     def digest(self) -> str:
-        """Identifies what is asked for, on whatever machine and in whatever folder."""
+        """Computes a digest of the plan, without folders and machines.
+
+        A finished part with this digest is not written again, so a new entry must be
+        left out where it has its default: parts of earlier releases stay valid.
+        """
         asked = {
             "split": self.split,
             "origin": dataclasses.asdict(self.origin),
@@ -141,21 +149,22 @@ class PartPlan:
 
 @dataclass(frozen=True)
 class StorePlan:
-    """A whole store, before it is written.
+    """The plan of a whole store.
 
     Attributes:
-        root: The store.
+        root: Local path or ``gs://bucket/path`` of the store.
         dataset: Data-set name.
         environment_id: Environment that made the data.
-        parts: In order, at least one.
+        parts: Plans of the parts in order, at least one.
         max_bad_share: Share of episodes that may be skipped before the run fails.
-        versions: Of what the data depend on.
-        ignored: Members of the inputs that are not read.
-        warnings: What looks wrong with the inputs.
-        notes: What else a person may want to know of them.
-        skipped: Files that are left out, by name, and why.
-        command: What decides what it will hold, for its history.
-        reference_scores: Returns that count as a normalised score of 0 and of 100.
+        versions: Versions of the packages that the data depend on, by name.
+        ignored: Names of arrays in the inputs that are not read.
+        warnings: Sentences on what looks wrong with the inputs.
+        notes: Sentences on what else a person may want to know.
+        skipped: Reason of each file that is left out, by file name.
+        command: Entry of the store's history.
+        reference_scores: Returns that count as a normalised score of 0 and of 100;
+            None if unknown.
     """
 
     root: str
@@ -172,19 +181,19 @@ class StorePlan:
     reference_scores: tuple[float, float] | None = None
 
     def runs(self, count: int) -> list[tuple[PartPlan, ...]]:
-        """Groups parts for workers: neighbours of one source are read in one pass.
+        """Groups adjacent parts of one source, which a worker reads in one pass.
 
         Args:
-            count: Groups aimed at; there are at least as many as sources, and at
-                most as many as parts.
+            count: Groups to aim at. There are at least as many groups as sources, and
+                at most as many as parts.
 
         Returns:
-            Every part once, in order.
+            Groups that hold every part once, in order.
         """
         return [run for runs in self.runs_by_source(count) for run in runs]
 
     def runs_by_source(self, count: int) -> list[list[tuple[PartPlan, ...]]]:
-        """The same runs as `runs`, those of one source together."""
+        """Groups parts as `runs` does, and returns the groups of each source apart."""
         sources = [
             tuple(parts)
             for _, parts in itertools.groupby(
@@ -192,6 +201,8 @@ class StorePlan:
             )
         ]
         grouped = []
+        # Every source gets the same number of groups, since files of one data set have
+        # about equal sizes.
         for parts in sources:
             pieces = min(len(parts), -(-count // len(sources)))
             bounds = [len(parts) * i // pieces for i in range(pieces + 1)]
@@ -199,11 +210,11 @@ class StorePlan:
         return grouped
 
     def without_lengths(self) -> "StorePlan":
-        """The plan as its commit needs it: without what grows with the episodes.
+        """Reduces the plan to what its commit needs, so that the Beam job stays small.
 
         Returns:
-            A plan that no part can be written by, and whose parts are not identified
-            by their digests or keys.
+            A plan without lengths of episodes. Parts cannot be written by it, and the
+            digests and keys of its parts are meaningless.
         """
         parts = (
             dataclasses.replace(
@@ -237,7 +248,7 @@ class StorePlan:
 
     @property
     def worker_bytes(self) -> int:
-        """Most memory one worker will need: shards being written, blocks being read."""
+        """Estimates the memory of a worker: shards being written, blocks being read."""
         part, tasks = self.parts[0], len(self.parts[0].tasks)
         shards = sum(
             2 * arrays.shard_rows(field) * _row_bytes(field, tasks)
@@ -245,17 +256,18 @@ class StorePlan:
         )
         longest = max(block.rows for plan in self.parts for block in plan.blocks())
         row_bytes = sum(_row_bytes(f, tasks) for f in part.stored_fields().values())
-        # One block being inflated, one worked on, and copies of it in float64.
+        # Five blocks: one being inflated, one being worked on, and float64 copies of it
+        # for labels and statistics.
         return _PROCESS_BYTES + shards + 5 * longest * row_bytes
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Inputs of a store that were looked at.
+    """Inputs of a store with their descriptions.
 
     Attributes:
-        found: Split, source and facts of each, in order.
-        skipped: Files that are left out, by name, and why.
+        found: Split, source and description of each input, in order.
+        skipped: Reason of each file that is left out, by file name.
     """
 
     found: tuple[tuple[Split, Source, Facts], ...]
@@ -265,20 +277,20 @@ class Inputs:
 def look_at(
     inputs: Sequence[tuple[Split, Source]], *, on_bad_file: OnBadFile = "refuse"
 ) -> Inputs:
-    """Reads what a plan needs of every input.
+    """Describes every input, several at once.
 
     Args:
-        inputs: Splits and where they come from, in order.
-        on_bad_file: What to do with a file that is cut short or incomplete.
+        inputs: Splits and sources, in order.
+        on_bad_file: Whether to refuse or skip a file that is cut short or incomplete.
 
     Returns:
-        The inputs, and what was left out.
+        The inputs with their descriptions, and the files that are left out.
 
     Raises:
-        DataFormatError: If an input is damaged and not to be skipped, or if none is
-            left to train on.
+        DataFormatError: If an input is damaged and ``on_bad_file`` is ``"refuse"``, or
+            if no input of the split ``train`` is left.
     """
-    found: list[tuple[Split, Source, Facts]] = []
+    described: list[tuple[Split, Source, Facts]] = []
     skipped = {}
 
     def describe(source: Source) -> Facts | DataFormatError:
@@ -292,18 +304,18 @@ def look_at(
     looked = files.side_by_side(describe, [source for _, source in inputs])
     for (split, source), facts in zip(inputs, looked, strict=True):
         if isinstance(facts, Facts):
-            found.append((split, source, facts))
+            described.append((split, source, facts))
             continue
         path = str(getattr(source, "path", source))
         name = os.path.basename(path)
         # The manifest names files, never folders of this machine.
         skipped[name] = str(facts).replace(path, name)
-    if not any(split == "train" for split, _, _ in found):
+    if not any(split == "train" for split, _, _ in described):
         raise DataFormatError(
             f"expected at least one good file to train on, got none of {len(inputs)}: "
             f"{'; '.join(skipped.values()) or 'all are of the validation split'}"
         )
-    return Inputs(tuple(found), skipped)
+    return Inputs(tuple(described), skipped)
 
 
 def plan_inputs(
@@ -321,34 +333,37 @@ def plan_inputs(
     keyed: bool = True,
     command: str = "",
 ) -> StorePlan:
-    """Plans a store, and finds what can be found early.
+    """Plans a store, and refuses early what no worker could write.
 
     Args:
-        root: The store to be.
-        inputs: From `look_at`.
+        root: Local path or ``gs://bucket/path`` of the store to write.
+        inputs: Inputs, from `look_at`.
         dataset: Data-set name, for the manifest.
         environment_id: Environment that made the data.
-        tasks: Tasks to relabel for.
-        discounts: Each in (0, 1].
-        options: How to cut it, and what may be wrong with the inputs.
-        action_scale: Bounds of the actions, to store them scaled.
-        versions: For the manifest; what is installed here by default.
-        first_part: Number of the first part: those before are there.
-        keyed: As of the parts' plans.
-        command: For the history.
+        tasks: Tasks to label the data for.
+        discounts: Discounts, in (0, 1], for which to store return sums.
+        options: How to cut the inputs into parts, and how to treat bad episodes.
+        action_scale: Scale of the actions; None to store them unscaled.
+        versions: Versions of packages for the manifest; None takes the installed ones.
+        first_part: Number of the first part; an append continues the store's numbers.
+        keyed: See `PartPlan`.
+        command: Entry of the store's history.
 
     Returns:
         The plan.
 
     Raises:
         UsageError: If an argument is out of range.
-        DataFormatError: If an input lacks the physics state that the tasks need,
-            inputs disagree, or one is of both splits.
+        DataFormatError: If an input lacks the physics state that the tasks need, if
+            inputs differ in their fields, or if both splits have the same content.
     """
     for discount in discounts:
         if not 0.0 < discount <= 1.0:
-            raise UsageError(f"expected discounts in (0, 1], got {discount}")
+            raise UsageError(
+                f"--discounts: expected numbers in (0, 1], got {discount}; correct it"
+            )
     parts: list[PartPlan] = []
+    # Parts are numbered in the order of inputs: all of one split, then the other.
     repeated = _find_repeated(inputs)
     for split, source, facts in inputs.found:
         _check_fields(facts, tasks, parts)
@@ -390,7 +405,7 @@ def plan_inputs(
             *repeated,
             *(w for _, _, facts in inputs.found for w in facts.warnings),
         ),
-        # Files of one collection say the same.
+        # Files of one data set mostly have the same notes: each is shown once.
         notes=tuple(
             dict.fromkeys(n for _, _, facts in inputs.found for n in facts.notes)
         ),
@@ -400,7 +415,7 @@ def plan_inputs(
 
 
 def installed_versions() -> dict[str, str]:
-    """Versions of what the data of a store depend on, as installed here."""
+    """Returns the installed versions of the packages that a store's data depend on."""
     versions = {}
     for name in ("vast-rl", "numpy", "ogbench", "mujoco"):
         try:
@@ -411,7 +426,7 @@ def installed_versions() -> dict[str, str]:
 
 
 def both_splits(name: str, other: str) -> DataFormatError:
-    """The error of validating on what is trained on."""
+    """Builds the error for an input that is in both splits."""
     return DataFormatError(
         f"{name}: expected other content in the val split than in the train split, got "
         f"that of {other} in both; give --val another input, or leave it out"
@@ -419,11 +434,12 @@ def both_splits(name: str, other: str) -> DataFormatError:
 
 
 def _find_repeated(inputs: Inputs) -> list[str]:
-    """Refuses content that is of both splits; warns of what comes twice in one."""
+    """Refuses inputs that are in both splits; warns of those that are twice in one."""
     warnings = []
     known: dict[tuple[str, str], tuple[Split, str]] = {}
     for split, _, facts in inputs.found:
-        # One recipe makes both splits of a collection.
+        # Both splits of a collection have the digest of its one recipe, so the name,
+        # which contains the split, has to tell them apart.
         content = facts.digest, facts.name if facts.source == "collect" else ""
         if content not in known:
             known[content] = split, facts.name
@@ -438,7 +454,7 @@ def _find_repeated(inputs: Inputs) -> list[str]:
 
 
 def _check_scale(facts: Facts, scale: ActionScale | None) -> None:
-    """Refuses bounds of another number of components than the actions have."""
+    """Refuses bounds whose number of components differs from the actions'."""
     (width,) = facts.fields[schema.ACTIONS].shape
     if scale is not None and len(scale.low) != width:
         raise DataFormatError(
@@ -450,7 +466,8 @@ def _check_scale(facts: Facts, scale: ActionScale | None) -> None:
 def _check_fields(
     facts: Facts, tasks: Sequence[Task], parts: Sequence[PartPlan]
 ) -> None:
-    """Refuses inputs that cannot be relabelled, or that differ from each other."""
+    """Refuses an input that cannot be labelled, or whose fields differ from others'."""
+    # Labelling arrays without rows runs all checks of dtypes and shapes.
     no_rows = {
         name: np.empty((0, *field.shape), field.dtype)
         for name, field in facts.fields.items()
@@ -470,11 +487,12 @@ def _check_fields(
 def cut_blocks(
     episodes: EpisodeRange, fields: Mapping[str, FieldSpec]
 ) -> list[EpisodeRange]:
-    """Cuts episodes into blocks of whole ones that bounded memory holds."""
+    """Cuts episodes into blocks of whole episodes, of bounded rows and bytes."""
     row_bytes = sum(_row_bytes(field, 0) for field in fields.values())
     return cut(episodes, max(1, min(BLOCK_ROWS, BLOCK_BYTES // row_bytes)))
 
 
 def _row_bytes(field: FieldSpec, tasks: int) -> int:
+    """Computes the bytes of one row of a field before compression."""
     size = tasks if field.per == "row_and_task" else math.prod(field.shape)
     return np.dtype(field.dtype).itemsize * size

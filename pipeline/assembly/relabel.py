@@ -1,9 +1,9 @@
-"""Adding tasks and discounts to a store that is there.
+"""Adds tasks and discounts to a finished store.
 
-Observations, actions and physics state stay where they are; the per-task arrays are
-written anew, into a folder of their own in each part, and the manifest moves over to
-them in one atomic step. Readers see the old labels or the new ones, never a mixture.
-Knows nothing of Beam.
+Observations, actions and physics state stay as they are. The per-task arrays are
+written again, into a new folder within each part, and one atomic replacement of the
+manifest makes readers use them. A reader sees either all old labels or all new ones.
+This module knows nothing of Beam.
 """
 
 import dataclasses
@@ -35,20 +35,20 @@ from pipeline.store.reader import Store, read_part
 from pipeline.store.writer import ColumnsWriter
 
 CLAIM = "relabel.json"
-# What rewards and masks are made from.
+# Fields that rewards and masks are computed from.
 _PHYSICS = ("qpos", "button_states")
 
 
 @dataclass(frozen=True)
 class LabelsPlan:
-    """New labels of one part: what travels to a worker.
+    """The plan for new labels of one part, which Beam sends to a worker.
 
     Attributes:
-        root: The store.
-        part: The part as it is.
-        tasks: Columns to be.
-        discounts: Of the return sums to be.
-        labels: Folder of the new arrays within the part.
+        root: Local path or ``gs://bucket/path`` of the store.
+        part: Current manifest of the part.
+        tasks: Tasks of the new columns, in order.
+        discounts: Discounts of the new return sums.
+        labels: Folder of the new arrays, relative to the part.
     """
 
     root: str
@@ -60,14 +60,15 @@ class LabelsPlan:
 
 @dataclass(frozen=True)
 class RelabelPlan:
-    """New labels of a whole store.
+    """The plan for new labels of a whole store.
 
     Attributes:
-        root: The store.
-        there: Digest of its manifest as it was read; the commit is conditional on it.
-        parts: In order; of a plan for the commit alone, the first.
-        command: What decides what is added, for the store's history.
-        versions: Of what is installed, likewise.
+        root: Local path or ``gs://bucket/path`` of the store.
+        there: Digest of the manifest that was planned for; the commit refuses any
+            other.
+        parts: Plans of the parts in order; only the first in a plan for the commit.
+        command: Entry of the store's history.
+        versions: Versions of installed packages by name, for the history.
     """
 
     root: str
@@ -79,10 +80,10 @@ class RelabelPlan:
     @property
     def rows(self) -> int:
         """Rows of all parts."""
-        return sum(each.part.rows for each in self.parts)
+        return sum(plan.part.rows for plan in self.parts)
 
     def without_parts(self) -> "RelabelPlan":
-        """The plan as its commit needs it: of one part, for the labels to be."""
+        """Reduces the plan to what its commit needs: one part names the labels."""
         return dataclasses.replace(self, parts=self.parts[:1])
 
 
@@ -93,25 +94,27 @@ def plan_relabelling(
     discounts: Sequence[float] = (),
     command: str = "",
 ) -> RelabelPlan | None:
-    """Plans what a store is to hold besides.
+    """Plans the labels that a store lacks.
 
     Args:
-        root: The store.
-        tasks: To add, or hold already.
-        discounts: To add, or hold already; each in (0, 1].
-        command: For the history.
+        root: Local path or ``gs://bucket/path`` of the store.
+        tasks: Tasks that the store should hold besides its own.
+        discounts: Discounts, in (0, 1], that the store should hold besides its own.
+        command: Entry of the store's history.
 
     Returns:
-        The plan; None if the store holds it all.
+        The plan; None if the store already holds all tasks and discounts.
 
     Raises:
         UsageError: If a discount is out of range.
-        DataFormatError: If the store cannot be read, or its rewards came with the
-            data and no task can be added.
+        DataFormatError: If the store cannot be read, or if tasks are to be added
+            although the rewards came with the data.
     """
     for discount in discounts:
         if not 0.0 < discount <= 1.0:
-            raise UsageError(f"expected discounts in (0, 1], got {discount}")
+            raise UsageError(
+                f"--discounts: expected numbers in (0, 1], got {discount}; correct it"
+            )
     store = Store(root)
     value = store.manifest
     added = {task.task: task for task in tasks} | {t.task: t for t in value.tasks}
@@ -124,7 +127,9 @@ def plan_relabelling(
     sums = tuple(sorted({*value.discounts, *map(float, discounts)}))
     if (wanted, sums) == (value.tasks, value.discounts):
         return None
-    # What an earlier version wrote of the same labels, and did not finish, stays apart.
+    # The folder is named after its content, so that commands with other tasks write
+    # elsewhere. The format's version is part of the name: arrays that an earlier
+    # version began have no checksums and must not be mixed in.
     asked = [[dataclasses.asdict(t) for t in wanted], sums, manifest.FORMAT_VERSION]
     text = json.dumps(asked, sort_keys=True)
     labels = f"labels-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
@@ -134,13 +139,13 @@ def plan_relabelling(
 
 
 def write_labels(plan: LabelsPlan) -> PartManifest:
-    """Writes the new per-task arrays of one part; those that are there stay.
+    """Writes the new per-task arrays of one part, unless they are finished.
 
     Args:
-        plan: Which part, and what it is to hold.
+        plan: Plan of the part.
 
     Returns:
-        The part's manifest as it will be.
+        Manifest of the part with its new labels.
 
     Raises:
         DataFormatError: If arrays of the part cannot be read.
@@ -164,15 +169,16 @@ def write_labels(plan: LabelsPlan) -> PartManifest:
         columns = label_episodes(
             plan.tasks,
             plan.discounts,
-            _inputs(store, plan, block),
+            _read_inputs(store, plan, block),
             np.asarray(block.lengths, np.int64),
         )
         writer.append(columns)
         summary.add(columns)
     result = dataclasses.replace(
         renewed,
-        statistics=_kept(plan.part.statistics) | summary.statistics(),
-        checksums=_kept(plan.part.checksums) | writer.finish_columns(plan.part.rows),
+        statistics=_drop_labels(plan.part.statistics) | summary.statistics(),
+        checksums=_drop_labels(plan.part.checksums)
+        | writer.finish_columns(plan.part.rows),
     )
     writer.commit(result)
     return result
@@ -181,18 +187,18 @@ def write_labels(plan: LabelsPlan) -> PartManifest:
 def claim(
     plan: RelabelPlan, *, take_over: bool = False
 ) -> AbstractContextManager[Claim]:
-    """Says in the store which labels are being written, as long as a block runs.
+    """Claims a store for the labels of a plan; see `pipeline.store.claims.held`.
 
     Args:
-        plan: About to be written.
-        take_over: Whether to go on in the place of a process that may still run.
+        plan: The plan.
+        take_over: Whether to take the claim of a process that may still run.
 
     Returns:
-        To be entered; the claim.
+        A context manager that holds the claim.
 
     Raises:
-        DataFormatError: If another relabelling was begun there, or this one by a
-            process that is not known to have ended.
+        DataFormatError: If another relabelling was begun in the store, or if a process
+            that may still run holds the claim.
     """
     return claims.held(
         plan.root,
@@ -207,33 +213,35 @@ def claim(
 def commit_labels(
     plan: RelabelPlan, parts: Sequence[PartManifest], claimed: Claim | None = None
 ) -> DatasetManifest:
-    """Moves a store over to its new labels.
+    """Commits new labels: readers of the store use them from now on.
 
     Args:
-        plan: What the labels were written by, with or without its parts.
+        plan: Plan that the labels were written by, with or without its parts.
         parts: Manifests of all parts, in any order.
-        claimed: The claim that they were written under.
+        claimed: Claim that the labels were written under.
 
     Returns:
         The store's new manifest.
 
     Raises:
-        DataFormatError: If parts are missing, or somebody else has taken over or
-            changed the store since it was planned; the old labels are then still
-            there.
+        DataFormatError: If parts are missing, or if another process has taken over or
+            changed the store since the plan was made. The store then keeps its old
+            labels.
     """
-    found = tuple(sorted(parts, key=lambda part: part.index))
+    renewed = tuple(sorted(parts, key=lambda part: part.index))
     store = Store(plan.root)
     old = store.manifest
-    if found and all(part in old.parts for part in found):
-        return old  # A retry of a commit that did go through, or an equal twin's.
+    # Runners may run the committing step twice, and another process may have committed
+    # the same labels: both count as success.
+    if renewed and all(part in old.parts for part in renewed):
+        return old
     check_unchanged(plan.root, store.content, plan.there)
-    if [part.index for part in found] != [part.index for part in old.parts]:
+    if [part.index for part in renewed] != [part.index for part in old.parts]:
         raise DataFormatError(
             f"{plan.root}: expected labels of {len(old.parts)} parts, got those of "
-            f"{[part.index for part in found]}; repeat the command"
+            f"{[part.index for part in renewed]}; repeat the command"
         )
-    check_seen(plan.root, found)
+    check_seen(plan.root, renewed)
     of_rows = {n: field for n, field in old.fields.items() if field.per == "row"}
     fields: dict[str, FieldSpec] = of_rows | schema.task_fields(plan.parts[0].discounts)
     value = dataclasses.replace(
@@ -241,23 +249,23 @@ def commit_labels(
         fields=fields,
         tasks=plan.parts[0].tasks,
         discounts=plan.parts[0].discounts,
-        parts=found,
-        statistics=merge_statistics(found),
+        parts=renewed,
+        statistics=merge_statistics(renewed),
         history=old.after(plan.command, plan.versions),
     )
     if claimed is not None:
         claimed.check()
-    for part in found:
+    for part in renewed:
         delete_files(plan.root, part.labels_folder, layout.is_unfinished_file)
     data = manifest_json.to_json(value).encode()
     files.commit(plan.root, manifest.DATASET_MANIFEST, data, replacing=store.content)
     return value
 
 
-def _inputs(
+def _read_inputs(
     store: Store, plan: LabelsPlan, block: EpisodeRange
 ) -> dict[str, npt.NDArray[Any]]:
-    """What the labels of a block are made from."""
+    """Reads the rows that the labels of a block are computed from."""
     names = [name for name in _PHYSICS if name in store.manifest.fields]
     if plan.tasks[0].recipe == "stored":
         names = [schema.REWARDS, schema.MASKS]
@@ -265,8 +273,8 @@ def _inputs(
     return {name: store.read_rows(plan.part, name, first, last) for name in names}
 
 
-def _kept(named: Mapping[str, Any]) -> dict[str, Any]:
-    """What belongs to the arrays that stay."""
+def _drop_labels(named: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns entries of the fields that relabelling keeps, by field name."""
     return {
         name: value
         for name, value in named.items()

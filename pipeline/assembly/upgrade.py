@@ -1,8 +1,8 @@
-"""Writing a store of an earlier version anew, in the one of today: equal rows.
+"""Rewrites a store of an earlier format version in the current version.
 
-All that the old manifest says of the rows stays, so that runs go on on the new store.
-Every array is compared with its checksum on the way: what has been damaged meanwhile is
-not sealed as sound. Knows nothing of Beam.
+Rows and everything that the manifest tells of them stay equal, so that runs continue on
+the new store. Every array is compared with its old checksum on the way: damaged rows
+would otherwise get a new, valid checksum. This module knows nothing of Beam.
 """
 
 import dataclasses
@@ -31,11 +31,11 @@ CLAIM = "upgrade.json"
 
 @dataclass(frozen=True)
 class UpgradePlan:
-    """A store to be written anew.
+    """The plan of rewriting a store.
 
     Attributes:
-        store: The store as it is.
-        root: The store to be.
+        store: The old store.
+        root: Local path or ``gs://bucket/path`` of the new store.
     """
 
     store: Store
@@ -43,23 +43,23 @@ class UpgradePlan:
 
     @property
     def keys(self) -> list[str]:
-        """Keys of the parts to be, in order."""
+        """Keys of the new parts, in order."""
         return [content_key(part) for part in self.store.manifest.parts]
 
 
 def plan_upgrade(root: str, out: str) -> UpgradePlan | None:
-    """Plans a store of today's version with the rows of an earlier one.
+    """Plans to rewrite a store.
 
     Args:
-        root: The store.
-        out: The store to be.
+        root: Local path or ``gs://bucket/path`` of the old store.
+        out: Local path or ``gs://bucket/path`` of the new store.
 
     Returns:
-        The plan; None if the store is of today's version already.
+        The plan; None if the store already has the current version.
 
     Raises:
-        UsageError: If both are the same folder.
-        DataFormatError: If the store cannot be read.
+        UsageError: If both paths are the same folder.
+        DataFormatError: If the old store cannot be read.
     """
     if same_place(root, out):
         raise UsageError(
@@ -73,16 +73,17 @@ def plan_upgrade(root: str, out: str) -> UpgradePlan | None:
 
 
 def find_upgraded(plan: UpgradePlan) -> bool:
-    """Looks whether the store of a plan is finished already.
+    """Tells whether the new store of a plan is already finished.
 
     Args:
-        plan: What is about to be written.
+        plan: The plan.
 
     Returns:
-        Whether it is there.
+        Whether the store is finished.
 
     Raises:
-        DataFormatError: If another store is there, or this one and not all of it.
+        DataFormatError: If another store is finished there, or if files of this one
+            are missing.
     """
     return holds_parts(plan.root, plan.keys)
 
@@ -90,18 +91,18 @@ def find_upgraded(plan: UpgradePlan) -> bool:
 def claim(
     plan: UpgradePlan, *, take_over: bool = False
 ) -> AbstractContextManager[Claim]:
-    """Says in the folder what is being written there, as long as a block runs.
+    """Claims the folder of the new store; see `pipeline.store.claims.held`.
 
     Args:
-        plan: About to be carried out.
-        take_over: Whether to go on in the place of a process that may still run.
+        plan: The plan.
+        take_over: Whether to take the claim of a process that may still run.
 
     Returns:
-        To be entered; the claim.
+        A context manager that holds the claim.
 
     Raises:
-        DataFormatError: If something else was begun there, or this by a process that
-            is not known to have ended, or if the folder holds something else.
+        DataFormatError: If another store was begun in the folder, if a process that
+            may still run is writing this one, or if the folder holds foreign files.
     """
     check_folder(plan.root)
     asked = [f"sha256:{key}" for key in plan.keys]
@@ -114,20 +115,20 @@ def upgrade(
     *,
     progress: Callable[[int], None] | None = None,
 ) -> DatasetManifest:
-    """Writes the parts of a plan, and commits the store.
+    """Writes the parts of a plan, and commits the new store.
 
     Args:
         plan: The plan.
-        claimed: The claim to work under.
-        progress: Called with the rows of each part that is there.
+        claimed: Claim to work under.
+        progress: Called with the rows of each part that is finished.
 
     Returns:
-        The store's manifest.
+        Manifest of the new store.
 
     Raises:
-        DataFormatError: If an array is not what its checksum says, or somebody else
-            has taken over or committed another store here meanwhile.
-        OSError: If there is no room.
+        DataFormatError: If an array differs from its checksum, or if another process
+            has taken over or committed another store meanwhile.
+        OSError: If the disk is full or fails.
     """
     old = plan.store.manifest
     parts = []
@@ -147,16 +148,16 @@ def upgrade(
 
 
 def _write(plan: UpgradePlan, part: PartManifest) -> PartManifest:
-    """Writes one part anew, unless it is there."""
+    """Rewrites one part, unless it is finished."""
     store, fields = plan.store, plan.store.manifest.fields
     renewed = dataclasses.replace(part, key=content_key(part), labels="")
     done = read_part(plan.root, renewed.folder)
     if done is not None:
         return done
     lengths = store.episode_lengths(part)
-    found = {"episode_lengths": f"sha256:{hashlib.sha256(lengths.data).hexdigest()}"}
-    # Before anything is cut by them.
-    _check_sums(plan, part, found)
+    # The lengths are checked first, because all other arrays are cut by them.
+    checksum = f"sha256:{hashlib.sha256(lengths.data).hexdigest()}"
+    _check_sums(plan, part, {"episode_lengths": checksum})
     tasks = len(store.manifest.tasks)
     writer = PartWriter(plan.root, renewed.folder, fields, rows=part.rows, tasks=tasks)
     digests = []
@@ -165,19 +166,20 @@ def _write(plan: UpgradePlan, part: PartManifest) -> PartManifest:
         rows = {name: store.read_rows(part, name, first, last) for name in fields}
         writer.append(rows)
         digests.append(digest_episodes(rows, np.asarray(block.lengths, np.int64)))
-    found = writer.finish(lengths, np.concatenate(digests))
-    _check_sums(plan, part, found)
-    written = dataclasses.replace(renewed, checksums=found)
+    checksums = writer.finish(lengths, np.concatenate(digests))
+    _check_sums(plan, part, checksums)
+    written = dataclasses.replace(renewed, checksums=checksums)
     writer.commit(written)
     return written
 
 
-def _check_sums(plan: UpgradePlan, part: PartManifest, found: dict[str, str]) -> None:
-    for name in sorted(found.keys() & part.checksums.keys()):
-        if found[name] != part.checksums[name]:
+def _check_sums(plan: UpgradePlan, part: PartManifest, sums: dict[str, str]) -> None:
+    """Refuses arrays whose checksums differ from those of the old manifest."""
+    for name in sorted(sums.keys() & part.checksums.keys()):
+        if sums[name] != part.checksums[name]:
             path = plan.store.manifest.array_folder(part, name)
             raise DataFormatError(
-                f"{plan.store.root}/{path}: checksum {found[name][:19]}..., expected "
+                f"{plan.store.root}/{path}: checksum {sums[name][:19]}..., expected "
                 f"{part.checksums[name][:19]}...: bytes have changed since it was "
                 "written; fetch that store again, or write it from its source"
             )
