@@ -44,8 +44,8 @@ def find_configuration(given: str | Path) -> tuple[Path, int | None]:
     near = difflib.get_close_matches(dataset, known, n=3, cutoff=0.5)
     raise ConfigError(
         f"{given}: no such configuration file, and none that is shipped has that name; "
-        f"{'nearest' if near else 'shipped'}: {', '.join(near or known)}. For data of "
-        "your own leave it out and give --agent"
+        f"{'nearest' if near else 'shipped'}: {', '.join(near or known)}. Leave it out "
+        "and give --agent for data of your own"
     )
 
 

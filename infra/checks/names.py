@@ -209,7 +209,7 @@ def check_region(region: str | None) -> str:
     zone = _ZONE.fullmatch(region)
     if zone is not None:
         raise LaunchError(
-            f"--region: {region} is a zone; its region is {zone['region']}"
+            f"--region: {region} is a zone; give its region, {zone['region']}"
         )
     if not _REGION.fullmatch(region):
         raise LaunchError(

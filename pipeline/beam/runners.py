@@ -195,8 +195,8 @@ def run(
             if message is not None:
                 kept = _keep_traceback(error)
                 raise WorkerError(
-                    f"{message}; this is a bug, or of a library. Its traceback is in "
-                    f"{kept}"
+                    f"{message}; this is a bug of ours or of a library, report it with "
+                    f"its traceback, which is in {kept}"
                 ) from error
             raise
 

@@ -243,8 +243,9 @@ def parse_dataset(name: str) -> Domain:
     environment = _ENVIRONMENTS.get(environment_name)
     if environment is None or dataset_type not in environment.dataset_types:
         raise UsageError(
-            f"unknown data set {name!r}; {_nearest(stem, known_datasets())}. A name "
-            "is ENVIRONMENT-TYPE, such as 'cube-single-play', with or without '-v0'"
+            f"unknown data set {name!r}; {_nearest(stem, known_datasets())}. Expected "
+            "ENVIRONMENT-TYPE, such as 'cube-single-play', with or without '-v0': "
+            "correct the name"
         )
     return Domain(environment, dataset_type)
 
@@ -292,7 +293,7 @@ def find_environment(environment_id: str) -> Environment:
         known = [environment.environment_id for environment in _ENVIRONMENTS.values()]
         raise UsageError(
             f"unknown environment {environment_id!r}; "
-            f"{_nearest(environment_id, known)}. An id ends in '-v0'"
+            f"{_nearest(environment_id, known)}. Correct the id, which ends in '-v0'"
         )
     return _ENVIRONMENTS[name]
 

@@ -170,7 +170,8 @@ def make_named_environment(spec: TaskEnvironment) -> Any:
     except Exception as error:
         raise UsageError(
             f"{spec.environment_id}: cannot be made ({type(error).__name__}: {error}); "
-            f"gymnasium.make has to work after `import {spec.module}`"
+            f"expected gymnasium.make to work after `import {spec.module}`, correct "
+            "the module or its name"
         ) from error
 
 

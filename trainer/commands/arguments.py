@@ -110,7 +110,7 @@ def find_dims(
             facts = published.find(dataset)
         except ValueError as error:
             raise UsageError(
-                f"{error}; for data of your own give --observation-dim and --action-dim"
+                f"{error}; give --observation-dim and --action-dim for data of your own"
             ) from error
         observation_dim = observation_dim or facts.observation_dim
         action_dim = action_dim or facts.action_dim

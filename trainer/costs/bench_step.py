@@ -134,7 +134,9 @@ def bench_step(
     settings = dict(settings or {})
     fields = {field.name for field in dataclasses.fields(AGENTS[agent].config)}
     for name in settings.keys() - fields:
-        raise UsageError(f"--{name.replace('_', '-')}: {agent} has no such setting")
+        raise UsageError(
+            f"--{name.replace('_', '-')}: {agent} has no such setting; leave it out"
+        )
     sizes = [parse_mesh(mesh) for mesh in meshes] or [MeshConfig(data=1)]
     settings_of_all = list(itertools.product(widths, batches, seeds, precisions, sizes))
     for _, batch, count, _, mesh in settings_of_all:  # Refused before any is measured.

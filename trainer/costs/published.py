@@ -94,7 +94,7 @@ def find(dataset: str) -> DatasetFacts:
     if dataset not in DATASETS:
         near = difflib.get_close_matches(dataset, DATASETS, n=3, cutoff=0.5)
         raise UsageError(
-            f"unknown data set {dataset!r}; "
+            f"unknown data set {dataset!r}; choose a published one, "
             f"{'nearest' if near else 'known'}: {', '.join(near or DATASETS)}"
         )
     return DATASETS[dataset]

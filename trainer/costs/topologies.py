@@ -96,7 +96,9 @@ def parse_topology(text: str) -> Topology:
     chips = int(number) if re.fullmatch(r"\d{1,6}", number) else 0
     topology = Topology(kind, chips)
     if not _exists(topology):
-        raise UsageError(f"--topology: {_sizes_of(kind)}; got {text!r}")
+        raise UsageError(
+            f"--topology: {_sizes_of(kind)}; got {text!r}, choose one of these"
+        )
     return topology
 
 
@@ -169,8 +171,8 @@ def _tpus(topology: Topology) -> Sequence["jax.Device"]:
     if library is None:
         raise UsageError(
             f"--topology {topology.name}: the compiler for TPUs is not installed; "
-            "`make libtpu` in a clone, or `pip install 'vast-rl[tpu]'`, installs it "
-            "(0.7 GB, Linux on x86-64)"
+            "install it with `make libtpu` in a clone, or `pip install "
+            "'vast-rl[tpu]'` (0.7 GB, Linux on x86-64)"
         )
     os.environ |= {
         _LIBRARY: str(library),
@@ -210,7 +212,7 @@ def _gpus(topology: Topology) -> Sequence["jax.Device"]:
     if not find_cuda():
         raise UsageError(
             f"--topology {topology.name}: the compiler for GPUs is not installed; "
-            "`pip install 'jax[cuda12]'` installs it (5.6 GB)"
+            "install it with `pip install 'jax[cuda12]'` (5.6 GB)"
         )
     # JAX looks for a device's driver before it registers CUDA.
     os.environ |= {"JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"}

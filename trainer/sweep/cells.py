@@ -265,7 +265,8 @@ def make_cells(sweep: Sweep, *, only: str = "*") -> list[Cell]:
     chosen = [cell for cell in cells if fnmatchcase(cell.name, only)]
     if not chosen:
         raise ConfigError(
-            f"--only: no cell's name is like {only!r}; the first is {cells[0].name}"
+            f"--only: no cell's name is like {only!r}; correct the pattern, the first "
+            f"cell is {cells[0].name}"
         )
     return chosen
 

@@ -1,0 +1,135 @@
+"""Every message for a user names a place, and what was expected or what to do next.
+
+The messages are read out of the source: all that is given to an exception with an
+``exit_code``. A message has to
+
+- name a place: by an interpolated value, or by an option, setting or variable; and
+- say what was expected, in this word, or what to do, by a clause that begins with a
+  verb of the list below.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TREES = {
+    path.relative_to(ROOT): ast.parse(path.read_text())
+    for package in ("pipeline", "trainer", "infra")
+    for path in sorted((ROOT / package).rglob("*.py"))
+}
+# A value, an option, or names before a colon at the beginning.
+PLACE = re.compile(r"\{|--[a-z]|^[\w.]+( and [\w.]+)*: ")
+# Shorter texts only join parts that are written elsewhere.
+LEAST_LETTERS = 12
+ADVICE = re.compile(r"\{\w*(remedy|advice|hint)\w*", re.IGNORECASE)
+VERBS = re.compile(
+    r"(add|append|ask|begin|build|change|check|choose|clear|collect|compare|convert|copy"
+    r"|correct|delete|describe|download|end|evaluate|export|fetch|fill|finish|fit|fix"
+    r"|free|give|increase|install|join|keep|leave|let|look|lower|make|mark|mend|merge|move"
+    r"|name|omit|open|pip|put|raise|read|record|reduce|relabel|remove|rename|repeat"
+    r"|report|reshape|restart|resume|run|say|scale|see|send|set|shard|shorten|show|split"
+    r"|start|stop|store|take|train|try|turn|update|upgrade|use|verify|wait|wrap|write)"
+    r"\b",
+    re.IGNORECASE,
+)
+
+
+def find_classes() -> frozenset[str]:
+    """Names of the exceptions with an exit code, and of those derived from them."""
+    classes = [
+        node
+        for tree in TREES.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    ]
+    names = {
+        node.name
+        for node in classes
+        for line in node.body
+        if isinstance(line, ast.Assign | ast.AnnAssign)
+        and ast.unparse(line).startswith("exit_code")
+    }
+    while derived := {
+        node.name
+        for node in classes
+        if node.name not in names
+        and names & {ast.unparse(base).rpartition(".")[2] for base in node.bases}
+    }:
+        names |= derived
+    return frozenset(names)
+
+
+def text_of(node: ast.expr) -> str:
+    """The text of an expression, with its values in braces."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=values):
+            return "".join(map(text_of, values))
+        case ast.BinOp(left=left, right=right):
+            return text_of(left) + text_of(right)
+        case ast.IfExp(body=body):
+            return text_of(body)
+        case ast.FormattedValue(value=value):
+            return f"{{{ast.unparse(value)}}}"
+    return f"{{{ast.unparse(node)}}}"
+
+
+def find_messages() -> Iterator[tuple[str, str]]:
+    """Every message, and where it stands."""
+    classes = find_classes()
+    for path, tree in TREES.items():
+        for node in ast.walk(tree):
+            if not (isinstance(node, ast.Call) and node.args):
+                continue
+            if ast.unparse(node.func).rpartition(".")[2] in classes:
+                text = text_of(node.args[0])
+                if (
+                    sum(map(str.isalpha, re.sub(r"\{[^{}]*\}", "", text)))
+                    >= LEAST_LETTERS
+                ):
+                    yield f"{path}:{node.lineno}", text
+
+
+def find_fault(message: str) -> str | None:
+    """What a message lacks."""
+    if PLACE.search(message) is None:
+        return "no place"
+    clauses = re.split(r"[;.:,]\s+(?:or |and |then |first )?", message)[1:]
+    if "expected" in message.lower() or ADVICE.search(message):
+        return None
+    if any(map(VERBS.match, clauses)):
+        return None
+    return "neither what was expected nor what to do next"
+
+
+def test_messages_name_a_place_and_a_next_step():
+    messages = list(find_messages())
+    assert len(messages) > 350
+    faults = [
+        f"{where}: {fault}: {message}"
+        for where, message in messages
+        if (fault := find_fault(message)) is not None
+    ]
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize(
+    ("message", "fault"),
+    [
+        ("expected a number above 0", "no place"),
+        ("{path}: is damaged", "neither"),
+        ("{path}: is damaged; the checksum differs", "neither"),
+        ("{path}: is damaged; fetch it again", None),
+        ("{path}: expected 3 rows, got 4", None),
+        ("--chips: expected at least 1", None),
+        ("trainer.seeds: {agent} has no seeds", "neither"),
+    ],
+)
+def test_what_counts_as_a_fault(message, fault):
+    found = find_fault(message)
+    assert found == fault if fault is None else found.startswith(fault)
