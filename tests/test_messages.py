@@ -29,7 +29,7 @@ ADVICE = re.compile(r"\{\w*(remedy|advice|hint)\w*", re.IGNORECASE)
 VERBS = re.compile(
     r"(add|append|ask|begin|build|change|check|choose|clear|collect|compare|convert|copy"
     r"|correct|delete|describe|download|end|evaluate|export|fetch|fill|finish|fit|fix"
-    r"|free|give|increase|install|join|keep|leave|let|look|lower|make|mark|mend|merge|move"
+    r"|follow|free|give|increase|install|join|keep|leave|let|look|lower|make|mark|mend|merge|move"
     r"|name|omit|open|pip|put|raise|read|record|reduce|relabel|remove|rename|repeat"
     r"|report|reshape|restart|resume|run|say|scale|see|send|set|shard|shorten|show|split"
     r"|start|stop|store|take|train|try|turn|update|upgrade|use|verify|wait|wrap|write)"

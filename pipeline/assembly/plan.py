@@ -360,7 +360,7 @@ def plan_inputs(
     for discount in discounts:
         if not 0.0 < discount <= 1.0:
             raise UsageError(
-                f"--discounts: expected numbers in (0, 1], got {discount}; correct it"
+                f"--discounts: expected discounts in (0, 1], got {discount}; correct it"
             )
     parts: list[PartPlan] = []
     # Parts are numbered in the order of inputs: all of one split, then the other.

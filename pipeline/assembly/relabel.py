@@ -113,7 +113,7 @@ def plan_relabelling(
     for discount in discounts:
         if not 0.0 < discount <= 1.0:
             raise UsageError(
-                f"--discounts: expected numbers in (0, 1], got {discount}; correct it"
+                f"--discounts: expected discounts in (0, 1], got {discount}; correct it"
             )
     store = Store(root)
     value = store.manifest

@@ -38,7 +38,7 @@ def test_splits_of_unlike_fields_are_refused(make_npz, make_plan):
     ("options", "message"),
     [
         ({"discounts": (1.5,)}, "discounts in"),
-        ({"max_bad_share": -1.0}, "bad share in"),
+        ({"max_bad_share": -1.0}, "--max-bad-share: expected a share in"),
         ({"part_rows": 0}, "at least 1 row"),
     ],
 )

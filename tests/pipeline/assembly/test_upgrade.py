@@ -131,7 +131,7 @@ def test_what_is_damaged_is_not_called_sound(old, tmp_path, name):
         values = Store(old).read_rows(part, name, 0, array.shape[0])
         array.write(values + 1).result()
     plan = upgrade.plan_upgrade(old, str(tmp_path / "new"))
-    message = f"{part.folder}/{name}: (checksum|expected rows)"
+    message = f"{part.folder}/{name}: (checksum|expected lengths)"
     with pytest.raises(DataFormatError, match=message):
         upgrade.upgrade(plan)
     assert not upgrade.find_upgraded(plan)
