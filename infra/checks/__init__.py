@@ -1,1 +1,1 @@
-"""What is refused before submitting: impossible names, buckets out of reach."""
+"""Checks before a submission: names that cannot be, and buckets out of reach."""

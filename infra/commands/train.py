@@ -34,8 +34,8 @@ _PROG = "python -m infra launch train ... --"
 class Train:
     """Trains one task of a store; options after -- go to `python -m trainer train`.
 
-    They may be overrides of the configuration, such as --agent.width 1024, or --agent
-    NAME, whose settings are sent with the job.
+    Options of the trainer are overrides of the configuration, such as --agent.width
+    1024, or --agent NAME; the settings of that agent are sent with the job.
 
     Attributes:
         config: Configuration file, such as configs/cube-single-play.toml.
@@ -58,8 +58,8 @@ class Train:
             this repository's by default, if it has one.
         compiled: Figures of `python -m trainer compile --json` for this run, for gke
             and tpu; without them, the run is compiled before it is launched.
-        compile: Compile the run before it is launched, for gke and tpu; not on a dry
-            run.
+        compile: Compile the run before it is launched, for gke and tpu, unless dry;
+            --no-compile if that takes too long.
         dry_run: Print what would be submitted, and stop.
     """
 

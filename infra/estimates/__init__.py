@@ -1,1 +1,1 @@
-"""What a stage will take: machines, measured rates, memory and hours."""
+"""Estimates of what a stage will take: machines, rates, memory and hours."""

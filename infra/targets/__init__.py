@@ -1,1 +1,1 @@
-"""Where stages run: what is submitted to each kind of cluster."""
+"""Targets that stages are submitted to, a module for each kind of cluster."""

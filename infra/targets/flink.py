@@ -99,7 +99,7 @@ class FlinkJob:
 
 
 def check_cluster_name(name: str) -> str:
-    """Checks the name of a cluster; Flink's operator appends up to 18 characters."""
+    """Checks the name of a cluster; Flink's operator allows 45 characters."""
     return check_job_name(name, longest=45)
 
 

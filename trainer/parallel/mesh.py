@@ -63,8 +63,8 @@ _EVEN, _ODD = r"\d*[02468]", r"\d*[13579]"
 # The first layer is not sharded over `tensor`, because it has few inputs. Later layers
 # alternate: one is sharded by its outputs, the next by its inputs, so that only every
 # second layer needs a sum of activations over devices, after which its norm sees whole
-# rows. This takes four collectives for a flow step, not six, and sends a third less.
-# Shoeybi et al. (2019), Megatron-LM, section 3.
+# rows. With the first layer whole, a flow step takes four collectives instead of six
+# and sends a third less. Shoeybi et al. (2019), Megatron-LM, section 3.
 RULES = (
     Rule(r"hidden_0/kernel", ((), (FSDP,))),
     Rule(rf"hidden_{_ODD}/kernel", ((), (TENSOR, FSDP)), deep=True),
