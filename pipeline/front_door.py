@@ -218,6 +218,8 @@ def parse(
         "prog": f"{program.called()} {name}",
         "config": (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
     }
+    # Options of a configuration's fields are too many to declare to tyro, so loose
+    # commands take whatever tyro does not know.
     if name in program.loose:
         options["args"], fields = _split_fields(ours)
         with PARSING:
@@ -282,6 +284,7 @@ def exit_code(error: BaseException) -> int | None:
     code = getattr(error, "exit_code", None)
     if isinstance(code, int):
         return code
+    # A disk or a network failed: repeating the command later may help.
     if isinstance(error, OSError):
         return EXIT_FAILED
     return None if _missing_extra(error) is None else EXIT_USAGE
@@ -293,6 +296,7 @@ def _message(error: Exception) -> str:
     text = str(error)
     if extra is not None:
         text += f"; install it with `pip install '{_PACKAGE}[{extra}]'`"
+    # One line, also where a library's message has several: logs and tests read lines.
     return " ".join(text.split())
 
 

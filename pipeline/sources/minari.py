@@ -68,12 +68,12 @@ class Minari:
             self._check_encoding(first, metadata)
             samples = {name: _no_rows(member) for name, member in first.items()}
         digest = hdf5_datasets.digest(self.path, virtual)
-        observed = _observed(samples)
+        observed = _join_observations(samples)
         fields = schema.input_fields(
             {
                 schema.OBSERVATIONS: observed.pop(""),
                 schema.ACTIONS: samples[schema.ACTIONS],
-                schema.REWARDS: self._flat(schema.REWARDS, samples[schema.REWARDS]),
+                schema.REWARDS: self._flatten(schema.REWARDS, samples[schema.REWARDS]),
                 schema.MASKS: np.empty(0, np.bool_),
             },
             where=self.path,
@@ -152,15 +152,16 @@ class Minari:
             rows[_TERMINATIONS], where=f"{where}: {_TERMINATIONS}"
         )
         return {
-            schema.OBSERVATIONS: _observed(rows)[""],
+            schema.OBSERVATIONS: _join_observations(rows)[""],
             schema.ACTIONS: transitions.pad(rows[schema.ACTIONS], 0),
             schema.REWARDS: transitions.pad(
-                self._flat(schema.REWARDS, rows[schema.REWARDS]), 0
+                self._flatten(schema.REWARDS, rows[schema.REWARDS]), 0
             ),
             schema.MASKS: transitions.pad(~ended, 1),
         }
 
-    def _flat(self, name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _flatten(self, name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Flattens an array of one number per step, which may be ``[n, 1]``."""
         return transitions.flat(name, values, where=self.path)
 
     @property
@@ -216,9 +217,11 @@ def _read_environment(
         arguments = {"max_episode_steps": limit, **arguments}
     kept = keep_arguments(arguments)
     entry_point = spec.get("entry_point")
-    ends = [metadata.get(name) for name in ("ref_min_score", "ref_max_score")]
+    # Many data sets name no reference scores, and some name useless ones. Training does
+    # not need them, so such a data set is read without scores.
+    given = [metadata.get(name) for name in ("ref_min_score", "ref_max_score")]
     try:
-        scores = check_reference_scores(*map(float, ends))  # type: ignore[arg-type]
+        scores = check_reference_scores(*map(float, given))  # type: ignore[arg-type]
     except (TypeError, ValueError):
         scores = None
     return RecordedEnvironment(
@@ -242,7 +245,9 @@ def _shapes(space: Any, path: str) -> Iterator[tuple[str, list[Any]]]:
             yield from _shapes(subspace, f"{path}/{name}")
 
 
-def _observed(rows: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+def _join_observations(
+    rows: dict[str, npt.NDArray[Any]],
+) -> dict[str, npt.NDArray[Any]]:
     """Joins observations to one array.
 
     Returns:

@@ -44,7 +44,7 @@ class OgbenchNpz:
             DataFormatError: If the file is cut short or lacks a member, if members
                 differ in length, or if the last trajectory does not end.
         """
-        listing = self._listing()
+        listing = self._read_listing()
         members = listing.members
         lengths = {name: member.shape[0] for name, member in members.items()}
         transitions.check_rows(lengths, where=self.path)
@@ -95,11 +95,11 @@ class OgbenchNpz:
 
     def _row_members(self) -> dict[str, npz.Member]:
         """Returns the members that hold rows, which are all but ``terminals``."""
-        members = self._listing().members
+        members = self._read_listing().members
         del members[TERMINALS]
         return members
 
-    def _listing(self) -> npz.Listing:
+    def _read_listing(self) -> npz.Listing:
         """Reads the directory, and refuses a file without the required members."""
         listing = npz.list_archive(self.path, [*_REQUIRED, *schema.PHYSICS])
         for name in _REQUIRED:

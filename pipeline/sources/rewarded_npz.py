@@ -59,18 +59,19 @@ class OwnNpz:
             DataFormatError: If the file is cut short or lacks a member, or does not
                 mark where episodes end and where not to bootstrap.
         """
-        listing = self._listing()
+        listing = self._read_listing()
         members = listing.members
         rows = {name: member.shape[0] for name, member in members.items()}
         transitions.check_rows(rows, where=self.path)
         samples = {
-            name: self._flat(name, np.empty((0, *member.shape[1:]), member.dtype))
+            name: self._flatten(name, np.empty((0, *member.shape[1:]), member.dtype))
             for name, member in members.items()
         }
+        # Without masks the rows are transitions, which need more members.
         if schema.MASKS not in samples:
             transitions.check_members(samples, where=self.path)
         warnings: tuple[str, ...] = ()
-        table = self._table(members)
+        table = self._read_table(members)
         if table is None:
             ends = npz.read_array(self.path, members[TERMINALS])
             lengths = tuple(
@@ -78,12 +79,13 @@ class OwnNpz:
             )
         else:
             lengths = table.lengths
-            suspects = self._suspects(members, table)
+            suspects = self._find_suspects(members, table)
             warnings = (*table.warnings, *suspects)
         fields = {
             name: samples[name]
             for name in (schema.OBSERVATIONS, schema.ACTIONS, schema.REWARDS)
         }
+        # Masks of transitions are made from `terminals` when rows are read.
         fields[schema.MASKS] = samples.get(schema.MASKS, np.empty(0, np.bool_))
         return Facts(
             source="own_npz",
@@ -107,12 +109,12 @@ class OwnNpz:
         Raises:
             DataFormatError: If bytes are damaged.
         """
-        members = self._listing().members
-        table = self._table(members)
+        members = self._read_listing().members
+        table = self._read_table(members)
         slices = _file_rows(table, ranges)
         blocks = npz.stream(self.path, members, slices, dict(self.points))
         for episodes, given in zip(ranges, blocks, strict=True):
-            rows = {name: self._flat(name, values) for name, values in given.items()}
+            rows = {name: self._flatten(name, values) for name, values in given.items()}
             if table is None:
                 del rows[TERMINALS]
             else:
@@ -121,12 +123,12 @@ class OwnNpz:
 
     def starting_at(self, starts: Sequence[EpisodeRange]) -> list["OwnNpz"]:
         """Prepares a source for each reader, see `pipeline.sources.base.Divisible`."""
-        members = self._listing().members
-        rows = [first for first, _ in _file_rows(self._table(members), starts)]
+        members = self._read_listing().members
+        rows = [first for first, _ in _file_rows(self._read_table(members), starts)]
         by_reader = npz.find_seek_points(self.path, members, rows)
         return [replace(self, points=tuple(points.items())) for points in by_reader]
 
-    def _listing(self) -> npz.Listing:
+    def _read_listing(self) -> npz.Listing:
         """Reads the directory, and refuses a file without the required members."""
         listing = npz.list_archive(self.path, [*_REQUIRED, *_OPTIONAL])
         members = listing.members
@@ -144,7 +146,7 @@ class OwnNpz:
             members.pop(NEXT_OBSERVATIONS, None)
         return listing
 
-    def _table(self, members: dict[str, npz.Member]) -> TransitionTable | None:
+    def _read_table(self, members: dict[str, npz.Member]) -> TransitionTable | None:
         """Reads where episodes of transitions end; None if rows are OGBench's."""
         if TIMEOUTS not in members:
             return None
@@ -155,7 +157,7 @@ class OwnNpz:
             where=os.path.basename(self.path),
         )
 
-    def _suspects(
+    def _find_suspects(
         self, members: dict[str, npz.Member], table: TransitionTable
     ) -> list[str]:
         """Searches the observations for boundaries that the file does not mark."""
@@ -168,7 +170,7 @@ class OwnNpz:
 
         return boundaries.find_suspects(read, table, where=os.path.basename(self.path))
 
-    def _flat(self, name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _flatten(self, name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Removes a second axis of length one; returns other members unchanged.
 
         Ends of episodes hold for all tasks, so those members must have one column. A

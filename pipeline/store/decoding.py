@@ -33,7 +33,7 @@ def load_object(
 
     try:
         value = json.loads(text, parse_constant=refuse if finite else float)
-    # A damaged file of nothing but brackets nests deeper than Python recurses.
+    # RecursionError: a damaged file may nest brackets deeper than Python recurses.
     except (ValueError, RecursionError) as error:
         raise DataFormatError(
             f"{where}: expected JSON, got text that is none ({error}); {remedy}"

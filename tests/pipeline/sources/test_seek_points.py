@@ -129,7 +129,7 @@ def test_no_part_costs_what_lies_before_it(make_npz, kind, compressed, inflated)
     assert isinstance(source, Divisible)
     parts = cut(source.describe().episodes, 2000)
     blocks = list(source.read(parts))
-    size = sum(m.extent.size for m in source._listing().members.values())
+    size = sum(m.extent.size for m in source._read_listing().members.values())
     row_bytes = size / 20_000
     costs = []
     for part, starting in zip(parts, source.starting_at(parts), strict=True):
