@@ -199,6 +199,26 @@ def test_an_address_where_nobody_answers_is_one_line(make_npz, tmp_path, capsys)
     assert main(command) == 0
 
 
+def test_a_cluster_of_this_machine_does_without_what_slows_its_workers(monkeypatch):
+    seen = {}
+
+    def start(*, n_workers, **_):
+        seen.update(dask.config.config["distributed"])
+        raise OSError(f"{n_workers} workers")
+
+    monkeypatch.setattr(dask_runner, "LocalCluster", start)
+    options = runners.make_options(3, ["--runner=dask"])
+    before = dask.config.get("distributed.nanny.pre-spawn-environ")
+    with pytest.raises(OSError, match=r"^3 workers$"), dask_runner.connected(options):
+        pass
+    assert "MALLOC_TRIM_THRESHOLD_" in before
+    expected = {name: value for name, value in before.items() if "TRIM" not in name}
+    assert seen["nanny"]["pre-spawn-environ"] == expected
+    assert seen["worker"]["profile"]["enabled"] is False
+    # Of others' clusters nothing is changed.
+    assert dask.config.get("distributed.nanny.pre-spawn-environ") == before
+
+
 MANY = 24
 
 
@@ -222,6 +242,8 @@ def test_a_cluster_of_this_machine_outlives_a_worker_and_ends_with_its_command(
             assert written < MANY
             workers = find_workers(process.pid)
             assert len(workers) == 2
+            for worker in workers:
+                assert "MALLOC_TRIM_THRESHOLD_" not in psutil.Process(worker).environ()
             os.kill(workers[0] if kill == signal.SIGKILL else process.pid, kill)
             code = process.wait(300)
         finally:
