@@ -1,5 +1,6 @@
 """Dask: a scheduler and two worker processes write the local runner's bytes."""
 
+import copy
 import os
 import pickle
 import re
@@ -203,7 +204,7 @@ def test_a_cluster_of_this_machine_does_without_what_slows_its_workers(monkeypat
     seen = {}
 
     def start(*, n_workers, **_):
-        seen.update(dask.config.config["distributed"])
+        seen.update(copy.deepcopy(dask.config.config["distributed"]))
         raise OSError(f"{n_workers} workers")
 
     monkeypatch.setattr(dask_runner, "LocalCluster", start)
