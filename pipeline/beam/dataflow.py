@@ -23,6 +23,8 @@ JOB_BYTES = 10_000_000
 _WORKERS, _DISK_GB = (1, 1000), (30, 64_000)
 _LABELS = 64
 _LABEL = re.compile(r"[a-z][-_a-z0-9]{0,62}=[-_a-z0-9]{0,63}")
+_PROJECT = re.compile(r"([a-z][-a-z0-9.]*:)?[a-z][-a-z0-9]{4,28}[a-z0-9]")
+_ACCOUNT = re.compile(r"[^@\s]+@[-a-z0-9.:]+")
 _JOB_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _REGION = re.compile(r"[a-z]+-[a-z]+[0-9]{1,2}")
 _ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]{1,2}-[a-z]")
@@ -56,6 +58,9 @@ def check_options(options: PipelineOptions) -> None:
         if name not in known:
             _refuse(name, "one of Beam's options", "an option that Beam does not know")
     cloud, worker = options.view_as(GoogleCloudOptions), options.view_as(WorkerOptions)
+    _check("project", cloud.project, _PROJECT, "a project's id, not its number or name")
+    account = cloud.service_account_email
+    _check("service_account_email", account, _ACCOUNT, "such as NAME@PROJECT.iam...")
     _check("region", cloud.region, _REGION, "such as europe-west4", required=True)
     _check("job_name", cloud.job_name, _JOB_NAME, "small letters, digits and dashes")
     for name in ("temp_location", "staging_location"):

@@ -6,6 +6,7 @@ import json
 import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import GoogleCloudOptions
+from apache_beam.portability.api import beam_runner_api_pb2
 
 from pipeline.beam import dataflow, pipelines, runners
 from pipeline.cli import main
@@ -48,6 +49,12 @@ def test_what_the_service_takes_is_taken(more):
         (
             "--region=europe-west4-a",
             "region: expected such as europe-west4, got",
+        ),
+        ("--project=Some_Project", "project: expected a project's id, not its number"),
+        ("--project=123456789", "project: expected a project's id, not its number"),
+        (
+            "--service_account_email=vast-pipeline",
+            "service_account_email: expected such as NAME@PROJECT.iam...",
         ),
         ("--job_name=Cube", "job_name: expected small letters"),
         (f"--job_name={'x' * 64}", "job_name: expected small letters"),
@@ -162,5 +169,17 @@ def test_the_template_says_what_was_asked_for(make_npz, make_plan, staged):
     assert pool["diskSizeGb"] == 50
     assert pool["subnetwork"] == "regions/europe-west4/subnetworks/vast"
     assert pool["autoscalingSettings"]["maxNumWorkers"] == 20
+    assert pool["ipConfiguration"] == "WORKER_IP_PRIVATE"
+    assert pool["numThreadsPerWorker"] == 1
+    folder = "storage.googleapis.com/some-bucket/tmp/"
+    assert environment["tempStoragePrefix"].startswith(folder)
     images = {image["containerImage"] for image in pool["sdkHarnessContainerImages"]}
     assert images == {OPTIONS[6].partition("=")[2]}
+    (sent,) = (
+        beam_runner_api_pb2.Pipeline.FromString(data)
+        for name, data in staged.items()
+        if name.startswith("pipeline.pb")
+    )
+    names = [each.unique_name for each in sent.components.transforms.values()]
+    assert any(name.startswith("WriteParts/Write") for name in names)
+    assert max(map(len, names)) <= 100
