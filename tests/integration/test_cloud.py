@@ -403,6 +403,6 @@ def test_a_store_committed_at_the_last_moment_is_not_replaced(
 
     # Looked for while there was none: nothing but the precondition is left to notice.
     monkeypatch.setattr(commit, "_find", look_then_lose)
-    with pytest.raises(DataFormatError, match="another run has committed this file"):
+    with pytest.raises(DataFormatError, match="another run has committed"):
         commit_store(plan, parts)
     assert files.read(store, DATASET_MANIFEST).data == b"of somebody else"
