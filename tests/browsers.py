@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,21 @@ IN_A_BROWSER = [
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: make browser"),
 ]
 SCREENS = [(width, scheme) for width in (1280, 400) for scheme in ("light", "dark")]
+
+# How far right anything reaches that is not inside what can be scrolled.
+_OVERFLOWING = """() => [...document.querySelectorAll('body *')]
+  .filter(e => !e.parentElement.closest('.scroll, pre, details:not([open])'))
+  .filter(e => e.getBoundingClientRect().right > innerWidth + 0.5)
+  .map(e => e.outerHTML.slice(0, 80))"""
+# Pictures that were not decoded, and text of less than 12 px.
+_BROKEN = """() => [...document.images].filter(i => !i.complete || !i.naturalWidth)
+  .map(i => i.alt)"""
+_SMALL = """() => [...document.querySelectorAll('body *')]
+  .filter(e => [...e.childNodes].some(n => n.nodeType == 3 && n.data.trim()))
+  .filter(e => parseFloat(getComputedStyle(e).fontSize) < 12)
+  .map(e => e.outerHTML.slice(0, 80))"""
+_LINKS = """() => [...document.links].map(a => a.getAttribute('href'))
+  .filter(h => h[0] != '#' || !document.getElementById(h.slice(1)))"""
 
 
 @contextmanager
@@ -45,3 +61,36 @@ def open_page(browser: Any, width: int, scheme: str) -> Iterator[tuple[Any, ...]
     page.on("request", lambda request: asked.append(request.url))
     yield page, said, asked
     page.close()
+
+
+def check_page(
+    browser: Any, file: Path, width: int, scheme: str, *, pictures: int
+) -> None:
+    """Asserts that a page is whole, can be read, and asks nobody for anything.
+
+    Args:
+        browser: Of ``open_browser``.
+        file: The page.
+        width: Of the screen, in pixels.
+        scheme: ``"light"`` or ``"dark"``.
+        pictures: That are on it at least.
+    """
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    with open_page(browser, width, scheme) as (page, said, asked):
+        page.goto(file.as_uri())
+        assert page.evaluate("document.images.length") >= pictures
+        # Folded away is part of the page too.
+        page.evaluate(
+            "document.querySelectorAll('details').forEach(d => d.open = true)"
+        )
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        for fault in (_OVERFLOWING, _BROKEN, _SMALL, _LINKS):
+            assert page.evaluate(fault) == [], fault
+        background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (background == "rgb(255, 255, 255)") is (scheme == "light")
+        found = axe.Axe().run(page)
+        violations = found.response["violations"]
+        assert not violations, found.generate_report()
+        assert len(found.response["passes"]) > 20
+        assert said == []
+        assert [url for url in asked if not url.startswith("data:")] == [file.as_uri()]

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 
 from pipeline.commands.arguments import Flag, StorePath
-from pipeline.output import Output, say
+from pipeline.output import Output, say, working
 
 
 @dataclass(frozen=True)
@@ -16,11 +16,15 @@ class Inspect:
         json: Print one JSON object instead of tables.
         plot: Draw lengths of episodes, places in a maze, ranges of components, and
             returns and rewards of every task to this PNG file.
+        html: Write a page to browse the store by to this HTML file: episodes in a
+            table, pictures, and frames of an episode where they can be drawn. Of a
+            large store it reads a sample, and says which.
     """
 
     store: StorePath
     json: Flag = False
     plot: str | None = None
+    html: str | None = None
 
     def execute(self, output: Output) -> int:
         """Prints tables or JSON."""
@@ -30,10 +34,15 @@ class Inspect:
         store = Store(self.store)
         if self.plot is not None:
             plots.plot_store(store, self.plot)
+        if self.html is not None:
+            from pipeline.inspection import store_page
+
+            with working(output.progress, "looking at episodes"):
+                store_page.write_page(store, self.html)
         if self.json:
             say(output.results, json.dumps(tables.store_facts(store), indent=1))
         else:
             tables.print_store(output.results, store)
-            if self.plot is not None:
-                say(output.results, f"{self.plot}: written")
+            for path in filter(None, (self.plot, self.html)):
+                say(output.results, f"{path}: written")
         return 0

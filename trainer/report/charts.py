@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from trainer.report.drawing import (
+from pipeline.pages.drawing import (
     BLACK,
     BLUE,
     CYCLE,

@@ -7,8 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from trainer.report.comparisons import Float64, Interval
-from trainer.report.drawing import (
+from pipeline.pages.drawing import (
     BLACK,
     BLUE,
     CYCLE,
@@ -24,6 +23,7 @@ from trainer.report.drawing import (
     plain,
     wrapped,
 )
+from trainer.report.comparisons import Float64, Interval
 from trainer.report.methods import Results
 
 

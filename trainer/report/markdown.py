@@ -4,7 +4,8 @@ import re
 import urllib.parse
 from collections.abc import Iterator, Sequence
 
-from trainer.report.page import Page, Picture, Table
+from pipeline.pages.elements import Picture, Table
+from trainer.report.page import Page
 
 # What starts a link, a picture, emphasis, code, HTML or another cell in a line. Names
 # with `-` and `.` stay as they are: within a line those are text.

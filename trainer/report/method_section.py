@@ -4,12 +4,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from pipeline.pages.drawing import to_svg
+from pipeline.pages.elements import Picture, Table
 from trainer.report import aggregates, comparison_charts, comparisons
 from trainer.report.comparison_charts import THRESHOLDS, Bar
 from trainer.report.comparisons import Float64
-from trainer.report.drawing import to_svg
 from trainer.report.methods import Place, Results
-from trainer.report.page import Comparison, Picture, Table
+from trainer.report.page import Comparison
 
 # Curves of more tasks are drawn run by run only.
 _MAX_CURVES = 12

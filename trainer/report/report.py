@@ -8,17 +8,19 @@ from collections.abc import Sequence
 
 from etils import epath
 
+from pipeline.pages.elements import Table
+from pipeline.pages.html import render
 from pipeline.store import files
 from pipeline.store.errors import DataFormatError
 from trainer.report import headline, method_section, methods, result_table
-from trainer.report.html import render
 from trainer.report.markdown import to_markdown
-from trainer.report.page import Page, Table
+from trainer.report.page import Page
 from trainer.report.paper import METHODS, PAPER, find_paper_result
 from trainer.report.run_section import make_section
 from trainer.report.sources import Source, read_sources
 from trainer.runs.folder import RunFolder
 
+TEMPLATE = "report.html.j2"
 HTML_FILE = "report.html"
 MARKDOWN_FILE = "report.md"
 CSV_FILE = "results.csv"
@@ -69,7 +71,7 @@ def write_report(runs: Sequence[RunFolder], out: epath.Path) -> list[epath.Path]
     )
     compared = () if page.comparison is None else page.comparison.pictures
     content = {
-        HTML_FILE: render(page).encode(),
+        HTML_FILE: render("trainer.report", TEMPLATE, page).encode(),
         MARKDOWN_FILE: to_markdown(page).encode(),
         CSV_FILE: result_table.to_csv(rows).encode(),
         **{picture.file: picture.data for picture in compared},

@@ -8,7 +8,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainer.report.page import Table
+from pipeline.pages.elements import Table
 from trainer.report.paper import METHODS, PaperResult, find_paper_result
 from trainer.runs.evaluations import Evaluation
 from trainer.runs.returns import show_interval, show_score

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 import numpy as np
 from etils import epath
 
+from pipeline.pages.drawing import to_svg
+from pipeline.pages.elements import Picture
 from pipeline.store import files
 from pipeline.store.decoding import load_object
 from pipeline.store.errors import DataFormatError
 from pipeline.store.units import format_duration
 from trainer.report import charts, headline
-from trainer.report.drawing import to_svg
-from trainer.report.page import Picture, Section
+from trainer.report.page import Section
 from trainer.report.sources import Source
 from trainer.runs import subgoal_files
 from trainer.runs.history import VALIDATION, History

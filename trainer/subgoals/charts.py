@@ -16,8 +16,8 @@ except ImportError as error:
         f"drawing sub-goals needs matplotlib ({error}); pip install 'vast-rl[report]'"
     ) from error
 
-from trainer.report.drawing import BLACK, BLUE, GREY, SKY, VERMILION
-from trainer.subgoals.painter import Image
+from pipeline.domains.frames import Image
+from pipeline.pages.drawing import BLACK, BLUE, GREY, SKY, VERMILION
 from trainer.subgoals.traces import Comparison, Int64, mean_by_horizon
 
 _DPI = 150

@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.domains.datasets import ARM_QPOS, CUBE_QPOS, find_environment
+from pipeline.domains.frames import PhysicsState
 from pipeline.store.errors import DataFormatError
 from pipeline.store.manifest import Recipe
 from pipeline.store.reader import Store
-from trainer.subgoals.painter import PhysicsState
 from trainer.subgoals.traces import vary
 
 Float32 = npt.NDArray[np.float32]

@@ -15,7 +15,10 @@ import numpy as np
 from etils import epath
 from rich.console import Console
 
+from pipeline.domains.frames import Image
+from pipeline.domains.opengl import NoBackendError
 from pipeline.output import say, working
+from pipeline.pages.drawing import to_png
 from pipeline.store import files
 from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.reader import Store
@@ -25,7 +28,6 @@ from trainer.evaluation.evaluate import choose_steps
 from trainer.evaluation.evaluator import task_environment
 from trainer.evaluation.rollouts import RolloutPool, usable_cores
 from trainer.nn.networks import Params
-from trainer.report.drawing import to_png
 from trainer.runs.checkpoints import CheckpointReader
 from trainer.runs.folder import RunFolder
 from trainer.runs.run import Run, read_run
@@ -42,8 +44,7 @@ from trainer.subgoals.charts import SceneFrame, error_chart, scene_chart
 from trainer.subgoals.configurations import Configuration, configurations, find_nearest
 from trainer.subgoals.maze import map_values, read_goal, read_paths
 from trainer.subgoals.maze_chart import MazeScene, maze_chart
-from trainer.subgoals.opengl import NoBackendError
-from trainer.subgoals.painter import Image, Painter
+from trainer.subgoals.painter import Painter
 from trainer.subgoals.traces import (
     Comparison,
     Trace,

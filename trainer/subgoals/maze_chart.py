@@ -24,8 +24,8 @@ except ImportError as error:
         f"drawing a maze needs matplotlib ({error}); pip install 'vast-rl[report]'"
     ) from error
 
+from pipeline.pages.drawing import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION
 from trainer.evaluation.environments import MazeMap
-from trainer.report.drawing import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION
 from trainer.subgoals.maze import Float32, Float64, find_extent
 from trainer.subgoals.traces import Trace
 

@@ -14,42 +14,28 @@ import traceback
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pipeline.domains.datasets import TaskEnvironment
+from pipeline.domains.frames import Image, PhysicsState, aim_camera, write_state
+from pipeline.domains.opengl import NoBackendError, choose_backends, use_backend
 from trainer.errors import EvaluationError
 from trainer.evaluation.child import Child, Failure
 from trainer.evaluation.environments import (
     EpisodeEnvironment,
     make_task_environment,
 )
-from trainer.subgoals.opengl import NoBackendError, choose_backends, use_backend
 
 Float32 = npt.NDArray[np.float32]
-Image = npt.NDArray[np.uint8]
 
 # Importing MuJoCo and a first picture in software take a few seconds.
 _START_TIMEOUT_S = 120.0
 _GHOST_ALPHA, _GHOST_COLOR, _GHOST_GLOW = 0.4, 0.6, 0.4
 # A part that the two configurations share is drawn once: metres, and cosines.
 _SAME = 1e-3
-
-
-class PhysicsState(NamedTuple):
-    """Everything that says what an environment looks like.
-
-    Attributes:
-        qpos: ``f64[nq]``, generalised positions.
-        qvel: ``f64[nv]``, generalised velocities.
-        button_states: ``i64[n]`` of the scene and puzzle domains, else None.
-    """
-
-    qpos: npt.NDArray[np.float64]
-    qvel: npt.NDArray[np.float64]
-    button_states: npt.NDArray[np.int64] | None
 
 
 class Painter:
@@ -207,9 +193,9 @@ class _Easel:
         import mujoco
 
         environment = self._environment.unwrapped
-        camera = self._camera(mujoco, now, ghost)
         option = mujoco.MjvOption()
-        _write_state(environment, now)
+        write_state(environment, now)
+        camera = aim_camera(environment, [now, ghost or now])
         renderer = self._current_renderer(mujoco)
         renderer.update_scene(environment.data, camera=camera, scene_option=option)
         # A floor that mirrors takes half of the time and hides what stands on it.
@@ -218,7 +204,7 @@ class _Easel:
             scene = renderer.scene
             solid = {geom.objid: _look(geom) for geom in _geoms(scene, 0)}
             first = scene.ngeom
-            _write_state(environment, ghost)
+            write_state(environment, ghost)
             mujoco.mjv_addGeoms(
                 environment.model,
                 environment.data,
@@ -247,23 +233,6 @@ class _Easel:
             self._model = model
         return self._renderer
 
-    def _camera(
-        self, mujoco: Any, now: PhysicsState, ghost: PhysicsState | None
-    ) -> Any:
-        """One that shows the whole arm; in a maze, one above the place of both."""
-        camera = mujoco.MjvCamera()
-        if not hasattr(self._environment.unwrapped, "maze_map"):
-            # In front of the table, further away than the domains' own: those cut off
-            # an arm that is held high.
-            camera.lookat[:] = (0.3, 0.0, 0.28)
-            camera.distance, camera.azimuth, camera.elevation = 1.4, 180.0, -28.0
-            return camera
-        places = np.stack([each.qpos[:2] for each in (now, ghost or now)])
-        camera.lookat[:] = (*places.mean(axis=0), 0.5)
-        camera.distance = 8.0 + 1.5 * float(np.linalg.norm(places[1] - places[0]))
-        camera.azimuth, camera.elevation = 90.0, -80.0
-        return camera
-
 
 def _geoms(scene: Any, first: int) -> Iterator[Any]:
     """The scene's geometries of the model, from an index on; not its decorations."""
@@ -286,8 +255,3 @@ def _read_state(environment: Any) -> PhysicsState:
         environment.data.qvel.copy(),
         None if buttons is None else np.array(buttons, np.int64),
     )
-
-
-def _write_state(environment: Any, state: PhysicsState) -> None:
-    buttons = () if state.button_states is None else (state.button_states,)
-    environment.set_state(state.qpos, state.qvel, *buttons)

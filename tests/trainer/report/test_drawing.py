@@ -5,9 +5,10 @@ import re
 
 import pytest
 
+from pipeline.pages import drawing
+from pipeline.pages.drawing import BLACK, CYCLE, DARK, GREY, GRID, to_svg
 from tests.evaluated import RUN, evaluation
-from trainer.report import charts, drawing
-from trainer.report.drawing import BLACK, CYCLE, DARK, GREY, GRID, to_svg
+from trainer.report import charts
 
 
 def luminance(colour: str) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.browsers import IN_A_BROWSER, SCREENS, open_browser, open_page
+from tests.browsers import IN_A_BROWSER, SCREENS, check_page, open_browser
 from tests.evaluated import RUN, evaluation, write_evaluated_run
 from tests.videos import make_gif
 from trainer.report.report import write_report
@@ -22,21 +22,6 @@ from trainer.runs.run import write_run
 
 axe_playwright = pytest.importorskip("axe_playwright_python.sync_playwright")
 pytestmark = IN_A_BROWSER
-
-# How far right anything reaches that is not inside what can be scrolled.
-OVERFLOWING = """() => [...document.querySelectorAll('body *')]
-  .filter(e => !e.parentElement.closest('.scroll, pre, details:not([open])'))
-  .filter(e => e.getBoundingClientRect().right > innerWidth + 0.5)
-  .map(e => e.outerHTML.slice(0, 80))"""
-# Pictures that were not decoded, and text of less than 12 px.
-BROKEN = """() => [...document.images].filter(i => !i.complete || !i.naturalWidth)
-  .map(i => i.alt)"""
-SMALL = """() => [...document.querySelectorAll('body *')]
-  .filter(e => [...e.childNodes].some(n => n.nodeType == 3 && n.data.trim()))
-  .filter(e => parseFloat(getComputedStyle(e).fontSize) < 12)
-  .map(e => e.outerHTML.slice(0, 80))"""
-LINKS = """() => [...document.links].map(a => a.getAttribute('href'))
-  .filter(h => h[0] != '#' || !document.getElementById(h.slice(1)))"""
 
 
 def write_runs(parent: Path) -> list[RunFolder]:
@@ -83,26 +68,7 @@ def browser() -> Iterator[Any]:
 def test_the_report_on_a_screen(
     browser: Any, report: Path, width: int, scheme: str
 ) -> None:
-    with open_page(browser, width, scheme) as (page, said, asked):
-        page.goto(report.as_uri())
-        assert page.evaluate("document.images.length") > 15
-        # Folded away is part of the page too.
-        page.evaluate(
-            "document.querySelectorAll('details').forEach(d => d.open = true)"
-        )
-        assert page.evaluate("document.documentElement.scrollWidth") == width
-        for fault in (OVERFLOWING, BROKEN, SMALL, LINKS):
-            assert page.evaluate(fault) == [], fault
-        background = page.evaluate("getComputedStyle(document.body).backgroundColor")
-        assert (background == "rgb(255, 255, 255)") is (scheme == "light")
-        found = axe_playwright.Axe().run(page)
-        violations = found.response["violations"]
-        assert not violations, found.generate_report()
-        assert len(found.response["passes"]) > 20
-        assert said == []
-        assert [url for url in asked if not url.startswith("data:")] == [
-            report.as_uri()
-        ]
+    check_page(browser, report, width, scheme, pictures=16)
 
 
 def test_the_table_fits_and_its_first_column_stays(browser: Any, report: Path) -> None:

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from pipeline.domains.frames import PhysicsState
+from pipeline.domains.opengl import NoBackendError
 from pipeline.store.errors import DataFormatError
 from pipeline.store.reader import Store
 from tests.runs import LIMIT, FakeTrainer
@@ -20,8 +22,6 @@ from trainer.runs.folder import RunFolder, open_folder
 from trainer.subgoals import inspect
 from trainer.subgoals.configurations import StoredRow, configurations, find_nearest
 from trainer.subgoals.inspect import Inspection, inspect_subgoals
-from trainer.subgoals.opengl import NoBackendError
-from trainer.subgoals.painter import PhysicsState
 from trainer.subgoals.traces import Trace, compare, mean_by_horizon, play_traces
 
 

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from pipeline.domains.datasets import TaskEnvironment
+from pipeline.domains.frames import PhysicsState
+from pipeline.domains.opengl import NoBackendError, choose_backends
 from trainer.errors import EvaluationError
 from trainer.evaluation.environments import (
     EpisodeEnvironment,
     make_task_environment,
 )
-from trainer.subgoals.opengl import NoBackendError, choose_backends
-from trainer.subgoals.painter import Painter, PhysicsState
+from trainer.subgoals.painter import Painter
 
 ANT = TaskEnvironment("antmaze-medium-singletask-task1-v0")
 SIZE = {"width": 96, "height": 72}

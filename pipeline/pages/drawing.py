@@ -1,4 +1,4 @@
-"""How pictures of a report look: sizes, colours by day and by night, axes, files.
+"""How pictures of a page look: sizes, colours by day and by night, axes, files.
 
 A picture is an SVG that is drawn for a light page and carries a style sheet for a dark
 one. It is 360 units wide with text of 12, which is 12 px high on a screen of 400.
@@ -23,10 +23,10 @@ try:
     from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 except ImportError as error:
     raise MissingPackageError(
-        f"drawing a report needs matplotlib ({error}); pip install 'vast-rl[report]'"
+        f"drawing needs matplotlib ({error}); pip install 'vast-rl[report]'"
     ) from error
 
-from trainer.runs.history import Float64
+Float64 = npt.NDArray[np.float64]
 
 # After Okabe and Ito, told apart by people who see colours differently.
 BLUE, ORANGE, GREEN, VERMILION = "#0072b2", "#a66a00", "#00855f", "#d0500a"

@@ -1,0 +1,1 @@
+"""Pages that explain themselves: their look, tables and pictures, in one HTML file."""
