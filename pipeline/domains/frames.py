@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.domains.datasets import TaskEnvironment
-from pipeline.domains.environments import make_named_environment
+from pipeline.domains.environments import known_warnings_ignored, make_named_environment
 from pipeline.domains.opengl import NoBackendError, choose_backends, use_backend
 
 Image = npt.NDArray[np.uint8]
@@ -144,7 +144,8 @@ def _serve(
     """Runs the child: sends pictures, or what went wrong."""
     try:
         use_backend(backend)
-        connection.send(_draw(spec, states, size))
+        with known_warnings_ignored():
+            connection.send(_draw(spec, states, size))
     except Exception as error:  # Sent to the parent, which says it.
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         with contextlib.suppress(OSError):
