@@ -20,7 +20,6 @@ from trainer.runs.evaluations import append_evaluation
 from trainer.runs.folder import RunFolder, open_folder
 from trainer.runs.run import write_run
 
-axe_playwright = pytest.importorskip("axe_playwright_python.sync_playwright")
 pytestmark = IN_A_BROWSER
 
 
