@@ -46,6 +46,7 @@ EXTRAS = {
     "PIL": "report",
     "apache_beam": "pipeline",
     "array_record": "rlds",
+    "av": "report",
     "dask": "dask",
     "distributed": "dask",
     "etils": "trainer",

@@ -10,6 +10,7 @@ _TYPES = {
     "png": "image/png",
     "gif": "image/gif",
     "jpg": "image/jpeg",
+    "webm": "video/webm",
 }
 
 
@@ -22,7 +23,8 @@ class Picture:
         caption: What it shows and how to read it.
         alt: What is seen on it, in a sentence, for who does not see it.
         data: Its bytes.
-        kind: Ending of its file; ``"gif"`` is one that moves.
+        kind: Ending of its file; ``"gif"`` is one that moves,
+            ``"webm"`` one that is played.
         wide: Whether it takes the page's whole width: one of several panels, whose
             text is too small beside another picture.
         still: First frame of a GIF, as PNG, for who asks for less motion.
@@ -32,7 +34,7 @@ class Picture:
     caption: str
     alt: str
     data: bytes
-    kind: Literal["svg", "png", "gif", "jpg"] = "svg"
+    kind: Literal["svg", "png", "gif", "jpg", "webm"] = "svg"
     wide: bool = False
     still: bytes | None = None
 

@@ -26,7 +26,7 @@ class Subgoals:
         step: Checkpoint; the latest if not given.
         training_seed: Of the run's seeds; the first if not given.
         frames: Moments of the episode drawn.
-        video: Draw rollout.gif as well: about a second a frame without a GPU.
+        video: Draw rollout.webm as well: about a second a frame without a GPU.
     """
 
     run: Annotated[str, tyro.conf.Positional]

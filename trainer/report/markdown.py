@@ -81,4 +81,6 @@ def _table(table: Table) -> Iterator[str]:
 
 def _picture(picture: Picture, file: str) -> str:
     address = urllib.parse.quote(file)
-    return f"![{escape(picture.alt)}]({address})\n\n{escape(picture.caption)}"
+    # A video is no picture to Markdown: it is linked.
+    shown = "" if picture.kind == "webm" else "!"
+    return f"{shown}[{escape(picture.alt)}]({address})\n\n{escape(picture.caption)}"

@@ -231,6 +231,10 @@ _SUBGOAL_PICTURES = {
     ),
     subgoal_files.VIDEO_FILE: (
         "The same episode, from start to end.",
+        "The episode with its sub-goals, as a video without sound.",
+    ),
+    subgoal_files.OLD_VIDEO_FILE: (
+        "The same episode, from start to end.",
         "The episode with its sub-goals, as an animation.",
     ),
     subgoal_files.ERRORS_FILE: (
@@ -263,7 +267,7 @@ def _subgoal_pictures(folder: epath.Path) -> list[Picture]:
         if data is None:
             continue
         name, _, kind = file.rpartition(".")
-        moves = file == subgoal_files.VIDEO_FILE
+        moves = file in (subgoal_files.VIDEO_FILE, subgoal_files.OLD_VIDEO_FILE)
         pictures.append(
             Picture(
                 name=name,

@@ -6,4 +6,6 @@ ARRAYS_FILE = "subgoals.npz"
 ERRORS_FILE = "subgoal_errors.png"
 MAZE_FILE = "maze.png"
 SCENE_FILE = "subgoals.png"
-VIDEO_FILE = "rollout.gif"
+VIDEO_FILE = "rollout.webm"
+# Of runs that were inspected before videos were.
+OLD_VIDEO_FILE = "rollout.gif"

@@ -15,7 +15,6 @@ import numpy as np
 from etils import epath
 from rich.console import Console
 
-from pipeline.domains.frames import Image
 from pipeline.domains.opengl import NoBackendError
 from pipeline.output import say, working
 from pipeline.pages.drawing import to_png
@@ -36,6 +35,7 @@ from trainer.runs.subgoal_files import (
     ERRORS_FILE,
     JSON_FILE,
     MAZE_FILE,
+    OLD_VIDEO_FILE,
     SCENE_FILE,
     VIDEO_FILE,
 )
@@ -52,9 +52,9 @@ from trainer.subgoals.traces import (
     mean_by_horizon,
     play_traces,
 )
+from trainer.subgoals.video import encode_video
 
 _VIDEO_FRAMES = 40
-_VIDEO_MS = 100
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def inspect_subgoals(
 
     Written are ``subgoals.json``, the predictions themselves in ``subgoals.npz``,
     ``subgoal_errors.png``, of a maze ``maze.png``, and where something can be drawn
-    ``subgoals.png`` (and ``rollout.gif``). Where nothing can be, one line says why.
+    ``subgoals.png`` (and ``rollout.webm``). Where nothing can be, one line says why.
 
     Args:
         folder: RUN.
@@ -131,7 +131,8 @@ def inspect_subgoals(
     drawn = np.concatenate([trace.steps_ahead for trace in traces])
     K = int(max(getattr(run.config.agent, "max_horizon", 0), drawn.max()))
     root = os.fspath(out)
-    for name in (MAZE_FILE, SCENE_FILE, VIDEO_FILE):  # Of an earlier inspection.
+    # Of an earlier inspection.
+    for name in (MAZE_FILE, SCENE_FILE, VIDEO_FILE, OLD_VIDEO_FILE):
         files.delete(root, name)
     report = {
         "run": folder.name,
@@ -348,7 +349,7 @@ def _draw(
     note = _note(run, [ghosts[moment] for moment in moments])
     pictures = {SCENE_FILE: to_png(scene_chart(frames, title, note))}
     if inspection.video:
-        pictures[VIDEO_FILE] = _gif([images[moment] for moment in shown])
+        pictures[VIDEO_FILE] = encode_video([images[moment] for moment in shown])
     moments_shown = [
         {
             "step": moment,
@@ -388,28 +389,3 @@ def _note(run: Run, ghosts: list[Configuration]) -> str:
 def _spread(length: int, count: int) -> list[int]:
     """Steps spread evenly over an episode, its first among them."""
     return np.unique(np.linspace(0, length - 1, count + 1)[:-1].astype(int)).tolist()
-
-
-def _gif(images: list[Image]) -> bytes:
-    """Makes an animation, at half the size: the report carries it whole."""
-    # Matplotlib, which draws the rest, brings it.
-    from PIL import Image as Pictures
-
-    frames = [
-        # Other palettes have no place for the few pixels of a cube.
-        Pictures.fromarray(image)
-        .reduce(2)
-        .quantize(method=Pictures.Quantize.FASTOCTREE, dither=Pictures.Dither.NONE)
-        for image in images
-    ]
-    buffer = io.BytesIO()
-    frames[0].save(
-        buffer,
-        format="GIF",
-        save_all=True,
-        append_images=frames[1:],
-        duration=_VIDEO_MS,
-        loop=0,
-        optimize=False,
-    )
-    return buffer.getvalue()

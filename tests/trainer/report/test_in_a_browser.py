@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.browsers import IN_A_BROWSER, SCREENS, check_page, open_browser
@@ -19,6 +20,7 @@ from trainer.report.report import write_report
 from trainer.runs.evaluations import append_evaluation
 from trainer.runs.folder import RunFolder, open_folder
 from trainer.runs.run import write_run
+from trainer.subgoals.video import encode_video
 
 pytestmark = IN_A_BROWSER
 
@@ -47,6 +49,8 @@ def write_runs(parent: Path) -> list[RunFolder]:
     subgoals.mkdir()
     (subgoals / "subgoals.json").write_text('{"step": 3000, "seed": 1}')
     (subgoals / "rollout.gif").write_bytes(make_gif())
+    frames = [np.full((360, 480, 3), 20 * index, np.uint8) for index in range(9)]
+    (subgoals / "rollout.webm").write_bytes(encode_video(frames))
     return [*folders, RunFolder.open(hostile)]
 
 
@@ -105,6 +109,20 @@ def test_animations_stand_still_for_who_asks_for_it(browser: Any, report: Path) 
         kinds[motion] = page.locator("picture img").evaluate("e => e.currentSrc")[:15]
         page.close()
     assert kinds == {"reduce": "data:image/png;", "no-preference": "data:image/gif;"}
+
+
+def test_a_video_waits_for_who_plays_it(browser: Any, report: Path) -> None:
+    page = browser.new_page(viewport={"width": 400, "height": 900})
+    page.goto(report.as_uri())
+    video = page.locator("video")
+    page.wait_for_function("document.querySelector('video').readyState >= 2")
+    assert video.evaluate("v => [v.paused, v.controls, v.autoplay]") == [
+        *(True, True, False)
+    ]
+    assert video.evaluate("v => [v.videoWidth, v.duration]") == [480, 0.9]
+    assert video.evaluate("v => v.play().then(() => v.error)") is None
+    page.wait_for_function("document.querySelector('video').currentTime > 0")
+    page.close()
 
 
 def test_the_contents_lead_to_their_sections(browser: Any, report: Path) -> None:

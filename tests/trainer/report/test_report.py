@@ -183,19 +183,23 @@ def test_subgoals_that_were_inspected_are_shown(run: Path, tmp_path: Path) -> No
     (folder / "subgoals.png").write_bytes(b"scene")
     (folder / "maze.png").write_bytes(b"maze")
     (folder / "rollout.gif").write_bytes(b"video")
+    (folder / "rollout.webm").write_bytes(b"played")
     assert len(
         write_report([RunFolder.open(run)], open_folder(tmp_path / "without"))
     ) == 3 + len(PICTURES)
     (folder / "subgoals.json").write_text(json.dumps({"step": 3000, "seed": 1}))
     written = write_report([RunFolder.open(run)], open_folder(tmp_path / "report"))
-    assert [path.name for path in written[-3:]] == [
-        *("maze.png", "subgoals.png", "rollout.gif")
+    assert [path.name for path in written[-4:]] == [
+        *("maze.png", "subgoals.png", "rollout.webm", "rollout.gif")
     ]
     assert written[-1].read_bytes() == b"video"
     page = written[0].read_text()
     # Pictures of several panels get the page's width, so that they can be read.
     assert page.count('<figure class="whole">') == 2
     assert "data:image/gif;base64," in page
+    assert "data:video/webm;base64," in page
+    assert "autoplay" not in page
+    assert "\n[The episode with its sub-goals, as a video" in written[1].read_text()
     assert "After 3,000 updates, training seed 1." in page
 
 

@@ -233,11 +233,11 @@ def test_an_inspection_from_run_to_files(
     )
     assert [path.name for path in written] == [
         *("subgoals.json", "subgoals.npz", "subgoal_errors.png", "maze.png"),
-        *("subgoals.png", "rollout.gif"),
+        *("subgoals.png", "rollout.webm"),
     ]
     for picture in written[2:5]:
         assert picture.read_bytes().startswith(b"\x89PNG")
-    assert written[5].read_bytes().startswith(b"GIF89a")
+    assert written[5].read_bytes().startswith(b"\x1aE\xdf\xa3")  # Matroska's.
     report = json.loads(written[0].read_text())
     assert (report["step"], report["seed"], report["task"]) == (10, 4, 1)
     arrays = np.load(written[1])
