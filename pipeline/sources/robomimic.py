@@ -215,6 +215,13 @@ class RobomimicReader(EpisodeReader):
                 f"{where}: expected {_NEXT_OBS} of {', '.join(sorted(kept))}, got "
                 f"{', '.join(sorted(following))}; write the file again"
             )
+        for key in kept if following else ():
+            before, after = kept[key].shape[1:], following[key].shape[1:]
+            if before != after:
+                raise DataFormatError(
+                    f"{where}: expected {_NEXT_OBS}/{key} as {_OBS}/{key} is, rows of "
+                    f"shape {list(before)}, got {list(after)}; write the file again"
+                )
         return _Demo(
             actions=hdf5_datasets.dataset(group, schema.ACTIONS, where),
             rewards=hdf5_datasets.dataset(group, schema.REWARDS, where),

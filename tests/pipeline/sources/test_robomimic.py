@@ -191,6 +191,13 @@ def test_filter_keys_that_are_none_are_refused(tmp_path, keys, message, capsys):
         (lambda demo: demo.pop("dones"), "expected a data set dones, got nothing"),
         (lambda demo: demo["next_obs"].pop("object"), "expected next_obs of object"),
         (
+            lambda demo: (
+                demo["next_obs"].pop("object"),
+                demo["next_obs"].update(object=np.zeros((3, 2))),
+            ),
+            r"expected next_obs/object as obs/object is, .* \[2, 2\], got \[2\]",
+        ),
+        (
             lambda demo: [demo["obs"].pop(k) for k in ("object", "robot0_eef_pos")],
             "at least one of them no image",
         ),
