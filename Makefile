@@ -39,7 +39,7 @@ browser: setup
 # The documentation, to be opened from the disk. Strict: a link or a reference that leads
 # nowhere fails. The theme's notice is of its own future versions; ours are pinned.
 docs: setup
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --config-file .mkdocs.yml --strict --quiet
 	@echo "open build/site/index.html"
 
 demo: setup

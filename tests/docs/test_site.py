@@ -37,7 +37,8 @@ class Page(HTMLParser):
 
 def build(folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder],
+        [sys.executable, "-m", "mkdocs", "build", "--config-file", ".mkdocs.yml",
+         "--strict", "--site-dir", folder],
         capture_output=True, text=True, cwd=ROOT,
         env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
     )  # fmt: skip
