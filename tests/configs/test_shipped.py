@@ -46,7 +46,7 @@ def test_unknown_names_have_neighbours() -> None:
         find_configuration("cube-singl-play-singletask-task1-v0")
     assert "\n" not in str(error.value)
     with pytest.raises(
-        ConfigError, match=r"shipped: ablations/.* leave it out and give"
+        ConfigError, match=r"shipped: ablations/.* Leave it out and give"
     ):
         find_configuration("xyzzy")
     # What is listed can be read; what holds no data set's settings is not listed.

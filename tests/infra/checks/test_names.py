@@ -66,7 +66,7 @@ def test_names_that_are_no_label_are_refused(name):
 def test_a_zone_is_answered_with_its_region():
     assert names.check_region("europe-west4") == "europe-west4"
     assert names.check_region("northamerica-northeast1") == "northamerica-northeast1"
-    with pytest.raises(LaunchError, match="its region is us-central1"):
+    with pytest.raises(LaunchError, match="give its region, us-central1"):
         names.check_region("us-central1-a")
     for region in (None, "europe", "EUROPE-WEST4", "europe-west4;rm"):
         with pytest.raises(LaunchError, match="such as europe-west4"):

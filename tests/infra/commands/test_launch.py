@@ -266,7 +266,7 @@ IMAGE = f"--image r/x:{VERSION}"
         (GPU, "--accelerator and --chips: expected with --target gke"),
         (f"{GPU} --chips 8 --accelerator v6e", "got 'v6e'"),
         (f"{GPU} --chips 8 --image r/x:0.0.0", "does not hold the version here"),
-        (f"{GPU} --chips 8 --region us-central1-a", "its region is us-central1"),
+        (f"{GPU} --chips 8 --region us-central1-a", "give its region, us-central1"),
         (f"{GPU} --chips 8 --name Cube", "--name: expected small letters"),
         (f"{GPU} --chips 16 --name {'x' * 46}", "at most 45 characters"),
         (f"{GPU} --chips 8 --task 0", "expected a task number from 1"),

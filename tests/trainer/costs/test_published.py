@@ -40,7 +40,7 @@ def test_every_episode_is_whole(dataset: str) -> None:
 
 
 def test_unknown_names_get_their_neighbours() -> None:
-    with pytest.raises(ValueError, match=r"'cube-singel-play'; nearest: cube-single-p"):
+    with pytest.raises(ValueError, match=r"'cube-singel-play'.*nearest: cube-single-p"):
         published.find("cube-singel-play")
-    with pytest.raises(ValueError, match=r"'zzz'; known: scene-play, "):
+    with pytest.raises(ValueError, match=r"'zzz'.*known: scene-play, "):
         published.find("zzz")
