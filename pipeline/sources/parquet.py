@@ -78,8 +78,14 @@ class Table:
             ``[last - first]`` or ``[last - first, width]`` for each column.
 
         Raises:
-            DataFormatError: If there are no such rows, or bytes are damaged.
+            DataFormatError: If there are no such rows or columns of numbers, or bytes
+                are damaged.
         """
+        if not_there := [name for name in names if name not in self.columns]:
+            raise DataFormatError(
+                f"{self._path}: expected columns of numbers {', '.join(names)}, got "
+                f"none called {', '.join(not_there)}; fetch the file again"
+            )
         if not 0 <= first < last <= self.rows:
             raise DataFormatError(
                 f"{self._path}: expected rows {first} to {last - 1}, got {self.rows} "

@@ -65,6 +65,15 @@ def to_table(frames, index, first):
     )
 
 
+def name_episodes_by_words(root):
+    """Spoils the list of episodes: their numbers become texts."""
+    path = root / "meta/episodes/chunk-000/file-000.parquet"
+    table = pq.read_table(path)
+    words = table.column("episode_index").cast(pa.string())
+    place = table.column_names.index("episode_index")
+    pq.write_table(table.set_column(place, "episode_index", words), path)
+
+
 def write_lerobot(root, version, episodes, splits=None):
     """A data set in the layout of LeRobot's format version; the episodes' tables."""
     counts = [len(frames["action"]) for frames in episodes]
@@ -264,6 +273,11 @@ def change_info(**changes):
                 (root / "data/chunk-000/file-000.parquet").read_bytes()
             ),
             "expected episode 2 in rows 0 to 2",
+        ),
+        (
+            3,
+            name_episodes_by_words,
+            "got none called episode_index; fetch the file again",
         ),
     ],
 )
