@@ -10,7 +10,6 @@ import hashlib
 import importlib.metadata
 import itertools
 import json
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -244,18 +243,22 @@ class StorePlan:
         """Bytes of all arrays before compression."""
         part = self.parts[0]
         fields = part.stored_fields().values()
-        return self.rows * sum(_row_bytes(field, len(part.tasks)) for field in fields)
+        return self.rows * sum(
+            arrays.row_bytes(field, len(part.tasks)) for field in fields
+        )
 
     @property
     def worker_bytes(self) -> int:
         """Estimates the memory of a worker: shards being written, blocks being read."""
         part, tasks = self.parts[0], len(self.parts[0].tasks)
         shards = sum(
-            2 * arrays.shard_rows(field) * _row_bytes(field, tasks)
+            2 * arrays.shard_rows(field) * arrays.row_bytes(field, tasks)
             for field in part.stored_fields().values()
         )
         longest = max(block.rows for plan in self.parts for block in plan.blocks())
-        row_bytes = sum(_row_bytes(f, tasks) for f in part.stored_fields().values())
+        row_bytes = sum(
+            arrays.row_bytes(f, tasks) for f in part.stored_fields().values()
+        )
         # Five blocks: one being inflated, one being worked on, and float64 copies of it
         # for labels and statistics.
         return _PROCESS_BYTES + shards + 5 * longest * row_bytes
@@ -488,11 +491,5 @@ def cut_blocks(
     episodes: EpisodeRange, fields: Mapping[str, FieldSpec]
 ) -> list[EpisodeRange]:
     """Cuts episodes into blocks of whole episodes, of bounded rows and bytes."""
-    row_bytes = sum(_row_bytes(field, 0) for field in fields.values())
+    row_bytes = sum(arrays.row_bytes(field, 0) for field in fields.values())
     return cut(episodes, max(1, min(BLOCK_ROWS, BLOCK_BYTES // row_bytes)))
-
-
-def _row_bytes(field: FieldSpec, tasks: int) -> int:
-    """Computes the bytes of one row of a field before compression."""
-    size = tasks if field.per == "row_and_task" else math.prod(field.shape)
-    return np.dtype(field.dtype).itemsize * size

@@ -21,7 +21,7 @@ from pipeline.inspection.sample import Episode, Sample, draw_sample, read_places
 from pipeline.pages.drawing import to_svg
 from pipeline.pages.elements import Picture, Table
 from pipeline.pages.html import render
-from pipeline.store import schema
+from pipeline.store import arrays, schema
 from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.reader import Store
 from pipeline.store.units import format_size
@@ -114,12 +114,8 @@ def _tasks_in_words(store: Store) -> str:
 
 def _facts(store: Store, facts: Mapping[str, Any]) -> dict[str, str]:
     manifest = store.manifest
-    row_bytes = sum(
-        np.dtype(field.dtype).itemsize
-        * (len(manifest.tasks) if field.per == "row_and_task" else 1)
-        * int(np.prod(field.shape))
-        for field in manifest.fields.values()
-    )
+    tasks = len(manifest.tasks)
+    row_bytes = sum(arrays.row_bytes(f, tasks) for f in manifest.fields.values())
     splits = {
         f"{split} split": f"{counts['rows']:,} rows, {counts['episodes']:,} episodes"
         for split, counts in facts["splits"].items()
@@ -128,7 +124,7 @@ def _facts(store: Store, facts: Mapping[str, Any]) -> dict[str, str]:
         "data set": manifest.dataset,
         "environment": manifest.environment_id,
         **splits,
-        "tasks": str(len(manifest.tasks)),
+        "tasks": str(tasks),
         "discounts": ", ".join(f"{each:g}" for each in manifest.discounts) or "none",
         "size before compression": format_size(
             row_bytes * sum(part.rows for part in manifest.parts)

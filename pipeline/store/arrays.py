@@ -67,6 +67,12 @@ def array_shape(field: FieldSpec, *, rows: int, tasks: int) -> tuple[int, ...]:
     return (rows, tasks) if field.per == "row_and_task" else (rows, *field.shape)
 
 
+def row_bytes(field: FieldSpec, tasks: int) -> int:
+    """Computes the bytes of one row of a part's array before compression."""
+    shape = array_shape(field, rows=1, tasks=tasks)
+    return np.dtype(field.dtype).itemsize * math.prod(shape)
+
+
 def create(
     root: str, path: str, field: FieldSpec, *, rows: int, tasks: int
 ) -> ts.TensorStore:
