@@ -33,11 +33,11 @@ from trainer.runs.folder import TENSORBOARD, RunFolder
 from trainer.runs.run import Run
 from trainer.tracking.tracker import (
     EVALUATION,
-    HISTOGRAMS,
     Json,
     evaluation_figures,
-    group_tag,
+    histogram_points,
     hyperparameters,
+    scalar_points,
 )
 
 # TensorBoard recognises its files by this prefix, and reads those of a folder in the
@@ -181,16 +181,12 @@ def _settings(run: Run, seed: int) -> tuple[Summary, Summary, Summary]:
 def _event(record: Json) -> Event:
     """Makes the event of a record: its finite numbers, and its counts by horizon."""
     values = [
-        Summary.Value(tag=group_tag(name), simple_value=value)
-        for name, value in record.items()
-        if name not in ("step", "seed")
-        and isinstance(value, int | float)
-        and np.isfinite(value)
+        Summary.Value(tag=tag, simple_value=number)
+        for tag, number in scalar_points(record).items()
     ]
     values += [
-        Summary.Value(tag=tag, histo=_histogram(record[name]))
-        for name, tag in HISTOGRAMS.items()
-        if sum(record.get(name) or ()) > 0
+        Summary.Value(tag=tag, histo=_histogram(counts))
+        for tag, counts in histogram_points(record).items()
     ]
     return Event(step=record["step"], summary=Summary(value=values))
 

@@ -1,6 +1,7 @@
 """The interface of trackers, and the names and settings that they show."""
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
@@ -67,6 +68,26 @@ def group_tag(name: str) -> str:
         return f"losses/{name}"
     group = "values" if name.startswith(_VALUES) else "training"
     return f"{group}/{name}"
+
+
+def scalar_points(record: Json) -> dict[str, float]:
+    """Lists the finite numbers of a record by tag; its step and seed are no points."""
+    return {
+        group_tag(name): number
+        for name, number in record.items()
+        if name not in ("step", "seed")
+        and isinstance(number, int | float)
+        and math.isfinite(number)
+    }
+
+
+def histogram_points(record: Json) -> dict[str, Sequence[float]]:
+    """Lists the counts by horizon of a record by tag; those of nothing are left out."""
+    return {
+        tag: record[name]
+        for name, tag in HISTOGRAMS.items()
+        if sum(record.get(name) or ()) > 0
+    }
 
 
 def evaluation_figures(evaluation: Evaluation, *, own_task: int) -> dict[str, float]:

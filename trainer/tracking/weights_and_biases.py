@@ -21,11 +21,11 @@ from trainer.runs.folder import EVALUATIONS_FILE, RunFolder
 from trainer.runs.run import Run
 from trainer.tracking.tracker import (
     EVALUATION,
-    HISTOGRAMS,
     Json,
     evaluation_figures,
-    group_tag,
+    histogram_points,
     hyperparameters,
+    scalar_points,
 )
 
 # File in the run's folder with the run's id at W&B, which a restart resumes.
@@ -70,18 +70,11 @@ class WeightsAndBiases:
             run.finish()
 
     def _make_points(self, record: Json) -> Json:
-        points = {
-            group_tag(name): number
-            for name, number in record.items()
-            if name not in ("step", "seed")
-            and isinstance(number, int | float)
-            and np.isfinite(number)
-        }
-        for name, tag in HISTOGRAMS.items():
-            if sum(record.get(name) or ()) > 0:
-                # A bucket for each horizon, with the horizon in its middle.
-                edges = np.arange(len(record[name]) + 1) - 0.5
-                points[tag] = self._histogram(np_histogram=(record[name], edges))
+        points: Json = {**scalar_points(record)}
+        for tag, counts in histogram_points(record).items():
+            # A bucket for each horizon, with the horizon in its middle.
+            edges = np.arange(len(counts) + 1) - 0.5
+            points[tag] = self._histogram(np_histogram=(counts, edges))
         return points
 
 
