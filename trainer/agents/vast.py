@@ -26,17 +26,10 @@ import optax
 from trainer.agents import vast_metrics
 from trainer.agents.base import AgentState, DataFacts, Metrics, observation_scale
 from trainer.agents.vast_config import VASTConfig
-from trainer.data.horizon_windows import (
-    STATE_FIELDS,
-    HorizonBatch,
-    HorizonSampler,
-)
+from trainer.agents.vast_networks import VASTNetworks
+from trainer.data.horizon_windows import STATE_FIELDS, HorizonBatch, HorizonSampler
 from trainer.nn import flow, losses, networks, optimizers
-from trainer.nn.networks import MLP, Params
-
-# Twin critics with targets and a single V without one are deduced: they give the
-# paper's count of about 6.9 million parameters.
-CRITICS = 2
+from trainer.nn.networks import Params
 
 
 @dataclass(frozen=True)
@@ -64,15 +57,7 @@ class VAST:
         Returns:
             The state.
         """
-        S, A = self.facts.observation_dim, self.facts.action_dim
-        keys = jax.random.split(key, 5)
-        params = {
-            "value": networks.init(self._scalar, keys[0], S),
-            "critic": networks.init_ensemble(self._scalar, keys[1], CRITICS, S, A),
-            "segment": networks.init(self._scalar, keys[2], S, S, 1),
-            "stitch": networks.init(self._stitch, keys[3], S, 1 + S, 1),
-            "exec": networks.init(self._exec, keys[4], S, S, A, 1),
-        }
+        params = self._networks.init(key)
         return AgentState(
             params=params,
             targets={"critic": params["critic"]},
@@ -111,7 +96,7 @@ class VAST:
             jnp.repeat(x, self.config.candidates, axis=0) for x in (state, goal)
         )
         actions = self.sample_exec(params, states, goals, exec_key)
-        best = self._critic(params, states, actions).argmax()
+        best = self._networks.critic(params, states, actions).argmax()
         return actions[best][None]
 
     def predict_subgoal(
@@ -136,13 +121,13 @@ class VAST:
 
     def value(self, params: Params, observations: jax.Array) -> jax.Array:
         """Computes V ``f32[...]`` of states ``f32[..., S]``, in the data's units."""
-        return self._value(params, self._scale(observations))
+        return self._networks.value(params, self._scale(observations))
 
     def critic(
         self, params: Params, observations: jax.Array, actions: jax.Array
     ) -> jax.Array:
         """Computes Q, aggregated over the twins: ``f32[...]``."""
-        return self._critic(params, self._scale(observations), actions)
+        return self._networks.critic(params, self._scale(observations), actions)
 
     def total_loss(
         self, params: Params, targets: Params, batch: HorizonBatch, key: jax.Array
@@ -238,7 +223,7 @@ class VAST:
         Returns:
             The loss ``f32[]``, and V of the windows' first states ``f32[B]``.
         """
-        segment = self._segment(frozen, batch.observations, subgoal, horizon)
+        segment = self._networks.segment(frozen, batch.observations, subgoal, horizon)
         bootstrap = self.config.discount**horizon * continuation
         # The paper has no terminal states. Where success is one, a solved state is not
         # bootstrapped from. Windows end at the next solved row, so the stitching policy
@@ -246,7 +231,7 @@ class VAST:
         if self.config.success == "ends":
             bootstrap = batch.masks * bootstrap
         target = segment + bootstrap
-        values = self._value(params, batch.observations)
+        values = self._networks.value(params, batch.observations)
         difference = jax.lax.stop_gradient(target) - values
         loss = losses.expectile_loss(difference, expectile=self.config.expectile)
         return loss.mean(), values
@@ -265,11 +250,9 @@ class VAST:
             The loss ``f32[]``, summed over critics, and Q ``f32[E, B]``.
         """
         # V is the online one: only the critics have targets.
-        next_values = self._value(frozen, batch.next_observations)
+        next_values = self._networks.value(frozen, batch.next_observations)
         target = batch.rewards + self.config.discount * batch.masks * next_values
-        values = networks.apply_ensemble(
-            self._scalar, params["critic"], batch.observations, batch.actions
-        )
+        values = self._networks.critics(params, batch.observations, batch.actions)
         return jnp.square(values - target[None]).mean(axis=1).sum(), values
 
     def segment_loss(
@@ -286,7 +269,7 @@ class VAST:
         """
         k, i = batch.horizons, batch.intermediates
         # The three evaluations are one on stacked rows: larger products, fewer kernels.
-        whole, first, second = self._segment(
+        whole, first, second = self._networks.segment(
             params,
             jnp.stack([batch.observations, batch.observations, batch.states_i]),
             jnp.stack([batch.states_k, batch.states_i, batch.states_k]),
@@ -349,8 +332,7 @@ class VAST:
         data = jnp.concatenate(
             [batch.horizons[:, None] / self.config.max_horizon, batch.states_k], axis=-1
         )
-
-        field = self._stitch_field(params, batch.observations)
+        field = self._networks.stitch_field(params, batch.observations)
         error = flow.matching_error(field, data, key).sum(axis=-1)
         return (weights * error).mean(), weights
 
@@ -370,7 +352,7 @@ class VAST:
         """Computes the flow-matching loss of actions towards goals (eq. 29)."""
         # The base code clips recorded actions to the bounds less 1e-5, which keeps
         # densities of squashed Gaussians finite. A flow needs no densities.
-        field = self._exec_field(params, batch.observations, batch.goals)
+        field = self._networks.exec_field(params, batch.observations, batch.goals)
         return flow.matching_error(field, batch.actions, key).sum(axis=-1).mean()
 
     def sample_stitch(
@@ -388,8 +370,7 @@ class VAST:
             scaled.
         """
         noise = jax.random.normal(key, (*states.shape[:-1], 1 + states.shape[-1]))
-
-        field = self._stitch_field(params, states)
+        field = self._networks.stitch_field(params, states)
         plans = flow.integrate(field, noise, steps=self.config.flow_steps)
         K = self.config.max_horizon
         # A flow may overshoot the range of its data, and G was trained within it. G and
@@ -411,8 +392,7 @@ class VAST:
             ``f32[B, A]`` in [-1, 1].
         """
         noise = jax.random.normal(key, (*states.shape[:-1], self.facts.action_dim))
-
-        field = self._exec_field(params, states, goals)
+        field = self._networks.exec_field(params, states, goals)
         actions = flow.integrate(field, noise, steps=self.config.flow_steps)
         return jnp.clip(actions, -1, 1)
 
@@ -433,31 +413,11 @@ class VAST:
         stitch_key, exec_key = jax.random.split(key)
         _, goals = self.sample_stitch(params, states, stitch_key)
         actions = self.sample_exec(params, states, goals, exec_key)
-        return self._critic(targets, states, actions)
+        return self._networks.critic(targets, states, actions)
 
     @cached_property
-    def _scalar(self) -> MLP:
-        return self._network(1)
-
-    @cached_property
-    def _stitch(self) -> MLP:
-        return self._network(1 + self.facts.observation_dim)
-
-    @cached_property
-    def _exec(self) -> MLP:
-        return self._network(self.facts.action_dim)
-
-    def _network(self, outputs: int) -> MLP:
-        # tanh and LayerNorm, the defaults of MLP, as the paper says; the baselines'
-        # code has GELU.
-        c = self.config
-        return MLP(
-            outputs,
-            c.width,
-            c.depth,
-            precision=c.precision,
-            rematerialise=c.rematerialise,
-        )
+    def _networks(self) -> VASTNetworks:
+        return VASTNetworks(self.config, self.facts)
 
     @cached_property
     def optimizer(self) -> optax.GradientTransformation:
@@ -465,38 +425,6 @@ class VAST:
         return optimizers.adam(
             self.config.learning_rate, clip_norm=self.config.clip_norm
         )
-
-    def _value(self, params: Params, states: jax.Array) -> jax.Array:
-        return networks.apply_scalar(self._scalar, params["value"], states)
-
-    def _critic(
-        self, params: Params, states: jax.Array, actions: jax.Array
-    ) -> jax.Array:
-        twins = networks.apply_ensemble(self._scalar, params["critic"], states, actions)
-        return losses.aggregate(twins, self.config.aggregation)
-
-    def _stitch_field(self, params: Params, states: jax.Array) -> flow.Field:
-        return lambda x, time: networks.apply(
-            self._stitch, params["stitch"], states, x, time
-        )
-
-    def _exec_field(
-        self, params: Params, states: jax.Array, goals: jax.Array
-    ) -> flow.Field:
-        return lambda x, time: networks.apply(
-            self._exec, params["exec"], states, goals, x, time
-        )
-
-    def _segment(
-        self, params: Params, states: jax.Array, ends: jax.Array, horizons: jax.Array
-    ) -> jax.Array:
-        share = horizons[..., None] / self.config.max_horizon
-        returns = networks.apply_scalar(
-            self._scalar, params["segment"], states, ends, share
-        )
-        # The second part of a window of one step has no steps, and G of no steps is 0
-        # by definition.
-        return jnp.where(horizons > 0, returns, 0.0)
 
     def _scale(self, states: jax.Array) -> jax.Array:
         if self.config.state_scaling == "none":
