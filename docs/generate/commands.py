@@ -11,6 +11,7 @@ import tyro
 import infra.cli
 import pipeline.cli
 import trainer.cli
+from docs.generate.tables import make_table
 from pipeline.front_door import Program
 
 PROGRAMS = (pipeline.cli.PROGRAM, trainer.cli.PROGRAM, infra.cli.PROGRAM)
@@ -58,7 +59,7 @@ def _describe(parser: Any, command: str, *, about: str, level: int = 2) -> list[
     """A command's section, and those of its subcommands below it."""
     text = inspect.cleandoc(about).split("\nAttributes:")[0].strip()
     shown = [f"{'#' * level} {command.partition(' ')[2]}", "", _plain(text), ""]
-    rows: list[str] = []
+    rows: list[tuple[str, ...]] = []
     nested: dict[str, Any] = {}
     for action in parser._actions:
         if isinstance(action.choices, dict):  # Subcommands, and not values to choose.
@@ -66,15 +67,15 @@ def _describe(parser: Any, command: str, *, about: str, level: int = 2) -> list[
         elif "--help" not in action.option_strings:
             rows.append(_row(action))
     if rows:
-        head = ["| argument | meaning | default |", "|---|---|---|"]
-        shown += [NAMES, "", *head, *rows, "", "</div>", ""]
+        table = make_table(("argument", "meaning", "default"), rows)
+        shown += [NAMES, "", table, "", "</div>", ""]
     for name, inner in nested.items():
         about = inner.description or ""
         shown += _describe(inner, f"{command} {name}", about=about, level=level + 1)
     return shown
 
 
-def _row(action: Any) -> str:
+def _row(action: Any) -> tuple[str, ...]:
     help_text, default = action.help or "", ""
     ending = _DEFAULT.search(help_text)
     if ending is not None:
@@ -89,8 +90,7 @@ def _row(action: Any) -> str:
         names = f"`{action.dest.rpartition('.')[2].upper()}`"
         taken = ""
     taken = f" `{taken}`" if taken else ""
-    cells = (f"{names}{taken}", _plain(help_text), default)
-    return "| " + " | ".join(each.replace("|", "\\|") for each in cells) + " |"
+    return (f"{names}{taken}", _plain(help_text), default)
 
 
 def _plain(text: str) -> str:

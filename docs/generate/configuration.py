@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 from docs.generate.commands import NAMES
+from docs.generate.tables import make_table
 from trainer.agents import AGENTS
 from trainer.agents.settings import ranges
 from trainer.commands.fields import read_meanings
@@ -57,16 +58,18 @@ def make_page() -> str:
 
 def _table(kind: type[Any], *, prefix: str) -> list[str]:
     meanings, allowed = read_meanings(kind), ranges(kind)
-    rows = [NAMES, "", "| field | meaning | default | allowed |", "|---|---|---|---|"]
+    rows = []
     for each in dataclasses.fields(kind):
         default = each.default
         if each.default_factory is not dataclasses.MISSING:
             default = each.default_factory()
-        cells = (
-            f"`{prefix}.{each.name}`",
-            meanings[each.name].replace("``", "`"),
-            f"`{default}`",
-            str(allowed.get(each.name, "")),
+        rows.append(
+            (
+                f"`{prefix}.{each.name}`",
+                meanings[each.name].replace("``", "`"),
+                f"`{default}`",
+                str(allowed.get(each.name, "")),
+            )
         )
-        rows.append("| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |")
-    return [*rows, "", "</div>", ""]
+    table = make_table(("field", "meaning", "default", "allowed"), rows)
+    return [NAMES, "", table, "", "</div>", ""]

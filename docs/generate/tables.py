@@ -10,7 +10,7 @@ from pipeline.sources import kinds
 def make_kinds() -> str:
     """Writes the table of the kinds of inputs."""
     rows = ((f"`{name}`", files, layout) for name, files, layout in kinds.table())
-    return _to_table(("`--source`", "INPUT", "what is read of it"), rows)
+    return make_table(("`--source`", "INPUT", "what is read of it"), rows)
 
 
 def make_exit_codes() -> str:
@@ -25,7 +25,7 @@ def make_exit_codes() -> str:
     # A line that begins with spaces goes on with the one before.
     lines = re.sub(r"\n {3,}", " ", listed[1]).splitlines()
     rows = (re.split(r" +", line.replace("``", "`"), maxsplit=1) for line in lines)
-    return _to_table(("code", "meaning"), rows)
+    return make_table(("code", "meaning"), rows)
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -45,7 +45,8 @@ def fill(text: str) -> str:
     )
 
 
-def _to_table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    lines = [tuple(head), *map(tuple, rows)]
+def make_table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Writes a table; a bar within a cell separates no cells."""
+    lines = [[cell.replace("|", "\\|") for cell in row] for row in (head, *rows)]
     shown = [f"| {' | '.join(line)} |" for line in lines]
     return "\n".join([shown[0], "|---" * len(lines[0]) + "|", *shown[1:]])

@@ -55,9 +55,8 @@ def test_the_site_is_built_without_a_warning_and_reads_offline(tmp_path):
     assert len(pages) > 10
     broken = []
     for file, page in pages.items():
-        if (
-            file.name == "404.html"
-        ):  # Served for any path, so that its links are from /.
+        # It is served for any path, so that its links are from /.
+        if file.name == "404.html":
             continue
         for link in [*page.loaded, *page.links]:
             url = urllib.parse.urlsplit(link)
