@@ -76,6 +76,24 @@ def aim_camera(environment: Any, states: Sequence[PhysicsState]) -> Any:
     return camera
 
 
+def make_renderer(model: Any, size: tuple[int, int]) -> Any:
+    """A ``mujoco.Renderer`` of pictures of ``(height, width)`` pixels."""
+    import mujoco
+
+    height, width = size
+    model.vis.global_.offwidth = max(width, model.vis.global_.offwidth)
+    model.vis.global_.offheight = max(height, model.vis.global_.offheight)
+    return mujoco.Renderer(model, height, width)
+
+
+def hide_reflections(renderer: Any) -> None:
+    """Draws the floor without its mirror image, after ``update_scene``."""
+    import mujoco
+
+    # A floor that mirrors takes half of the time and hides what stands on it.
+    renderer.scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = False
+
+
 def draw_states(
     spec: TaskEnvironment, states: Sequence[PhysicsState], *, width: int, height: int
 ) -> list[Image]:
@@ -155,21 +173,15 @@ def _serve(
 def _draw(
     spec: TaskEnvironment, states: Sequence[PhysicsState], size: tuple[int, int]
 ) -> list[Image]:
-    import mujoco
-
     environment = make_named_environment(spec).unwrapped
     environment.reset(seed=0)
-    model, (height, width) = environment.model, size
-    model.vis.global_.offwidth = max(width, model.vis.global_.offwidth)
-    model.vis.global_.offheight = max(height, model.vis.global_.offheight)
     images = []
-    with contextlib.closing(mujoco.Renderer(model, height, width)) as renderer:
+    with contextlib.closing(make_renderer(environment.model, size)) as renderer:
         for state in states:
             write_state(environment, state)
             # One that stands still in a maze: what moves is the body.
             camera = aim_camera(environment, states)
             renderer.update_scene(environment.data, camera=camera)
-            # A floor that mirrors takes half of the time and hides what is on it.
-            renderer.scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = False
+            hide_reflections(renderer)
             images.append(np.array(renderer.render()))
     return images

@@ -20,7 +20,14 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.domains.datasets import TaskEnvironment
-from pipeline.domains.frames import Image, PhysicsState, aim_camera, write_state
+from pipeline.domains.frames import (
+    Image,
+    PhysicsState,
+    aim_camera,
+    hide_reflections,
+    make_renderer,
+    write_state,
+)
 from pipeline.domains.opengl import NoBackendError, choose_backends, use_backend
 from trainer.errors import EvaluationError
 from trainer.evaluation.child import Child, Failure
@@ -196,10 +203,9 @@ class _Easel:
         option = mujoco.MjvOption()
         write_state(environment, now)
         camera = aim_camera(environment, [now, ghost or now])
-        renderer = self._current_renderer(mujoco)
+        renderer = self._current_renderer()
         renderer.update_scene(environment.data, camera=camera, scene_option=option)
-        # A floor that mirrors takes half of the time and hides what stands on it.
-        renderer.scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = False
+        hide_reflections(renderer)
         if ghost is not None:
             scene = renderer.scene
             solid = {geom.objid: _look(geom) for geom in _geoms(scene, 0)}
@@ -221,15 +227,12 @@ class _Easel:
                 geom.emission = _GHOST_GLOW
         return np.asarray(renderer.render())
 
-    def _current_renderer(self, mujoco: Any) -> Any:
+    def _current_renderer(self) -> Any:
         """The renderer, made anew if a reset has compiled another model."""
         model = self._environment.unwrapped.model
         if self._model is not model:
             self.close()
-            height, width = self._size
-            model.vis.global_.offwidth = max(width, model.vis.global_.offwidth)
-            model.vis.global_.offheight = max(height, model.vis.global_.offheight)
-            self._renderer = mujoco.Renderer(model, height, width)
+            self._renderer = make_renderer(model, self._size)
             self._model = model
         return self._renderer
 
