@@ -60,13 +60,6 @@ class Sample(NamedTuple):
     total: int
     lengths: npt.NDArray[np.int64]
 
-    @property
-    def whole(self) -> bool:
-        """Whether every row of the store was looked at."""
-        return self.total == len(self.episodes) and all(
-            each.read == each.length for each in self.episodes
-        )
-
 
 def draw_sample(store: Store, *, most: int = MAX_EPISODES) -> Sample:
     """Looks at episodes at even distances, from the first to the last.

@@ -30,8 +30,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_episode_against_its_rows(root: Path) -> None:
     store = Store(str(root))
     found = sample.draw_sample(store)
-    assert found.whole
-    assert found.total == 8
+    assert found.total == len(found.episodes) == 8
+    assert all(each.read == each.length for each in found.episodes)
     assert [each.number for each in found.episodes] == [*range(6), 0, 1]
     assert [each.split for each in found.episodes] == ["train"] * 6 + ["val"] * 2
     solved = 0
@@ -71,8 +71,7 @@ def test_a_sample_is_even_and_bounded(
         ("train", 4),
         ("val", 1),
     ]
-    assert not found.whole
-    assert len(found.lengths) == 8
+    assert len(found.episodes) < found.total == len(found.lengths) == 8
     monkeypatch.setattr(sample, "_MAX_ROWS", 55)  # Two episodes of 24.9 rows.
     monkeypatch.setattr(sample, "_EPISODE_ROWS", 15)
     found = sample.draw_sample(store)
