@@ -136,6 +136,7 @@ def test_one_environment_gives_the_goals_of_the_single_task_environments(
             assert goal["window"] == environment._target_window_pos
 
 
+@quiet
 @every_environment
 def test_the_five_goals_differ_and_the_state_has_the_stated_width(dataset, checked):
     domain = parse_dataset(dataset)
