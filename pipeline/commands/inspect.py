@@ -28,11 +28,13 @@ class Inspect:
 
     def execute(self, output: Output) -> int:
         """Prints tables or JSON."""
-        from pipeline.inspection import plots, tables
+        from pipeline.inspection import tables
         from pipeline.store.reader import Store
 
         store = Store(self.store)
         if self.plot is not None:
+            from pipeline.inspection import plots
+
             plots.plot_store(store, self.plot)
         if self.html is not None:
             from pipeline.inspection import store_page

@@ -1,20 +1,21 @@
-"""How a store's rows are distributed, counted in bounded memory. Draws nothing."""
+"""Counts of a store's rows and episodes, in bounded memory. Draws nothing."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from pipeline.store import arrays, schema
+from pipeline.store.manifest import Statistics
 from pipeline.store.reader import Store
 
 BINS = 60
 # Cells along the longer side of a map.
 _MAP_CELLS = 80
 # OGBench's name for positions; a maze's first two are those on its floor.
-_QPOS = "qpos"
+QPOS = "qpos"
 
 Floats = npt.NDArray[np.floating]
 
@@ -23,12 +24,12 @@ class Histogram(NamedTuple):
     """Counts along one axis.
 
     Attributes:
-        shares: ``f64[N]``, of all that was counted, in [0, 1].
+        counts: ``f64[N]``.
         edges: ``f64[N + 1]``.
         whole: Whether each bin is one whole number.
     """
 
-    shares: Floats
+    counts: Floats
     edges: Floats
     whole: bool
 
@@ -50,52 +51,68 @@ def count_labels(store: Store, field: str, column: int) -> Histogram:
 
     Args:
         store: The store.
-        field: Of one number a row and task.
-        column: Of the task.
+        field: Field of one number for each row and task.
+        column: Column of the task.
 
     Returns:
-        The histogram. Whole rewards get a bin each where they are few.
+        The histogram. Whole rewards have a bin each if they are few.
     """
     known = store.manifest.statistics[field]
     low, high = known.minimum[column], known.maximum[column]
     whole = field == schema.REWARDS and float(low).is_integer() and high - low < BINS
     edges = _whole_edges(low, high) if whole else _even_edges(low, high)
     counts = np.zeros(len(edges) - 1)
-    for rows in _blocks(store, field):
+    for rows in read_blocks(store, field):
         counts += np.histogram(rows[:, column], edges)[0]
-    return Histogram(counts / max(1.0, counts.sum()), edges, whole)
+    return Histogram(counts, edges, whole)
 
 
-def count_lengths(store: Store) -> Histogram:
-    """Counts episodes to train on by their transitions."""
-    steps = store.episodes().lengths - 1
+def count_lengths(lengths: npt.NDArray[np.int64]) -> Histogram:
+    """Counts episodes by their transitions.
+
+    Args:
+        lengths: ``i64[N]``, rows of each episode, one more than its transitions.
+    """
+    steps = lengths - 1
     low, high = int(steps.min()), int(steps.max())
     whole = high - low < BINS
     edges = _whole_edges(low, high) if whole else _even_edges(low, high)
-    counts = np.histogram(steps, edges)[0]
-    return Histogram(counts / len(steps), edges, whole)
+    return Histogram(np.histogram(steps, edges)[0].astype(np.float64), edges, whole)
 
 
-def count_places(store: Store) -> PlaceMap | None:
-    """Counts rows by where on the floor they are; None if the store is of no maze."""
-    field = store.manifest.statistics.get(_QPOS)
-    if field is None or {task.recipe for task in store.manifest.tasks} != {"maze"}:
-        return None
-    (left, bottom), (right, top) = field.minimum[:2], field.maximum[:2]
+def floor_of(store: Store) -> Statistics | None:
+    """Statistics of positions in a maze, x and y first; None if there is no maze."""
+    recipes = {task.recipe for task in store.manifest.tasks}
+    return store.manifest.statistics.get(QPOS) if recipes == {"maze"} else None
+
+
+def count_places(floor: Statistics, places: Iterable[npt.NDArray[Any]]) -> PlaceMap:
+    """Counts rows by where on the floor of a maze they are.
+
+    Args:
+        floor: Statistics of the positions.
+        places: ``f32[rows, 2]``, x and y of some rows after others.
+
+    Returns:
+        The map, of square cells.
+    """
+    (left, bottom), (right, top) = floor.minimum[:2], floor.maximum[:2]
     cell = max(right - left, top - bottom) / _MAP_CELLS or 1.0
+    # Half a cell of margin: the statistics are those of the training split alone, and
+    # a body of the other one may have been a little outside.
     edges = [
-        low + cell * np.arange(math.ceil((high - low) / cell + 1e-6) + 1)
+        np.arange(low - cell / 2, high + 1.5 * cell, cell)
         for low, high in ((left, right), (bottom, top))
     ]
-    counts = np.zeros([len(each) - 1 for each in edges])
-    for rows in _blocks(store, _QPOS):
+    counts = np.zeros([len(side) - 1 for side in edges])
+    for rows in places:
         counts += np.histogram2d(rows[:, 0], rows[:, 1], edges)[0]
     x, y = edges
     return PlaceMap(counts, (x[0], x[-1], y[0], y[-1]))
 
 
-def _blocks(store: Store, field: str) -> Iterator[npt.NDArray[Any]]:
-    """Rows to train on, a shard at a time."""
+def read_blocks(store: Store, field: str) -> Iterator[npt.NDArray[Any]]:
+    """Reads the rows to train on, a shard at a time."""
     step = arrays.shard_rows(store.manifest.fields[field])
     for part in store.manifest.parts_of("train"):
         for first in range(0, part.rows, step):

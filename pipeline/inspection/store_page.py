@@ -16,9 +16,8 @@ from pipeline.domains import frames
 from pipeline.domains.datasets import TaskEnvironment
 from pipeline.domains.frames import PhysicsState
 from pipeline.domains.opengl import NoBackendError
-from pipeline.inspection import charts, tables
+from pipeline.inspection import charts, histograms, tables
 from pipeline.inspection.sample import Episode, Sample, draw_sample, read_places
-from pipeline.pages.drawing import to_svg
 from pipeline.pages.elements import Picture, Table
 from pipeline.pages.html import render
 from pipeline.store import arrays, schema
@@ -171,17 +170,20 @@ def _pictures(store: Store, sample: Sample, names: Sequence[str]) -> list[Pictur
             "How many episodes are how long; all of the store.",
             f"A histogram of episode lengths from {steps.min():,} to {steps.max():,} "
             "steps.",
-            to_svg(charts.length_chart(sample.lengths)),
+            charts.make_svg(
+                charts.draw_lengths, histograms.count_lengths(sample.lengths)
+            ),
         )
     ]
-    qpos = manifest.statistics.get("qpos")
-    if qpos is not None and {task.recipe for task in manifest.tasks} == {"maze"}:
+    floor = histograms.floor_of(store)
+    if floor is not None:
+        places = histograms.count_places(floor, read_places(store, episodes))
         pictures.append(
             Picture(
                 "places",
                 "How often the recorded body was where on the floor of the maze.",
                 "A map of the maze's floor, darker where more recorded rows are.",
-                to_svg(charts.place_chart(qpos, read_places(store, episodes))),
+                charts.make_svg(charts.draw_places, places),
             )
         )
     for name in (schema.OBSERVATIONS, schema.ACTIONS):
@@ -197,11 +199,10 @@ def _pictures(store: Store, sample: Sample, names: Sequence[str]) -> list[Pictur
                 + (some if drawn < len(known.mean) else ""),
                 f"Ranges and means of {drawn} components of {name}, from "
                 f"{min(known.minimum):.3g} to {max(known.maximum):.3g}.",
-                to_svg(charts.range_chart(name, known)),
+                charts.make_svg(charts.draw_ranges, name, known),
             )
         )
-    stretches = charts.stretch_chart(episodes, names)
-    if stretches is not None:
+    if any(len(rows) for each in episodes for rows in each.stretches[: len(names)]):
         pictures.append(
             Picture(
                 "solved",
@@ -209,7 +210,7 @@ def _pictures(store: Store, sample: Sample, names: Sequence[str]) -> list[Pictur
                 "of solved stretches that are as long as x or longer.",
                 "Falling curves, one for each task, over the length of solved "
                 "stretches.",
-                to_svg(stretches),
+                charts.make_svg(charts.draw_stretches, episodes, names),
             )
         )
     for index, discount in enumerate(manifest.discounts[:_MAX_DISCOUNTS]):
@@ -221,7 +222,9 @@ def _pictures(store: Store, sample: Sample, names: Sequence[str]) -> list[Pictur
                     "row on, is as high as x or higher.",
                     f"Falling curves, one for each task, over returns at discount "
                     f"{discount:g}.",
-                    to_svg(charts.return_chart(episodes, names, discount, index)),
+                    charts.make_svg(
+                        charts.draw_returns, episodes, names, discount, index
+                    ),
                 )
             )
     return pictures

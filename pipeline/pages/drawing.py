@@ -193,17 +193,19 @@ def legend_below(figure: Figure, *axes: Axes) -> None:
         for each in axes
         for handle, label in zip(*each.get_legend_handles_labels(), strict=True)
     }
-    handles, labels = list(by_label.values()), list(by_label)
+    labels = list(by_label)
     if not labels:
         return
     widest = max(len(line) for label in labels for line in label.splitlines())
     columns = max(1, min(len(labels), _LEGEND_LETTERS // (widest + 6)))
     rows = -(-sum(label.count("\n") + 1 for label in labels) // columns)
+    # Matplotlib fills a legend by columns; people read it by rows.
+    order = [label for first in range(columns) for label in labels[first::columns]]
     width, height = figure.get_size_inches()
     figure.set_size_inches(width, height + 0.24 * rows)
     figure.legend(
-        handles,
-        labels,
+        [by_label[label] for label in order],
+        order,
         loc="outside lower left",
         frameon=False,
         fontsize=_TEXT,

@@ -33,10 +33,10 @@ def rows_of(store, field):
 
 
 def test_episodes_by_their_transitions(store):
-    found = histograms.count_lengths(store)
+    found = histograms.count_lengths(store.episodes().lengths)
     # Of 0, 3, 4, 4, 5 and 6 steps: a bin each.
     assert found.whole
-    assert (6 * found.shares).round(9).tolist() == [1, 0, 0, 1, 2, 1, 1]
+    assert found.counts.tolist() == [1, 0, 0, 1, 2, 1, 1]
     assert found.edges[:2].tolist() == [-0.5, 0.5]
 
 
@@ -47,7 +47,7 @@ def test_labels_of_each_task(store):
             values = rows_of(store, field)[:, column]
             counts = np.histogram(values, found.edges)[0]
             assert counts.sum() == len(values) == 28
-            assert found.shares == pytest.approx(counts / 28)
+            assert found.counts.tolist() == counts.tolist()
 
 
 def test_places_in_a_maze_and_of_no_other_domain(store):
@@ -61,19 +61,20 @@ def test_places_in_a_maze_and_of_no_other_domain(store):
         maze, tasks=(dataclasses.replace(maze.tasks[0], recipe="cube"),)
     )
     store.manifest = maze
-    found = histograms.count_places(store)
-    assert found is not None
+    floor = histograms.floor_of(store)
+    assert floor is not None
+    found = histograms.count_places(floor, histograms.read_blocks(store, "qpos"))
     assert found.rows.sum() == 28
     left, right, bottom, top = found.extent
     x, y = rows_of(store, "qpos")[:, :2].T
-    assert (left, bottom) == pytest.approx((x.min(), y.min()))
-    # A cell is as wide as it is high, and the last one reaches over the last place.
-    assert right >= x.max()
-    assert top >= y.max()
     width, height = (right - left, top - bottom) / np.array(found.rows.shape)
+    # Cells are square, and reach beyond the places by half of one at least.
     assert width == pytest.approx(height)
+    assert (left, bottom) == pytest.approx((x.min() - width / 2, y.min() - width / 2))
+    assert right > x.max() + 0.49 * width
+    assert top > y.max() + 0.49 * width
     store.manifest = other
-    assert histograms.count_places(store) is None
+    assert histograms.floor_of(store) is None
 
 
 def test_a_store_without_rows_to_train_on_is_refused(store, tmp_path):
