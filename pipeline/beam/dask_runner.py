@@ -1,8 +1,8 @@
-"""Beam's runner for Dask, on a cluster that is started for it or one that is there.
+"""Runs pipelines on Dask: on a cluster started for the job, or on an existing one.
 
-Beam's own translates pipelines to Dask's bags, and is left to. What is ours is around
-it: the cluster and its end, one task for each element, counters, and a commit that
-sees all parts.
+Beam's own runner translates transforms to Dask bags, and this module uses that
+translation. It adds what Beam's runner lacks: it starts and ends the cluster, makes one
+task for each element, reports counters, and gathers all parts before the commit.
 """
 
 import contextlib
@@ -35,73 +35,76 @@ from pipeline.beam.transforms import DivideInput
 from pipeline.store.errors import UsageError
 
 _CONNECT_S = 30.0
-# As long as a cluster may take to give a job its first worker.
+# Clusters that grow on demand start a machine for the first worker of a job.
 _WORKERS_S = 300.0
-# Even so there is a port; a fixed one would be that of one cluster a machine.
+# The scheduler opens this port even without a dashboard. Port 0 takes a free one, so
+# that two clusters can run on one machine.
 _NO_DASHBOARD = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
 _ENVIRONMENT = "distributed.nanny.pre-spawn-environ"
-# By it a worker gives memory back to the system as soon as it is free, block by block,
-# and asks for its pages anew: a part took 1.6 times the processor time.
+# Dask sets this variable so that workers return free memory to the system at once;
+# later they ask for the same pages again. A part took 1.6 times the processor time.
 _TRIM = "MALLOC_TRIM_THRESHOLD_"
-# Looking at what a worker does, a hundred times a second, for a dashboard that nobody
-# has: a part took 1.2 times the processor time.
+# Dask samples the stacks of workers a hundred times a second for its dashboard, which
+# is off here: a part took 1.2 times the processor time.
 _PROFILE = "distributed.worker.profile.enabled"
 
 
 @dataclass(frozen=True)
 class _Count:
-    """What a bundle has counted under a name of Beam's."""
+    """Value that a bundle added to a counter, with Beam's name of the counter."""
 
     name: Any
     value: int
 
 
 @contextlib.contextmanager
-def connected(options: PipelineOptions) -> Iterator["DaskRunner"]:
-    """Starts a cluster on this machine, or goes to the one that is named.
+def open_cluster(options: PipelineOptions) -> Iterator["DaskRunner"]:
+    """Starts a cluster on this machine, or connects to the cluster that is named.
 
     Args:
-        options: With Beam's own for Dask; where they name no scheduler, a cluster of
-            as many processes is started as the direct runner would have workers.
+        options: Beam's options, with those for Dask. If they name no scheduler, a
+            cluster of ``direct_num_workers`` processes is started.
 
     Yields:
-        A runner. Afterwards its cluster is ended, and of one that is not ours nothing
-        is left behind but what the store holds.
+        A runner on the cluster. Afterwards a cluster that was started here is ended. On
+        another cluster nothing is left behind.
 
     Raises:
         OSError: If the scheduler or a worker does not answer, or workers die.
-        UsageError: If other versions are installed there than here.
+        UsageError: If the cluster has other versions of packages than this machine.
     """
-    asked = options.view_as(dask_runner.DaskOptions).get_all_options(
+    client_options = options.view_as(dask_runner.DaskOptions).get_all_options(
         drop_default=True, current_only=True
     )
-    # An element is a part or an episode, minutes or seconds of work: a task each, so
-    # that all workers have some, and little is lost with one of them.
-    pieces = dask_runner.DaskOptions._extract_bag_kwargs(asked) or {"partition_size": 1}
+    # An element is a part or an episode: seconds or minutes of work. With one task for
+    # each, all workers get work, and the loss of a worker costs little.
+    bag_options = dask_runner.DaskOptions._extract_bag_kwargs(client_options)
+    bag_options = bag_options or {"partition_size": 1}
     with contextlib.ExitStack() as stack:
-        ours = not {"address", "scheduler_file"} & asked.keys()
-        if ours:
-            stack.enter_context(dask.config.set(_settings()))
-            asked["address"] = stack.enter_context(
+        is_own = not {"address", "scheduler_file"} & client_options.keys()
+        if is_own:
+            stack.enter_context(dask.config.set(_make_settings()))
+            client_options["address"] = stack.enter_context(
                 LocalCluster(
                     n_workers=options.view_as(DirectOptions).direct_num_workers,
                     threads_per_worker=1,
                     processes=True,
-                    # Whoever reaches a scheduler can have anything done: with this one
-                    # none can speak who has not its certificate, made now.
+                    # A scheduler executes code for anyone who can connect to it. With
+                    # TLS and a certificate made here, other users cannot connect.
                     security=True,
                     scheduler_kwargs=_NO_DASHBOARD,
-                    # What goes wrong comes back as an exception.
+                    # Errors come back as exceptions; logs would repeat them.
                     silence_logs=logging.CRITICAL,
-                    # As of other runners, a worker's memory is the system's matter.
+                    # Dask would restart a worker at its share of the memory, although
+                    # workers need unlike amounts. Other runners have no limit either.
                     memory_limit=None,
                 )
             )
-        client = stack.enter_context(_client(asked))
-        if not ours:
+        client = stack.enter_context(_connect(client_options))
+        if not is_own:
             _check_versions(client)
         try:
-            yield DaskRunner(client, pieces)
+            yield DaskRunner(client, bag_options)
         except KilledWorker as error:
             raise OSError(
                 "Dask's workers were killed, one after another, at the same task "
@@ -110,52 +113,55 @@ def connected(options: PipelineOptions) -> Iterator["DaskRunner"]:
             ) from error
 
 
-def _settings() -> dict[str, Any]:
-    """Dask's settings of a cluster of ours, whose workers are to lose no time."""
+def _make_settings() -> dict[str, Any]:
+    """Makes Dask settings without two defaults that slow workers down."""
     environment = dask.config.get(_ENVIRONMENT)
     kept = {name: value for name, value in environment.items() if name != _TRIM}
     return {_ENVIRONMENT: kept, _PROFILE: False}
 
 
-def _client(asked: dict[str, Any]) -> Client:
-    where = asked.get("address") or asked.get("scheduler_file")
+def _connect(client_options: dict[str, Any]) -> Client:
+    """Connects to a scheduler."""
+    scheduler = client_options.get("address") or client_options.get("scheduler_file")
     try:
-        return Client(**{"timeout": _CONNECT_S, **asked})
+        return Client(**{"timeout": _CONNECT_S, **client_options})
     except (OSError, ValueError) as error:
         raise OSError(
-            f"--dask-address: expected the scheduler of a Dask cluster at {where}, and "
-            f"none has answered ({error}); see whether it runs and can be reached"
+            f"--dask-address: expected the scheduler of a Dask cluster at {scheduler}, "
+            f"but none answered ({error}); check that it runs and can be reached from "
+            "this machine"
         ) from error
 
 
 def _check_versions(client: Client) -> None:
-    """Refuses a cluster whose workers would write other data, or none."""
-    where = client.scheduler.address
+    """Refuses a cluster whose workers would write other data, or fail."""
+    scheduler = client.scheduler.address
     try:
         client.wait_for_workers(1, timeout=_WORKERS_S)
     except TimeoutError as error:
         raise OSError(
-            f"--dask-address: expected workers at {where}, none has come within "
-            f"{_WORKERS_S:g} s; start some with `dask worker {where}`"
+            f"--dask-address: expected workers at {scheduler}, none came within "
+            f"{_WORKERS_S:g} s; start some with `dask worker {scheduler}`"
         ) from error
-    here = installed_versions()
+    expected = installed_versions()
     try:
-        there = client.run(installed_versions)
-        # It reads the job as well.
-        there[where] = client.run_on_scheduler(installed_versions)
+        installed = client.run(installed_versions)
+        # The scheduler unpickles the job too, so it needs the same packages.
+        installed[scheduler] = client.run_on_scheduler(installed_versions)
     except ModuleNotFoundError as error:
         raise UsageError(
-            f"--dask-address: expected vast-rl on the scheduler and all workers of "
-            f"{where}, and one of them has not all of it ({error}); install there what "
-            "is installed here"
+            "--dask-address: expected vast-rl on the scheduler and on all workers of "
+            f"{scheduler}, one of them lacks a module ({error}); install the packages "
+            "of this machine on all of them"
         ) from error
-    for each, versions in there.items():
-        for name, version in here.items():
+    for process, versions in installed.items():
+        for name, version in expected.items():
             if versions[name] != version:
                 raise UsageError(
-                    f"--dask-address: expected {name} {version} on {each}, as here, "
-                    f"got {versions[name]}; install there what is installed here, or "
-                    "the store would depend on who writes it"
+                    f"--dask-address: expected {name} {version} on {process}, as on "
+                    f"this machine, got {versions[name]}; install the packages of this "
+                    "machine there, or the bytes of the store would depend on which "
+                    "worker wrote them"
                 )
 
 
@@ -163,83 +169,85 @@ class DaskRunner(dask_runner.DaskRunner):  # type: ignore[misc]
     """Runs a pipeline on a Dask cluster.
 
     Args:
-        client: Of the cluster.
-        pieces: How a bag is made of elements.
+        client: Client of the cluster.
+        bag_options: Arguments of ``dask.bag.from_sequence``.
     """
 
-    def __init__(self, client: Client, pieces: dict[str, int]) -> None:
+    def __init__(self, client: Client, bag_options: dict[str, int]) -> None:
         super().__init__()
         self._client = client
-        self._pieces = pieces
+        self._bag_options = bag_options
 
     def run_pipeline(self, pipeline: beam.Pipeline, options: Any) -> "_Result":
-        """Starts a pipeline; as Beam's, but for what is done with it."""
+        """Starts a pipeline, as Beam's method does, and counts what its steps count."""
         pipeline.replace_all(dask_overrides())
-        bags = _Bags(self._pieces)
+        bags = _Bags(self._bag_options)
         pipeline.visit(bags)
-        # One bag: of several, each would be optimised by itself, into tasks of its own
-        # that do the same work.
+        # Results and counts are one bag, because Dask optimises each bag by itself: the
+        # tasks that two bags share would run twice.
         everything = dask.bag.concat([bags.last, *bags.counts])
         return _Result(self._client, [self._client.compute(everything)])
 
 
 class _Bags(PipelineVisitor):  # type: ignore[misc]
-    """Makes a bag of each step of a pipeline, and of what each has counted."""
+    """Makes a bag of each step's results, and a bag of each ParDo's counts."""
 
-    def __init__(self, pieces: dict[str, int]) -> None:
-        self._pieces = pieces
-        self._made: dict[AppliedPTransform, dask.bag.Bag] = {}
+    def __init__(self, bag_options: dict[str, int]) -> None:
+        self._bag_options = bag_options
+        self._results: dict[AppliedPTransform, dask.bag.Bag] = {}
         self.counts: list[dask.bag.Bag] = []
         self.last: dask.bag.Bag = None
 
     def visit_transform(self, node: AppliedPTransform) -> None:
-        # A bag that is the input of another on the side would be made once more.
+        # Dask would compute a bag twice if it were also a side input.
         assert not node.side_inputs, node.full_label
-        (value,) = node.inputs
-        bag = self._made.get(value.producer)
+        (collection,) = node.inputs
+        bag = self._results.get(collection.producer)
         kind = _OPERATIONS.get(type(node.transform), NoOp)
-        operation = kind(node, bag_kwargs=self._pieces)
+        operation = kind(node, bag_kwargs=self._bag_options)
         if isinstance(operation, ParDo):
-            done = operation.apply(_Counted(bag, node.full_label))
-            self.counts.append(done.map_partitions(operator.itemgetter(1)))
-            bag = done.map_partitions(operator.itemgetter(0))
+            bundles = operation.apply(_CountingBag(bag, node.full_label))
+            self.counts.append(bundles.map_partitions(operator.itemgetter(1)))
+            bag = bundles.map_partitions(operator.itemgetter(0))
             if isinstance(node.transform.fn, DivideInput):
-                # What comes of one element is one piece, and would be one worker's.
+                # All runs of an input are in one partition, which a single worker would
+                # write. This gives each run a partition of its own.
                 bag = bag.repartition(npartitions=node.transform.fn.runs)
         else:
             bag = operation.apply(bag)
-        self._made[node] = self.last = bag
+        self._results[node] = self.last = bag
 
 
 @dataclass(frozen=True)
-class _Counted:
-    """A bag whose bundles come back with what was counted in them.
+class _CountingBag:
+    """A bag whose bundles return their counts beside their results.
 
-    What a lost worker has counted is lost with its results, and made again with them:
-    so nothing is counted twice.
+    If a worker is lost, its counts are lost with its results, and Dask computes both
+    again. So nothing is counted twice.
     """
 
     bag: dask.bag.Bag
     label: str
 
-    def map(self, *arguments: Any) -> "_Counted":
-        return _Counted(self.bag.map(*arguments), self.label)
+    def map(self, *arguments: Any) -> "_CountingBag":
+        return _CountingBag(self.bag.map(*arguments), self.label)
 
     def map_partitions(self, apply: Any, *arguments: Any) -> dask.bag.Bag:
         return self.bag.map_partitions(_Bundle(self.label, apply), *arguments)
 
 
 class _Tracker(MetricsContainer):  # type: ignore[misc]
-    """What Beam's counters look for in their thread."""
+    """Collects the counts of one bundle; Beam's counters find it by their thread."""
 
     def update_metric(self, name: Any, value: int) -> None:
         self.get_metric_cell(name).update(value)
 
 
 class _Bundle:
-    """Does a bundle: its results, and what was counted. Dask shows it by its name."""
+    """Processes a bundle, and returns its results and counts."""
 
     def __init__(self, label: str, apply: Any) -> None:
+        # Dask shows tasks by this name.
         self.__name__ = label
         self._apply = apply
 
@@ -257,10 +265,10 @@ class _Bundle:
 
 
 class _GroupTogether(GroupByKey):  # type: ignore[misc]
-    """Groups in one task: what is grouped is small, and all of one key.
+    """Groups all elements in one task.
 
-    Dask would exchange pieces between all workers, tens of thousands for a thousand
-    parts.
+    The pipelines group only small manifests, under a single key. Dask's own grouping
+    exchanges data between all pairs of tasks: tens of thousands for a thousand parts.
     """
 
     def apply(self, input_bag: dask.bag.Bag, side_inputs: Any = None) -> dask.bag.Bag:
@@ -271,30 +279,30 @@ _OPERATIONS = {**TRANSLATIONS, _GroupByKeyOnly: _GroupTogether}
 
 
 class _Result(dask_runner.DaskRunnerResult):  # type: ignore[misc]
-    """A pipeline that runs: what its last step makes, and what was counted."""
+    """A running pipeline, which returns the last step's results and all counts."""
 
     def metrics(self) -> "_Metrics":
-        counts: dict[Any, int] = {}
-        (found,) = self.client.gather(self.futures)
-        for each in found:
-            if isinstance(each, _Count):
-                counts[each.name] = counts.get(each.name, 0) + each.value
-        return _Metrics(counts)
+        totals: dict[Any, int] = {}
+        (results,) = self.client.gather(self.futures)
+        for result in results:
+            if isinstance(result, _Count):
+                totals[result.name] = totals.get(result.name, 0) + result.value
+        return _Metrics(totals)
 
 
 class _Metrics(MetricResults):  # type: ignore[misc]
-    """Counters as Beam's runners report them."""
+    """Counters in the form in which Beam's runners report them."""
 
-    def __init__(self, counts: dict[Any, int]) -> None:
-        self._counts = counts
+    def __init__(self, totals: dict[Any, int]) -> None:
+        self._totals = totals
 
     def query(self, filter: Any = None) -> dict[str, list[MetricResult]]:
-        found = [
-            MetricResult(MetricKey("", name), committed=count, attempted=count)
-            for name, count in self._counts.items()
+        counters = [
+            MetricResult(MetricKey("", name), committed=total, attempted=total)
+            for name, total in self._totals.items()
         ]
         return {
-            self.COUNTERS: [r for r in found if self.matches(filter, r.key)],
+            self.COUNTERS: [c for c in counters if self.matches(filter, c.key)],
             self.DISTRIBUTIONS: [],
             self.GAUGES: [],
         }

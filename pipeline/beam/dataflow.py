@@ -1,7 +1,7 @@
-"""What Dataflow's service refuses, said before it is asked and before work is claimed.
+"""Checks options and jobs that Dataflow's service would refuse, before any claim.
 
-Beam finds some of it when a pipeline is made, and the service the rest when it has the
-job: after minutes, and with an identifier in place of the option's name.
+Beam itself finds few of these errors. The service finds the others minutes after it has
+received the job, and names an identifier of its own in place of the option.
 """
 
 import re
@@ -17,11 +17,12 @@ from apache_beam.options.pipeline_options import (
 from pipeline.store.errors import UsageError
 
 RUNNER = "DataflowRunner"
-# Of the whole job, as the service reads it.
+# Limits of the service: bytes of a job, workers and labels of a job, and gigabytes of a
+# worker's disk, which also holds the worker's image.
 JOB_BYTES = 10_000_000
-# Of a job of a region; and gigabytes of a worker's disk, with its image on it.
 _WORKERS, _DISK_GB = (1, 1000), (30, 64_000)
 _LABELS = 64
+# The service's own patterns of names.
 _LABEL = re.compile(r"[a-z][-_a-z0-9]{0,62}=[-_a-z0-9]{0,63}")
 _PROJECT = re.compile(r"([a-z][-a-z0-9.]*:)?[a-z][-a-z0-9]{4,28}[a-z0-9]")
 _ACCOUNT = re.compile(r"[^@\s]+@[-a-z0-9.:]+")
@@ -37,30 +38,32 @@ _FOLDER = re.compile(r"gs://[a-z0-9][-_.a-z0-9]{1,220}[a-z0-9]/.+")
 
 
 def is_dataflow(options: PipelineOptions) -> bool:
-    """Whether a pipeline goes to Dataflow."""
+    """Tells whether a pipeline will run on Dataflow."""
     name = options.view_as(StandardOptions).runner or ""
     return bool(name.rpartition(".")[2].lower() in (RUNNER.lower(), "dataflow"))
 
 
 def check_options(options: PipelineOptions) -> None:
-    """Checks what the service would be told.
+    """Checks the options that are sent to the service.
 
     Args:
-        options: Of Beam.
+        options: Beam's options.
 
     Raises:
-        UsageError: Naming the first option that the service would refuse, or that Beam
-            does not know and would drop without a word.
+        UsageError: If the service would refuse an option. Also if Beam does not know
+            an option, for example because it is misspelt: Beam would ignore it
+            silently. The message names the option.
     """
     known = options.get_all_options()
-    everything = options.get_all_options(retain_unknown_options=True)
-    for name in everything:
+    for name in options.get_all_options(retain_unknown_options=True):
         if name not in known:
             _refuse(name, "one of Beam's options", "an option that Beam does not know")
     cloud, worker = options.view_as(GoogleCloudOptions), options.view_as(WorkerOptions)
     _check("project", cloud.project, _PROJECT, "a project's id, not its number or name")
     account = cloud.service_account_email
     _check("service_account_email", account, _ACCOUNT, "such as NAME@PROJECT.iam...")
+    # A region is required, because Beam would otherwise take that of the user's gcloud,
+    # which may be far from the bucket.
     _check("region", cloud.region, _REGION, "such as europe-west4", required=True)
     _check("job_name", cloud.job_name, _JOB_NAME, "small letters, digits and dashes")
     for name in ("temp_location", "staging_location"):
@@ -86,7 +89,7 @@ def check_options(options: PipelineOptions) -> None:
 
 
 def _check_place(cloud: GoogleCloudOptions, worker: WorkerOptions) -> None:
-    """Checks that zone and subnetwork are in the region."""
+    """Checks that the workers' zone and subnetwork are in the job's region."""
     zone = worker.worker_zone
     _check("worker_zone", zone, _ZONE, "such as europe-west4-a")
     if zone and not zone.startswith(f"{cloud.region}-"):
@@ -97,16 +100,19 @@ def _check_place(cloud: GoogleCloudOptions, worker: WorkerOptions) -> None:
         _SUBNETWORK,
         "regions/REGION/subnetworks/NAME, or its whole URL",
     )
-    found = worker.subnetwork and _SUBNETWORK.fullmatch(worker.subnetwork)
-    if found and found["region"] != (worker.worker_region or cloud.region):
+    match = worker.subnetwork and _SUBNETWORK.fullmatch(worker.subnetwork)
+    if match and match["region"] != (worker.worker_region or cloud.region):
         _refuse("subnetwork", f"one of --region, {cloud.region}", worker.subnetwork)
 
 
 def check_job(pipeline: beam.Pipeline) -> None:
     """Checks the size of a job.
 
+    Args:
+        pipeline: Pipeline with all its steps.
+
     Raises:
-        UsageError: If the service would not take it.
+        UsageError: If the job is larger than the service accepts.
     """
     job = pipeline.to_runner_api()
     size = job.ByteSize()
@@ -125,6 +131,7 @@ def _check(
     *,
     required: bool = False,
 ) -> None:
+    """Refuses an option whose value does not match a pattern."""
     if value is None and not required:
         return
     if value is None or not pattern.fullmatch(value):
@@ -132,7 +139,8 @@ def _check(
 
 
 def _check_range(name: str, value: int | None, least: int, most: int) -> None:
-    # Zero is Beam's for what it is not told.
+    """Refuses an option whose value is out of a range."""
+    # Beam uses 0 for numbers that are not given.
     if value and not least <= value <= most:
         _refuse(name, f"{least:,} to {most:,}", f"{value:,}")
 

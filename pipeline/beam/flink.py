@@ -1,7 +1,7 @@
-"""Ending a job on a Flink cluster, which Beam's job server leaves running.
+"""Cancels jobs on a Flink cluster through Flink's REST interface.
 
-Beam's job server answers that a job is cancelled and stops to wait for it, while Flink
-goes on with it. So Flink is asked itself, by the interface that its own web page uses.
+When Beam's job server is told to cancel a job, it reports the job as cancelled and no
+longer waits for it, but Flink goes on running the job. Flink has to be asked directly.
 """
 
 import json
@@ -9,7 +9,7 @@ import urllib.parse
 import urllib.request
 from typing import Any
 
-# States of a job that has ended already, or is about to.
+# States of a job that has ended, or is about to end.
 _OVER = {"FINISHED", "FAILED", "CANCELED", "CANCELLING", "FAILING"}
 _ANSWER_S = 10.0
 
@@ -19,26 +19,28 @@ def end_job(master: str, name: str) -> int:
 
     Args:
         master: ``HOST:PORT`` of the job manager's REST interface, or its URL.
-        name: Of the job; all of that name are ended, so it has to be its own.
+        name: Name of the job. It must be unique, because all running jobs of this name
+            are cancelled.
 
     Returns:
-        Jobs that were ended.
+        Number of jobs that were cancelled.
 
     Raises:
         OSError: If the job manager does not answer, or refuses.
     """
     base = master if "://" in master else f"http://{master}"
     base = base.rstrip("/")
-    jobs = json.loads(_ask("GET", f"{base}/jobs/overview"))["jobs"]
+    jobs = json.loads(_request("GET", f"{base}/jobs/overview"))["jobs"]
     running = [
         job["jid"] for job in jobs if job["name"] == name and job["state"] not in _OVER
     ]
     for job in running:
-        _ask("PATCH", f"{base}/jobs/{urllib.parse.quote(job)}?mode=cancel")
+        _request("PATCH", f"{base}/jobs/{urllib.parse.quote(job)}?mode=cancel")
     return len(running)
 
 
-def _ask(method: str, url: str) -> Any:
+def _request(method: str, url: str) -> Any:
+    """Sends a request and returns the body of the answer."""
     request = urllib.request.Request(url, method=method)
     with urllib.request.urlopen(request, timeout=_ANSWER_S) as answer:
         return answer.read()

@@ -1,4 +1,4 @@
-"""The pipelines, put together: what runs after what."""
+"""The four pipelines: which transforms run, and in which order."""
 
 import functools
 from collections.abc import Sequence
@@ -28,11 +28,11 @@ def define_collection(
     """Defines the pipeline that makes and stages episodes.
 
     Args:
-        root: A pipeline, or a test's.
-        episodes: What to make.
+        root: Pipeline to add the steps to.
+        episodes: Episodes to make.
 
     Returns:
-        Rows of each episode made.
+        ``int`` elements: the number of rows of each episode.
     """
     return root | "Episodes" >> create(episodes, root.runner) | CollectEpisodes()
 
@@ -48,16 +48,19 @@ def define_sharding(
     """Defines the pipeline that writes and commits a store.
 
     Args:
-        root: A pipeline, or a test's.
-        plan: The store.
-        runs: Groups of parts that workers take up. As many as there are workers read
-            the input least often, one for each part spreads it furthest.
-        divided: Whether large inputs are read through first, where that is less in all
-            than each run's reading what is before it.
-        claimed: The claim to write under.
+        root: Pipeline to add the steps to.
+        plan: Plan of the store.
+        runs: Number of groups of parts; a worker writes one group at a time. One group
+            for each worker reads the input the least often, because each group reads
+            its file from the beginning. One group for each part spreads the work the
+            furthest.
+        divided: Whether to read compressed inputs once in advance, so that each group
+            can start at its own rows. Inputs of few groups are not read in advance,
+            because that would take longer than it saves.
+        claimed: Claim under which the store is written and committed.
 
     Returns:
-        Its manifest, one element.
+        One element, the `DatasetManifest` of the store.
     """
     return _write(root, plan, runs, divided) | CommitStore(
         functools.partial(commit_store, plan.without_lengths(), claimed=claimed)
@@ -72,17 +75,17 @@ def define_appending(
     divided: bool = False,
     claimed: Claim | None = None,
 ) -> beam.PCollection:
-    """Defines the pipeline that writes parts and takes them into a store.
+    """Defines the pipeline that writes parts and adds them to a store.
 
     Args:
-        root: A pipeline, or a test's.
-        plan: The parts.
-        runs: As of `define_sharding`.
-        divided: As of `define_sharding`.
-        claimed: As of `define_sharding`.
+        root: Pipeline to add the steps to.
+        plan: Plan of the new parts.
+        runs: Number of groups of parts, as in `define_sharding`.
+        divided: Whether to read large inputs once in advance, as in `define_sharding`.
+        claimed: Claim under which the parts are written and committed.
 
     Returns:
-        The store's manifest, one element.
+        One element, the new `DatasetManifest` of the store.
     """
     return _write(root, plan.added, runs, divided) | CommitStore(
         functools.partial(commit_append, plan.without_lengths(), claimed=claimed)
@@ -92,15 +95,15 @@ def define_appending(
 def define_relabelling(
     root: beam.Pipeline, plan: RelabelPlan, *, claimed: Claim | None = None
 ) -> beam.PCollection:
-    """Defines the pipeline that writes new labels and moves a store over to them.
+    """Defines the pipeline that writes new labels and commits them to a store.
 
     Args:
-        root: A pipeline, or a test's.
-        plan: The labels.
-        claimed: As of `define_sharding`.
+        root: Pipeline to add the steps to.
+        plan: Plan of the labels.
+        claimed: Claim under which the labels are written and committed.
 
     Returns:
-        The store's manifest, one element.
+        One element, the new `DatasetManifest` of the store.
     """
     return (
         root
@@ -115,8 +118,9 @@ def define_relabelling(
 def _write(
     root: beam.Pipeline, plan: StorePlan, runs: int, divided: bool
 ) -> beam.PCollection:
-    """Parts of a plan, written."""
+    """Writes the parts of a plan; returns ``PartManifest`` elements."""
     by_source = plan.runs_by_source(runs)
+    # Reading an input in advance is a step of its own, which most jobs do not need.
     if divided and any(map(is_worth_dividing, by_source)):
         count = sum(map(len, by_source))
         parts = root | "Parts" >> create(by_source, root.runner) | DivideInputs(count)

@@ -1,7 +1,7 @@
-"""Running a pipeline: on this machine by default, on any Beam runner if asked.
+"""Runs a pipeline on this machine, or on another Beam runner if the options name one.
 
 The local runner is named explicitly. Beam's ``DirectRunner`` is an alias whose
-meaning depends on what is installed, and with it the errors and the counters.
+meaning depends on the installed packages, and with it the errors and the counters.
 """
 
 import builtins
@@ -35,6 +35,7 @@ from apache_beam.runners.worker import sdk_worker
 from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
 from pipeline.beam import dataflow, flink, remote
+from pipeline.beam.transforms import COUNTERS
 from pipeline.store.errors import (
     DataFormatError,
     MissingPackageError,
@@ -44,36 +45,38 @@ from pipeline.store.errors import (
 
 _LOCAL = "FnApiRunner"
 _FLINK_WITHOUT_ADDRESS = ("[auto]", "[local]", "[collection]")
-# Any of its names is ours: Beam's own counts nothing, and leaves its cluster running.
+# All of Beam's names of its Dask runner select `dask_runner`, because Beam's own runner
+# reports no counters and leaves its cluster running.
 _DASK = "DaskRunner"
-# Imported where it is asked for: it is an extra.
+# Imported only if it is needed, since Dask is an optional extra.
 _DASK_MODULE = "pipeline.beam.dask_runner"
-# Not imported: it loads half of Beam, and is a program.
 _WORKER = "pipeline.beam.worker"
 _UNREACHED, _TIMEOUT_S = "VAST_WORKER_UNREACHED", "VAST_WORKER_TIMEOUT_S"
-# Starting a worker takes some eight seconds; its first call, none.
+# A worker process starts in about eight seconds, and then connects at once.
 _CONNECT_S = 60.0
-_LOOK_S = 0.2
-# Libraries whose logs say again what comes back as an exception.
+_POLL_S = 0.2
+# Libraries whose logs repeat what comes back as an exception.
 _LOUD = ("apache_beam", "distributed")
-# What gRPC asks in turn, whether to leave out a proxy that is set for all else.
+# Variables in which gRPC looks for hosts to call without a proxy; the first that is set
+# counts.
 _NO_PROXY = ("no_grpc_proxy", "no_proxy")
-_HERE = "localhost,127.0.0.1,::1"
+_THIS_MACHINE = "localhost,127.0.0.1,::1"
 
-# A worker in another process reports an error as the text of its traceback.
-_REPORTED = re.compile(
+# A worker in another process reports an error as the text of its traceback. An error of
+# this project is found by the full name of its class.
+_OWN_ERROR = re.compile(
     r"^pipeline\.store\.errors\.(?P<kind>\w+): "
     r"(?P<message>.*?)( \[while running '.*'\])?$",
     re.MULTILINE,
 )
-# The last line of such a text is the error that ended the worker.
-_ENDED = re.compile(
+# Any error in such a text; the last one ended the worker.
+_ANY_ERROR = re.compile(
     r"^(?P<kind>[\w.]*(Error|Exception|Interrupt|Exit)): "
     r"(?P<message>.*?)( \[while running '.*'\])?$",
     re.MULTILINE,
 )
-# By name, as in a traceback: Python's own classes of what a disk or network does.
-_STORAGE = {
+# Names, as in a traceback, of Python's classes for faults of disks and networks.
+_STORAGE_ERRORS = {
     name
     for name, kind in vars(builtins).items()
     if isinstance(kind, type) and issubclass(kind, OSError)
@@ -84,21 +87,21 @@ def make_options(workers: int, beam_arguments: Sequence[str] = ()) -> PipelineOp
     """Chooses where a pipeline runs.
 
     Args:
-        workers: Processes of the local runner, or of a Dask cluster of this machine.
-        beam_arguments: Beam's own options, handed on untouched; with ``--runner``
-            among them nothing else is set.
+        workers: Processes of the local runner, or of a Dask cluster on this machine.
+        beam_arguments: Arguments for Beam, which are passed on unchanged. If
+            ``--runner`` is among them, no option of the local runner is added.
 
     Returns:
         Beam's options.
 
     Raises:
-        ModuleNotFoundError: If Dask is asked for and not installed.
-        UsageError: If there would be no worker, Beam has no such runner here, or
-            Dataflow would refuse an option.
+        ModuleNotFoundError: If Dask is named and not installed.
+        UsageError: If ``workers`` is below 1, Beam has no such runner here, or Dataflow
+            would refuse an option.
     """
     if workers < 1:
-        raise UsageError(f"expected at least 1 worker, got {workers}")
-    if any(each.split("=")[0] == "--runner" for each in beam_arguments):
+        raise UsageError(f"--workers: expected at least 1 worker, got {workers}")
+    if any(word.split("=")[0] == "--runner" for word in beam_arguments):
         options = PipelineOptions(list(beam_arguments))
         name = options.view_as(StandardOptions).runner
         if name.rpartition(".")[2].lower() in ("dask", _DASK.lower()):
@@ -114,49 +117,48 @@ def make_options(workers: int, beam_arguments: Sequence[str] = ()) -> PipelineOp
 
 
 def _check_runner(name: str) -> None:
-    """Refuses a runner that Beam does not know, or cannot load."""
+    """Refuses a runner that Beam does not know, or cannot import."""
     try:
         create_runner(name)
     except (ValueError, ImportError, AttributeError) as error:
-        said = " ".join(str(error).split())
+        text = " ".join(str(error).split())
         raise UsageError(
             f"--runner={name}: expected one of Beam's runners, or the full name of a "
-            f"class, with its package installed ({said}); correct the name, install "
+            f"class, with its package installed ({text}); correct the name, install "
             "the package, or leave --runner out to run on this machine"
         ) from error
 
 
 def is_local(options: PipelineOptions) -> bool:
-    """Tells whether a pipeline runs on this machine, with as many workers as asked."""
+    """Tells whether a pipeline will run on the local runner."""
     return bool(options.view_as(StandardOptions).runner == _LOCAL)
 
 
-def given(options: PipelineOptions) -> dict[str, Any]:
-    """What was asked of Beam, without its defaults."""
+def given_options(options: PipelineOptions) -> dict[str, Any]:
+    """Returns the options that were given to Beam, without its defaults."""
     return dict(sorted(options.get_all_options(drop_default=True).items()))
 
 
 def run(
     define: Callable[[beam.Pipeline], object],
     options: PipelineOptions,
-    watch: remote.Watch = remote.NOBODY,
+    watch: remote.Watch = remote.SILENT,
 ) -> dict[str, int]:
     """Runs a pipeline to its end.
 
     Args:
-        define: Puts the pipeline together on a root; again where an engine has lost
-            the job.
-        options: From ``make_options``.
-        watch: Is told of losses, and of the end of a job that is ended with this
-            process.
+        define: Adds the steps to a pipeline. It is called again for a new pipeline if
+            an engine lost the job.
+        options: Beam's options, from `make_options`.
+        watch: Reports losses of the job to the user, and measures progress.
 
     Returns:
-        Our counters by name, as far as the runner reports them.
+        Values of this project's counters by name; empty if the runner reports none.
 
     Raises:
-        DataFormatError: As a worker raised it, whichever process it was in.
-        OSError: Likewise, where a disk was full or a network failed.
-        WorkerError: Likewise, where it failed in another way.
+        DataFormatError: If a worker, in whichever process, met wrong data or wrong use.
+        OSError: If a disk was full or a network failed.
+        WorkerError: If a worker failed in a way that this project does not expect.
     """
 
     def make(runner: PipelineRunner | str | None) -> beam.Pipeline:
@@ -166,32 +168,33 @@ def run(
 
     with (
         tempfile.NamedTemporaryFile(prefix="vast-rl-workers-", mode="r") as log,
-        _quiet(),
+        _silence_logs(),
     ):
         try:
             with (
-                _opened(options, log.name) as runner,
-                _own_machine_reached() as unreached,
+                _open_runner(options, log.name) as runner,
+                _bypass_proxies() as unreached,
             ):
                 if isinstance(runner, FnApiRunner):
-                    result = _run_to_its_end(make(runner), unreached)
+                    result = _run_processes(make(runner), unreached)
                 elif runner is None and not is_local(options):
-                    result = _run_elsewhere(make, options, watch)
+                    result = _run_on_engine(make, options, watch)
                 else:
                     result = make(runner).run()
                     result.wait_until_finish()
-                return _counters(result)
+                return _read_counters(result)
         except Exception as error:
-            message = error_message(error)
+            message = find_data_error(error)
             if message is not None:
                 raise DataFormatError(message) from error
-            message = storage_message(error)
+            message = find_storage_error(error)
             if message is not None:
                 raise OSError(
                     f"{message}; what was finished stays, repeat the command"
                 ) from error
+            # What worker processes wrote to standard error, such as why they died.
             error.add_note(log.read())
-            message = worker_message(error)
+            message = find_worker_error(error)
             if message is not None:
                 kept = _keep_traceback(error)
                 raise WorkerError(
@@ -201,59 +204,59 @@ def run(
             raise
 
 
-def _counters(result: Any) -> dict[str, int]:
-    """Our counters; none of a runner that has none."""
+def _read_counters(result: Any) -> dict[str, int]:
+    """Reads this project's counters; returns none if the runner reports none."""
     try:
         metrics = result.metrics()
     except NotImplementedError:
-        # So Beam says that a runner does not count. What it was run for is done: the
-        # store's own manifests say what was written, and commands read those.
+        # The runner has no counters. The work is done all the same, and commands read
+        # what was written from the store's manifests.
         return {}
-    counters = metrics.query()["counters"]
     return {
-        each.key.metric.name: each.committed
-        for each in counters
-        if each.key.metric.namespace == "vast_rl" and each.committed is not None
+        counter.key.metric.name: counter.committed
+        for counter in metrics.query()["counters"]
+        if counter.key.metric.namespace == COUNTERS and counter.committed is not None
     }
 
 
-def _run_elsewhere(
+def _run_on_engine(
     make: Callable[[str], beam.Pipeline], options: PipelineOptions, watch: remote.Watch
 ) -> Any:
-    """Runs a pipeline on an engine, which takes it from here and is elsewhere."""
-    # Runners change what they are given: portable ones take their own name out.
+    """Runs a pipeline on an engine in other processes, such as Flink or Dataflow."""
+    # The name is kept here, because portable runners remove it from the options, and
+    # the pipeline may have to be made again.
     name = options.view_as(StandardOptions).runner
     cloud = options.view_as(GoogleCloudOptions)
     master = options.view_as(FlinkRunnerOptions).flink_master
     end: Callable[[], object] = int
     if master not in _FLINK_WITHOUT_ADDRESS:
-        # Flink knows jobs by this one, and there may be others of ours.
+        # The job is cancelled by its name, so the name must be no other job's.
         cloud.job_name = f"{cloud.job_name or 'vast-rl'}-{secrets.token_hex(4)}"
         end = functools.partial(flink.end_job, master, cloud.job_name)
-    cloudy = dataflow.is_dataflow(options)
+    for_dataflow = dataflow.is_dataflow(options)
 
     def make_job() -> beam.Pipeline:
         pipeline = make(name)
-        if cloudy:
+        if for_dataflow:
             dataflow.check_job(pipeline)
         return pipeline
 
-    return remote.run(make_job, watch, explained=_is_explained, end=end)
+    return remote.run(make_job, watch, is_explained=_is_explained, end=end)
 
 
 def _is_explained(error: Exception) -> bool:
-    """Whether an error says what is wrong with data, a disk or this project."""
-    told = (error_message, storage_message, worker_message)
-    return any(message(error) is not None for message in told)
+    """Tells whether an error names a fault of the data, a disk or this project."""
+    finders = (find_data_error, find_storage_error, find_worker_error)
+    return any(find(error) is not None for find in finders)
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keeps Beam and Dask from logging, in a block.
+def _silence_logs() -> Iterator[None]:
+    """Silences the logs of Beam and Dask while a block runs.
 
-    What goes wrong comes back as an exception; the logs of launcher and workers would
-    say it again, over several screens. Some of that Beam says by the root logger: what
-    is said by that one itself is left out, and not what other libraries hand to it.
+    Errors come back as exceptions; the logs of launcher and workers would repeat them
+    over several screens. Beam also logs with the root logger. Records of that logger
+    itself are dropped, but not those that other libraries' loggers pass on to it.
     """
 
     def refuse(record: logging.LogRecord) -> bool:
@@ -264,7 +267,7 @@ def _quiet() -> Iterator[None]:
     known = {
         name: logging.getLogger(name) for name in [*_LOUD, *root.manager.loggerDict]
     }
-    # Some that are below have levels of their own.
+    # A logger below with a level of its own does not follow the level of these.
     levels = {
         logger: logger.level
         for name, logger in known.items()
@@ -273,7 +276,7 @@ def _quiet() -> Iterator[None]:
     for logger in levels:
         logger.setLevel(logging.CRITICAL)
     root.addFilter(refuse)
-    # A worker in this process prints what it logs and hands back as well.
+    # A worker in this process also prints the traceback that it returns.
     sdk_worker.print = lambda *values, **options: None
     try:
         yield
@@ -282,29 +285,31 @@ def _quiet() -> Iterator[None]:
         root.removeFilter(refuse)
         for logger, level in levels.items():
             logger.setLevel(level)
-        # Whoever says something by it gives it a handler first, if it has none.
-        for each in set(root.handlers) - set(handlers):
-            root.removeHandler(each)
+        # `logging.error` and its like add a handler to a root logger that has none.
+        for handler in set(root.handlers) - set(handlers):
+            root.removeHandler(handler)
 
 
 @contextlib.contextmanager
-def _own_machine_reached() -> Iterator[Path]:
-    """Has Beam's processes on this machine call each other directly.
+def _bypass_proxies() -> Iterator[Path]:
+    """Lets Beam's processes on this machine call each other without a proxy.
 
-    gRPC sends calls to localhost through a proxy too, which knows another one.
+    gRPC sends calls to localhost through a proxy too, whose localhost is another
+    machine.
 
     Yields:
-        File that a worker writes which does not reach its launcher.
+        Path of the file that a worker writes if it cannot reach this process.
     """
     with tempfile.TemporaryDirectory(prefix="vast-rl-") as folder:
         unreached = Path(folder) / "unreached"
         changes = {_UNREACHED: str(unreached), _TIMEOUT_S: str(_CONNECT_S)}
         first, second = _NO_PROXY
         if first in os.environ:
-            changes[first] = f"{os.environ[first]},{_HERE}"
-        # Of both spellings, others than gRPC read this one first.
+            changes[first] = f"{os.environ[first]},{_THIS_MACHINE}"
+        # Other libraries prefer the spelling in small letters, so setting it must not
+        # hide hosts that only the one in capital letters names.
         known = os.environ.get(second) or os.environ.get(second.upper())
-        changes[second] = f"{known},{_HERE}" if known else _HERE
+        changes[second] = f"{known},{_THIS_MACHINE}" if known else _THIS_MACHINE
         before = {name: os.environ.get(name) for name in changes}
         os.environ.update(changes)
         try:
@@ -317,19 +322,24 @@ def _own_machine_reached() -> Iterator[Path]:
                     os.environ[name] = value
 
 
-def _run_to_its_end(pipeline: beam.Pipeline, unreached: Path) -> Any:
-    """Runs a pipeline, unless a worker says that it does not reach this process."""
+def _run_processes(pipeline: beam.Pipeline, unreached: Path) -> Any:
+    """Runs a pipeline in worker processes; fails if one cannot reach this process.
+
+    Beam itself would wait forever for such a worker. The thread in which it waits
+    does not keep this process alive.
+    """
 
     def run() -> Any:
         result = pipeline.run()
         result.wait_until_finish()
         return result
 
-    ended = remote.in_thread(run, "run-pipeline")
+    ended = remote.run_in_thread(run, "run-pipeline")
     while True:
         with contextlib.suppress(FutureTimeoutError):
-            return ended.result(timeout=_LOOK_S)
-        if ended.done():  # It may have ended in a timeout of its own.
+            return ended.result(timeout=_POLL_S)
+        # The pipeline itself may have ended with a `TimeoutError`.
+        if ended.done():
             return ended.result()
         if unreached.exists():
             proxies = [name for name in os.environ if name.lower().endswith("_proxy")]
@@ -341,80 +351,94 @@ def _run_to_its_end(pipeline: beam.Pipeline, unreached: Path) -> Any:
 
 
 @contextlib.contextmanager
-def _opened(options: PipelineOptions, log: str) -> Iterator[PipelineRunner | None]:
-    """A runner of ours, closed at the end, or None: what the options name will do."""
+def _open_runner(options: PipelineOptions, log: str) -> Iterator[PipelineRunner | None]:
+    """Makes the runner, and closes it at the end.
+
+    Args:
+        options: Beam's options.
+        log: File for the standard error of worker processes.
+
+    Yields:
+        A runner; None if Beam makes it from the options.
+    """
     if options.view_as(StandardOptions).runner == _DASK:
-        with importlib.import_module(_DASK_MODULE).connected(options) as runner:
+        with importlib.import_module(_DASK_MODULE).open_cluster(options) as runner:
             yield runner
         return
     direct = options.view_as(DirectOptions)
     if not is_local(options) or direct.direct_running_mode != "in_memory":
         yield None
     elif direct.direct_num_workers == 1:
-        # Starting processes takes about eight seconds, so one works in this process.
+        # A process takes about eight seconds to start, so a single worker is a thread.
         yield None
     else:
+        # `worker` is named and not imported, since it is a program that loads most of
+        # Beam's workers.
         command = f"{shlex.quote(sys.executable)} -m {_WORKER} 2>>{shlex.quote(log)}"
         yield FnApiRunner(SubprocessSDKEnvironment.from_command_string(command))
 
 
-def error_message(error: Exception) -> str | None:
-    """Finds the message of a data error in what a runner raised.
+def find_data_error(error: Exception) -> str | None:
+    """Finds the message of an error of data, use or packages in a runner's exception.
 
     Args:
-        error: What the runner raised.
+        error: Exception that the runner raised.
 
     Returns:
-        The message without Beam's additions; None if it was another error.
+        The message without Beam's additions; None if the error is another one.
     """
     if isinstance(error, (DataFormatError, MissingPackageError, UsageError)):
-        return _without_stage(error)
-    kind, message = _reported(error)
+        return _remove_stage(error)
+    kind, message = _find_own_error(error)
     return None if kind == WorkerError.__name__ else message
 
 
-def worker_message(error: Exception) -> str | None:
-    """Finds what a worker was at when it failed in what a runner raised.
+def find_worker_error(error: Exception) -> str | None:
+    """Finds the message of a `WorkerError` in a runner's exception.
 
     Args:
-        error: What the runner raised.
+        error: Exception that the runner raised.
 
     Returns:
-        The message without Beam's additions; None if it was another error.
+        The message without Beam's additions; None if the error is another one.
     """
     if isinstance(error, WorkerError):
-        return _without_stage(error)
-    kind, message = _reported(error)
+        return _remove_stage(error)
+    kind, message = _find_own_error(error)
     return message if kind == WorkerError.__name__ else None
 
 
-def storage_message(error: Exception) -> str | None:
-    """Finds the message of a fault of storage in what a runner raised.
+def find_storage_error(error: Exception) -> str | None:
+    """Finds the message of a fault of a disk or network in a runner's exception.
 
     Args:
-        error: What the runner raised.
+        error: Exception that the runner raised.
 
     Returns:
-        The message without Beam's additions; None if it was another error.
+        The message without Beam's additions; None if the error is another one.
     """
     if isinstance(error, OSError):
-        return _without_stage(error)
-    found = list(_ENDED.finditer(str(error)))
-    return found[-1]["message"] if found and found[-1]["kind"] in _STORAGE else None
+        return _remove_stage(error)
+    errors = list(_ANY_ERROR.finditer(str(error)))
+    # Only the last error counts: a bug that followed a fault of a disk is a bug.
+    if not errors or errors[-1]["kind"] not in _STORAGE_ERRORS:
+        return None
+    return errors[-1]["message"]
 
 
-def _reported(error: Exception) -> tuple[str | None, str | None]:
-    """Class and message of an error of ours within what a runner raised."""
-    found = list(_REPORTED.finditer(str(error)))
-    return (found[-1]["kind"], found[-1]["message"]) if found else (None, None)
+def _find_own_error(error: Exception) -> tuple[str | None, str | None]:
+    """Finds class and message of this project's last error in an exception's text."""
+    errors = list(_OWN_ERROR.finditer(str(error)))
+    return (errors[-1]["kind"], errors[-1]["message"]) if errors else (None, None)
 
 
-def _without_stage(error: Exception) -> str:
+def _remove_stage(error: Exception) -> str:
+    """Removes the name of the stage that Beam appends to the message."""
     return re.sub(r" \[while running '.*'\]$", "", str(error))
 
 
 def _keep_traceback(error: Exception) -> str:
-    """Writes what a bug looks like to a file that stays; its path."""
+    """Writes the traceback of a bug to a file that is kept, and returns its path."""
     with tempfile.NamedTemporaryFile(
         "w", prefix="vast-rl-", suffix=".log", delete=False
     ) as file:

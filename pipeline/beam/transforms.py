@@ -1,8 +1,9 @@
-"""Beam transforms over the pure functions: elements, labels and counters, no more.
+"""Beam transforms, which wrap the functions of `assembly` and `collection`.
 
-Every element is a frozen value of plain values: what to do, never the data itself.
-Every step has a label, which services show; without one its name is made of whatever it
-calls.
+The transforms add labels, counters and error messages, and no other logic. Elements are
+frozen dataclasses that describe work, and never hold rows. Every step has a label,
+because Beam would otherwise name it after the `repr` of the function it calls, which
+may hold a whole plan.
 """
 
 import functools
@@ -26,7 +27,7 @@ from pipeline.store.manifest import DATASET_MANIFEST, DatasetManifest, PartManif
 _Made = TypeVar("_Made")
 Commit = Callable[[Sequence[PartManifest]], DatasetManifest]
 
-COUNTERS = "vast_rl"  # namespace of all our counters
+COUNTERS = "vast_rl"  # Namespace of these counters; runners report others as well.
 EPISODES_COLLECTED = "episodes_collected"
 ROWS_COLLECTED = "rows_collected"
 PARTS_FINISHED = "parts_finished"
@@ -35,19 +36,20 @@ EPISODES_DROPPED = "episodes_dropped"
 
 
 def create(values: Sequence[Any], runner: object) -> beam.Create:
-    """Beam's ``Create``, in a job that holds the values once.
+    """Makes Beam's ``Create`` without the second copy of the values in the job.
 
-    Beam puts them in twice: for the workers, and for whoever looks at which transform
-    it was. Of all runners, Dask's alone does that.
+    Beam serialises the values as input of the workers, and once more as a field of the
+    pickled transform. The second copy would double a job, which may be megabytes.
 
     Args:
-        values: The elements.
-        runner: Where they will travel to.
+        values: Elements to create.
+        runner: Runner of the pipeline.
 
     Returns:
         The transform.
     """
     transform = beam.Create(values)
+    # Dask's runner is the only one that unpickles the transform, to see its class.
     if type(runner).__name__ != "DaskRunner":
         transform.to_runner_api_parameter = functools.partial(
             beam.PTransform.to_runner_api_parameter, transform
@@ -56,7 +58,7 @@ def create(values: Sequence[Any], runner: object) -> beam.Create:
 
 
 class CollectEpisodes(beam.PTransform):  # type: ignore[misc]
-    """Makes and stages episodes: ``EpisodePlan`` to its rows, ``int``."""
+    """Makes and stages episodes: from ``EpisodePlan`` to ``int``, the rows of each."""
 
     def expand(self, plans: beam.PCollection) -> beam.PCollection:
         """Spreads the episodes over all workers, then makes them."""
@@ -68,10 +70,10 @@ class CollectEpisodes(beam.PTransform):  # type: ignore[misc]
 
 
 class DivideInputs(beam.PTransform):  # type: ignore[misc]
-    """Prepares inputs of many runs: runs of one source, a list each, to single runs.
+    """Prepares inputs: from lists of runs, one list for each source, to single runs.
 
     Args:
-        runs: How many runs there are in all.
+        runs: Number of runs of all sources.
     """
 
     def __init__(self, runs: int) -> None:
@@ -88,7 +90,7 @@ class DivideInputs(beam.PTransform):  # type: ignore[misc]
 
 
 class WriteParts(beam.PTransform):  # type: ignore[misc]
-    """Writes parts: runs of ``PartPlan`` to ``PartManifest``."""
+    """Writes parts: from runs, tuples of ``PartPlan``, to ``PartManifest``."""
 
     def expand(self, plans: beam.PCollection) -> beam.PCollection:
         """Spreads the runs over all workers, then writes them."""
@@ -98,7 +100,7 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]
 
 
 class WriteLabels(beam.PTransform):  # type: ignore[misc]
-    """Writes new labels of parts: ``LabelsPlan`` to ``PartManifest``."""
+    """Writes new labels of parts: from ``LabelsPlan`` to ``PartManifest``."""
 
     def expand(self, plans: beam.PCollection) -> beam.PCollection:
         """Spreads the parts over all workers, then labels them."""
@@ -108,10 +110,11 @@ class WriteLabels(beam.PTransform):  # type: ignore[misc]
 
 
 class CommitStore(beam.PTransform):  # type: ignore[misc]
-    """Commits a store once all parts are there: to its ``DatasetManifest``.
+    """Commits a store: from ``PartManifest`` of all parts to one ``DatasetManifest``.
 
     Args:
-        commit: Commits, given the manifests of all parts. It may be called again.
+        commit: Function that commits, given the manifests of all parts. Runners may
+            call it more than once.
     """
 
     def __init__(self, commit: Commit) -> None:
@@ -122,28 +125,30 @@ class CommitStore(beam.PTransform):  # type: ignore[misc]
         """Gathers the parts' manifests, then commits."""
         return (
             parts
-            # There is a part: what no parts come to would be computed on the side.
+            # A store has at least one part, so no default is needed. Beam would make
+            # the default from a side input, which our Dask runner does not support.
             | "Gather" >> beam.combiners.ToList().without_defaults()
-            # Without a label of its own, its name is the `repr` of the whole plan.
             | "Commit" >> beam.Map(self._commit)
         )
 
 
-def named(where: str, work: Callable[[], _Made], *, reads: str | None = None) -> _Made:
-    """Does a worker's work, and says of any error which work it was.
+def locate_errors(
+    place: str, work: Callable[[], _Made], *, reads: str | None = None
+) -> _Made:
+    """Does a worker's work, and names the work in errors that nobody expected.
 
     Args:
-        where: File, part and episodes.
-        work: To do.
-        reads: The file that it reads, local or ``gs://``.
+        place: File, part and episodes, for the message.
+        work: Function that does the work.
+        reads: Path of the file that the work reads, local or ``gs://``.
 
     Returns:
-        What it returns.
+        The result of the work.
 
     Raises:
-        UnseenFileError: If it failed, and that file is not there for this worker.
-        WorkerError: If it failed in a way that nobody has foreseen.
-        Exception: What it raised, if that says itself what is wrong.
+        UnseenFileError: If the work failed, and this worker does not see the file.
+        WorkerError: If the work raised an exception that this project does not expect.
+        Exception: Another exception of the work, whose message is clear by itself.
     """
     try:
         return work()
@@ -152,12 +157,13 @@ def named(where: str, work: Callable[[], _Made], *, reads: str | None = None) ->
             raise UnseenFileError.of(reads) from error
         if isinstance(error, OSError) or hasattr(error, "exit_code"):
             raise
-        said = " ".join(str(error).split()) or "no message"
-        raise WorkerError(f"{where}: {type(error).__name__}: {said}") from error
+        text = " ".join(str(error).split()) or "no message"
+        raise WorkerError(f"{place}: {type(error).__name__}: {text}") from error
 
 
-# Those of a process that nobody collects with, by data set and rows. Some runners make
-# a DoFn for each element, and making an environment takes a second or two.
+# Collectors of this process that are not in use, by data set and rows. They outlive
+# their DoFn, because some runners make a DoFn for each element, and making an
+# environment takes a second or two.
 _IDLE: defaultdict[tuple[str, int], list[EpisodeCollector]] = defaultdict(list)
 
 
@@ -176,9 +182,10 @@ class _CollectEpisode(beam.DoFn):  # type: ignore[misc]
                 domain = parse_dataset(plan.dataset)
                 collector = EpisodeCollector(domain, rows=plan.rows)
             stage(plan, collector.collect(plan.seed))
+            # A collector that raised is not used again: its environment may be broken.
             idle.append(collector)
 
-        named(f"{plan.dataset}, {plan.split} episode {plan.index}", collect)
+        locate_errors(f"{plan.dataset}, {plan.split} episode {plan.index}", collect)
         self._episodes.inc()
         self._rows.inc(plan.rows)
         yield plan.rows
@@ -188,7 +195,7 @@ class DivideInput(beam.DoFn):  # type: ignore[misc]
     """Prepares the input of many runs.
 
     Args:
-        runs: How many runs there are of all inputs.
+        runs: Number of runs of all inputs; the Dask runner repartitions by it.
     """
 
     def __init__(self, runs: int) -> None:
@@ -197,9 +204,9 @@ class DivideInput(beam.DoFn):  # type: ignore[misc]
     def process(
         self, runs: Sequence[tuple[PartPlan, ...]]
     ) -> Iterator[Sequence[PartPlan]]:
-        """Yields the runs of one input, prepared."""
+        """Prepares the input of some runs, and yields the runs."""
         plan = runs[0][0]
-        yield from named(
+        yield from locate_errors(
             f"{plan.origin.name}, read through for {len(runs)} workers",
             lambda: divide(runs),
             reads=getattr(plan.source, "path", None),
@@ -216,7 +223,7 @@ class _WritePart(beam.DoFn):  # type: ignore[misc]
         parts = write_parts(run)
         for plan in run:
             first = plan.episodes.first_episode
-            part = named(
+            part = locate_errors(
                 f"{plan.origin.name}, part {plan.index} (episodes {first} to "
                 f"{first + plan.episodes.episodes - 1})",
                 lambda: next(parts),
@@ -237,7 +244,7 @@ class _WriteLabels(beam.DoFn):  # type: ignore[misc]
         self._rows = Metrics.counter(COUNTERS, ROWS_FINISHED)
 
     def process(self, plan: LabelsPlan) -> Iterator[PartManifest]:
-        part = named(
+        part = locate_errors(
             f"{plan.root}, labels of part {plan.part.index}",
             lambda: write_labels(plan),
             reads=f"{plan.root}/{DATASET_MANIFEST}",

@@ -1,1 +1,1 @@
-"""The commands: arguments and messages, one class each."""
+"""The commands: their arguments and messages, one class for each."""

@@ -1,4 +1,4 @@
-"""``append``: more data for a store that is there."""
+"""``append``: adds data to an existing store."""
 
 import functools
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from pipeline.commands.arguments import (
     Input,
     StorePath,
     describe,
-    seen_from_anywhere,
+    make_paths_absolute,
 )
 from pipeline.output import Output, say
 from pipeline.sources.options import (
@@ -28,19 +28,21 @@ class Append:
 
     Attributes:
         store: Folder of the store.
-        input: A file, a folder or a glob, as of shard; a file whose content the store
-            holds already is left out.
-        source: What the input is, as of shard.
-        val: Input of the validation split, if it is not called -val.
-        part_rows: Rows aimed at for each part.
-        on_bad_episode: What to do with an episode that cannot be trained on: of NaN,
-            Inf, values too large for float32, or actions outside their bounds.
-        max_bad_share: Share of the new episodes that may be skipped.
-        on_bad_file: What to do with a file that is cut short or incomplete.
-        on_known_episode: What to do where the store holds an episode already, by its
-            observations and actions: refuse all, or keep it twice.
-        engine: Where it runs.
-        take_over: As of shard.
+        input: File, folder or glob, as for shard. Files whose content the store already
+            holds are left out.
+        source: Kind of the input, as for shard.
+        val: Input of the validation split, if its name does not end in -val.
+        part_rows: Target number of rows in each part.
+        on_bad_episode: Action for an episode that cannot be trained on, because it
+            holds NaN, Inf, values too large for float32, or actions outside their
+            bounds.
+        max_bad_share: Largest share of the new episodes that may be skipped.
+        on_bad_file: Action for a file that is cut short or incomplete.
+        on_known_episode: Action for an episode whose observations and actions the store
+            already holds: refuse the command, or keep the episode twice.
+        engine: Runner of the pipeline.
+        take_over: Continue in the place of another append to this store, which may
+            still run.
         dry_run: Print the plan and stop.
     """
 
@@ -58,9 +60,9 @@ class Append:
     dry_run: Flag = False
 
     def execute_with(self, output: Output, more: Sequence[str]) -> int:
-        """Plans, writes the new parts and takes them in."""
+        """Plans the new parts, writes them, and adds them to the store."""
         arguments = self.engine.beam_arguments(more)
-        self = seen_from_anywhere(self, arguments, "store", "input", "val")
+        self = make_paths_absolute(self, arguments, "store", "input", "val")
         return self._append(output, arguments)
 
     def _append(self, output: Output, beam_arguments: Sequence[str]) -> int:
@@ -73,12 +75,12 @@ class Append:
         from pipeline.store.reader import Store
 
         dataset = Store(self.store).manifest.dataset
-        _, found = find_sources(
+        _, sources = find_sources(
             self.input, dataset=dataset, kind=self.source, val=self.val
         )
         plan = append.plan_append(
             self.store,
-            look_at(found, on_bad_file=self.on_bad_file),
+            look_at(sources, on_bad_file=self.on_bad_file),
             PlanOptions(self.part_rows, self.on_bad_episode, self.max_bad_share),
             on_known_episode=self.on_known_episode,
             command=describe(
@@ -90,6 +92,7 @@ class Append:
             ),
         )
         if plan is None:
+            # An append that was killed after its commit left its claim.
             claims.clear(self.store, append.CLAIM)
             say(output.results, f"{self.store}: holds all of it already")
             return 0

@@ -1,4 +1,4 @@
-"""What the commands share: kinds of arguments, and checks of them."""
+"""Types of arguments that several commands share, and checks of their values."""
 
 import dataclasses
 import os
@@ -21,14 +21,15 @@ _Command = TypeVar("_Command")
 
 @dataclass(frozen=True)
 class Engine:
-    """Where a command's pipelines run.
+    """Runner and workers of a command's pipelines.
 
     Attributes:
-        runner: local, dask, or another of Beam's runners, with its options after --.
-        workers: Processes on this machine: of the local runner, or of a Dask cluster
-            that is started for the command.
-        dask_address: Scheduler of a Dask cluster that is there, such as
-            tcp://10.0.0.1:8786; its workers must see the paths that are given.
+        runner: Name of the runner: local, dask, or another of Beam's runners, with its
+            options after --.
+        workers: Number of processes on this machine, for the local runner or for a Dask
+            cluster that is started for the command.
+        dask_address: Address of the scheduler of a running Dask cluster, such as
+            tcp://10.0.0.1:8786. Its workers must see the same paths as this machine.
     """
 
     runner: str = "local"
@@ -36,13 +37,14 @@ class Engine:
     dask_address: str | None = None
 
     def beam_arguments(self, more: Sequence[str]) -> list[str]:
-        """What Beam is told: these, then what follows ``--``.
+        """Lists the arguments for Beam: those of this object, then the user's.
 
         Args:
-            more: What follows ``--``.
+            more: Arguments of the user, after ``--``.
 
         Raises:
-            UsageError: If there would be no worker, or not the cluster that is named.
+            UsageError: If ``workers`` is below 1, or an address is given for another
+                runner than Dask.
         """
         check_workers(self.workers)
         arguments = [] if self.runner == "local" else [f"--runner={self.runner}"]
@@ -50,7 +52,7 @@ class Engine:
             if self.runner != "dask":
                 raise UsageError(
                     f"--dask-address {self.dask_address}: expected --runner dask "
-                    f"beside it, got {self.runner}"
+                    f"beside it, got {self.runner}; add --runner dask"
                 )
             arguments.append(f"--dask_client_address={self.dask_address}")
         return [*arguments, *more]
@@ -59,18 +61,19 @@ class Engine:
 LOCAL = Engine()
 
 
-def seen_from_anywhere(
+def make_paths_absolute(
     command: _Command, beam_arguments: Sequence[str], *paths: str
 ) -> _Command:
-    """A command with absolute paths, where its workers may be in other folders.
+    """Makes a command's paths absolute, as workers may run in other folders.
 
     Args:
         command: The command.
-        beam_arguments: What Beam is told.
-        *paths: Names of the fields that hold one.
+        beam_arguments: Arguments for Beam.
+        *paths: Names of the fields that hold paths.
 
     Returns:
-        The same on the local runner, whose messages repeat paths as they were given.
+        A command with absolute paths. On the local runner the command itself, because
+        messages should repeat paths as the user gave them.
     """
     if not any(word.startswith("--runner") for word in beam_arguments):
         return command
@@ -84,11 +87,15 @@ def seen_from_anywhere(
 
 
 def describe(command: str, **options: object) -> str:
-    """What of a command line decides what a store holds, for its history.
+    """Formats the part of a command line that determines a store's content.
+
+    The text becomes a line of the store's history. Options that only say where and how
+    fast a command runs are left out, so that the same input gives the same bytes.
 
     Args:
-        command: The command, with arguments that have no name.
-        **options: By field; what is None or empty is left out.
+        command: Name of the command, with its positional arguments.
+        **options: Values of the options, by field. Options of None or of an empty
+            sequence are left out.
 
     Example:
         >>> describe("shard", dataset="cube", discounts=[0.9, 0.99], part_rows=10)
@@ -103,10 +110,10 @@ def describe(command: str, **options: object) -> str:
 
 
 def check_workers(workers: int) -> None:
-    """Refuses less than one worker.
+    """Checks the number of workers.
 
     Raises:
-        UsageError: If there would be none.
+        UsageError: If the number is below 1.
     """
     if workers < 1:
-        raise UsageError(f"expected at least 1 worker, got {workers}")
+        raise UsageError(f"--workers: expected at least 1 worker, got {workers}")

@@ -1,4 +1,4 @@
-"""``collect``: data made with OGBench's scripted policies."""
+"""``collect``: makes data with OGBench's scripted policies."""
 
 import itertools
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from pipeline.commands.arguments import (
     EnvironmentId,
     Flag,
     describe,
-    seen_from_anywhere,
+    make_paths_absolute,
 )
 from pipeline.output import Output, say
 from pipeline.store.errors import UsageError
@@ -29,18 +29,19 @@ class Collect:
     """Makes data with OGBench's scripted policies and writes them as a store.
 
     Attributes:
-        environment_id: Environment, such as cube-single-v0.
-        dataset_type: play or noisy; navigate for point mazes.
-        episodes: Training episodes.
+        environment_id: ID of the environment, such as cube-single-v0.
+        dataset_type: Behaviour of the policy: play or noisy, or navigate for point
+            mazes.
+        episodes: Number of training episodes.
         out: Folder of the store: a local path or gs://bucket/path.
-        seed: Seed of the collection; every episode's own seed follows from it.
-        val_episodes: Validation episodes besides.
+        seed: Seed of the collection, from which the seed of every episode follows.
+        val_episodes: Number of validation episodes.
         discounts: Discounts to store return sums for.
-        max_rows: Rows of an episode, if not as many as OGBench's have.
-        npz: Also write OGBench's npz to this file.
-        engine: Where it runs.
-        take_over: Go on in the place of another process that has begun to collect
-            here, which may still run.
+        max_rows: Number of rows in an episode. The default is that of OGBench's data.
+        npz: File for a copy of the data as OGBench's npz, ending in .npz.
+        engine: Runner of the pipelines.
+        take_over: Continue in the place of another collect into this folder, which may
+            still run.
     """
 
     environment_id: EnvironmentId
@@ -56,9 +57,9 @@ class Collect:
     take_over: Flag = False
 
     def execute_with(self, output: Output, more: Sequence[str]) -> int:
-        """Collects what is missing, writes the store, exports it."""
+        """Collects missing episodes, writes the store, and exports it if asked to."""
         arguments = self.engine.beam_arguments(more)
-        self = seen_from_anywhere(self, arguments, "out")
+        self = make_paths_absolute(self, arguments, "out")
         return self._make(output, arguments)
 
     def _make(self, output: Output, beam_arguments: Sequence[str]) -> int:
@@ -69,10 +70,10 @@ class Collect:
 
         domain = find_domain(self.environment_id, self.dataset_type)
         check_scripted(domain)
-        recipe = self._recipe(domain)
+        recipe = self._make_recipe(domain)
         if not self._is_finished(output, recipe):
             with staging.claim(self.out, recipe, take_over=self.take_over) as claimed:
-                # Finished since it was looked for, perhaps.
+                # Another process may have finished the store before the claim.
                 if not self._is_finished(output, recipe):
                     self._write(output, domain, recipe, beam_arguments, claimed)
         if self.npz is not None:
@@ -80,7 +81,11 @@ class Collect:
         return 0
 
     def _is_finished(self, output: Output, recipe: "Recipe") -> bool:
-        """Whether the store is there; of an interrupted end the rest is done."""
+        """Tells whether the store is committed, and if so cleans up after it.
+
+        A command that was killed between its commit and its end left staged episodes
+        and claims.
+        """
         from pipeline.assembly.commit import (
             CLAIM,
             check_whole,
@@ -91,12 +96,12 @@ class Collect:
         from pipeline.collection import staging
         from pipeline.store import claims
 
-        there = read_committed(self.out)
-        if there is None:
+        committed = read_committed(self.out)
+        if committed is None:
             return False
-        if not is_made_from(there, recipe.digest(), self.discounts):
-            raise occupied(self.out, there)
-        check_whole(self.out, there)
+        if not is_made_from(committed, recipe.digest(), self.discounts):
+            raise occupied(self.out, committed)
+        check_whole(self.out, committed)
         staging.finish(self.out, recipe)
         for name in (CLAIM, staging.CLAIM):
             claims.clear(self.out, name)
@@ -111,12 +116,13 @@ class Collect:
         beam_arguments: Sequence[str],
         claimed: "Claim",
     ) -> None:
-        """Collects what is missing, then writes the store."""
+        """Collects missing episodes, then writes the store."""
         from pipeline.assembly.plan import look_at
         from pipeline.collection import staging
         from pipeline.commands import execution
 
         self._collect(output, recipe, beam_arguments)
+        # A process that took over may have committed the store and deleted episodes.
         if not claimed.stands() and self._is_finished(output, recipe):
             return
         claimed.check()
@@ -149,18 +155,22 @@ class Collect:
         )
         staging.finish(self.out, recipe)
 
-    def _recipe(self, domain: "Domain") -> "Recipe":
+    def _make_recipe(self, domain: "Domain") -> "Recipe":
+        """Checks the numbers, and gathers all that determines the episodes."""
         from pipeline.assembly.plan import installed_versions
         from pipeline.collection.staging import Recipe
 
         if self.episodes < 1 or self.val_episodes < 0 or self.seed < 0:
             raise UsageError(
-                "expected at least 1 episode, and no negative validation episodes or "
-                f"seed; got {self.episodes}, {self.val_episodes} and {self.seed}"
+                "--episodes, --val-episodes, --seed: expected at least 1 episode, and "
+                "no negative number of validation episodes or seed; got "
+                f"{self.episodes}, {self.val_episodes} and {self.seed}"
             )
         rows = domain.episode_rows if self.max_rows is None else self.max_rows
         if rows < 2:
-            raise UsageError(f"expected at least 2 rows an episode, got {rows}")
+            raise UsageError(
+                f"--max-rows: expected at least 2 rows an episode, got {rows}"
+            )
         return Recipe(
             dataset=domain.dataset,
             environment_id=domain.environment_id,
@@ -174,6 +184,7 @@ class Collect:
     def _collect(
         self, output: Output, recipe: "Recipe", beam_arguments: Sequence[str]
     ) -> None:
+        """Collects the episodes that are not staged yet."""
         from pipeline.beam import pipelines, runners
         from pipeline.collection import staging
         from pipeline.commands import execution
@@ -183,7 +194,7 @@ class Collect:
         say(
             output.progress,
             f"Collecting {recipe.dataset}: {total:,} episodes of {recipe.rows:,} rows, "
-            f"{total - len(missing):,} of them here already",
+            f"{total - len(missing):,} of them are staged already",
         )
 
         def measure() -> tuple[int, str]:
@@ -193,14 +204,15 @@ class Collect:
         if missing:
             workers = min(self.engine.workers, len(missing))
             options = runners.make_options(workers, beam_arguments)
-            # Of a job that is handed in again, what is missing then.
-            again = (staging.start(self.out, recipe) for _ in itertools.count())
-            asked = itertools.chain([missing], again)
+            # The pipeline is defined again if a job was lost. By then fewer episodes
+            # are missing, so they are listed anew each time.
+            later = (staging.start(self.out, recipe) for _ in itertools.count())
+            episodes = itertools.chain([missing], later)
             execution.run_shown(
                 output,
                 "collect",
                 total * recipe.rows,
                 measure,
-                lambda root: pipelines.define_collection(root, next(asked)),
+                lambda root: pipelines.define_collection(root, next(episodes)),
                 options,
             )

@@ -1,6 +1,7 @@
-"""Planning a store, running the pipeline that writes it, and saying how it went.
+"""Plans a store, runs the pipeline that writes it, and reports the result.
 
-Beam and the simulator are imported where they are needed: each takes seconds.
+Functions import Beam and the simulator only when they need them, since each import
+takes seconds.
 """
 
 import functools
@@ -17,9 +18,9 @@ from pipeline.store.action_scale import ActionScale
 from pipeline.store.claims import Claim
 from pipeline.store.reader import Store
 
-# What a command says that another one has taken the place of.
+# Message of a command whose claim another command has taken over.
 ALREADY = "already finished, by another command that took over"
-# Starting worker processes takes as long as writing so many rows.
+# A worker process takes as long to start as one process takes to write these rows.
 _ROWS_WORTH_A_PROCESS = 1_000_000
 
 
@@ -37,14 +38,14 @@ def plan_relabelled(
     """Plans a store with the five tasks of a domain.
 
     Args:
-        domain: The data set.
-        out: The store.
-        inputs: From `look_at`.
-        discounts: As of `plan_inputs`.
-        options: As of `plan_inputs`.
-        action_scale: As of `plan_inputs`.
-        versions: As of `plan_inputs`.
-        command: As of `plan_inputs`.
+        domain: Domain of the data set.
+        out: Folder of the store.
+        inputs: Inputs, from `look_at`.
+        discounts: Discounts to store return sums for.
+        options: Options of the plan.
+        action_scale: Scale of the actions; None stores them as they are.
+        versions: Versions of packages, as in `plan_inputs`.
+        command: Line of the store's history.
 
     Returns:
         The plan.
@@ -77,21 +78,21 @@ def write_store(
     *,
     take_over: bool,
 ) -> None:
-    """Writes a planned store, unless it is there.
+    """Writes a planned store, unless it is finished already.
 
     Args:
-        output: Where to say so.
-        plan: The store.
-        workers: Processes on this machine.
-        beam_arguments: Beam's own.
-        take_over: Whether to go on in the place of a process that may still run.
+        output: Consoles.
+        plan: Plan of the store.
+        workers: Number of processes on this machine.
+        beam_arguments: Arguments for Beam.
+        take_over: Whether to take the claim of another process, which may still run.
     """
     from pipeline.beam import pipelines
 
     tables.print_plan(output.results, plan)
     if find_committed(plan) is None:
         with claim(plan, take_over=take_over) as claimed:
-            # Finished since it was looked for, perhaps.
+            # Another process may have finished the store before the claim.
             if find_committed(plan) is None:
                 run_parts(
                     output,
@@ -117,14 +118,13 @@ def run_parts(
     """Runs a pipeline that writes parts and commits them.
 
     Args:
-        output: Where to say how it goes.
-        plan: The parts.
-        workers: Processes on this machine.
-        beam_arguments: Beam's own.
-        claimed: The claim to write them under.
-        define: Puts the pipeline together, given its root, into how many ``runs`` to
-            group the parts, whether large inputs are ``divided``, and as ``claimed``
-            the claim.
+        output: Consoles.
+        plan: Plan of the parts.
+        workers: Number of processes on this machine.
+        beam_arguments: Arguments for Beam.
+        claimed: Claim under which the parts are written.
+        define: Adds the steps to a pipeline; called as `define_sharding` is, without
+            the plan.
     """
     from pipeline.beam import runners
 
@@ -132,14 +132,14 @@ def run_parts(
         rows, parts = progress.rows_written(plan)
         return rows, f"{parts} of {len(plan.parts)} parts"
 
-    # A part has one writer.
+    # On a cluster every part is a run, so that any number of workers is kept busy.
     runs = len(plan.parts)
     options = runners.make_options(min(workers, runs), beam_arguments)
-    # Here all runs begin at once, and none is waited for longer than for the reading of
-    # one file.
     divided = not runners.is_local(options)
     if not divided:
-        runs = useful_processes(plan, workers)
+        # On this machine there are as many runs as processes. All begin at once and
+        # read their files from the beginning, which takes no longer than one file.
+        runs = count_useful_processes(plan, workers)
         options = runners.make_options(runs, beam_arguments)
     clock = progress.Rate(measure()[0])
     run_shown(
@@ -173,15 +173,15 @@ def run_shown(
     define: Callable[..., object],
     options: Any,
 ) -> None:
-    """Runs a pipeline, and shows how far it is and what became of a job elsewhere.
+    """Runs a pipeline, and shows its progress and losses of its job.
 
     Args:
-        output: Where to.
-        label: What is being done.
-        rows: How many there are to do.
-        measure: How many are done, and a remark.
-        define: Puts the pipeline together, given its root.
-        options: Beam's, from ``runners.make_options``.
+        output: Consoles.
+        label: Name of the work, at the beginning of the progress line.
+        rows: Number of rows in total.
+        measure: Returns the number of rows that are finished, and a remark.
+        define: Adds the steps to a pipeline.
+        options: Beam's options, from `runners.make_options`.
     """
     from pipeline.beam import remote, runners
 
@@ -190,18 +190,21 @@ def run_shown(
         runners.run(define, options, watch)
 
 
-def useful_processes(plan: StorePlan, workers: int) -> int:
-    """How many processes of this machine write a store soonest.
+def count_useful_processes(plan: StorePlan, workers: int) -> int:
+    """Counts the processes that write a store fastest on this machine.
 
-    A part has one writer, and a small store is written before processes start. One file
-    is read from its beginning, so a second process on it does much of the first one's
-    work again; and the threads of one keep about two cores busy.
+    More processes do not help if there are fewer parts, or if the store is so small
+    that one process writes it before others have started. Nor do many processes help
+    for one file: each reads the file from its beginning, and repeats much of the work
+    of the others. Since the threads of a process keep about two cores busy, a process
+    for every two workers is then enough.
 
     Args:
-        plan: The store.
-        workers: Processes asked for.
+        plan: Plan of the store.
+        workers: Number of processes that the user allows.
     """
     files = [sum(part.episodes.rows for part in run) for run in plan.runs(1)]
+    # Small files, such as a validation split, count as fractions of the largest.
     sources = round(plan.rows / max(files))
     return min(
         max(sources, workers // 2),
@@ -212,7 +215,7 @@ def useful_processes(plan: StorePlan, workers: int) -> int:
 
 
 def export_store(output: Output, store: str, npz: str) -> None:
-    """Writes a store back as OGBench's npz, and says so."""
+    """Writes a store as OGBench's npz, and prints the paths of the files."""
     paths = export.export_npz(Store(store), npz)
     for path in paths:
         say(output.results, f"{path}: written")

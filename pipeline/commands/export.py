@@ -1,4 +1,4 @@
-"""``export``: a store back as OGBench's npz."""
+"""``export``: writes a store as OGBench's npz."""
 
 from dataclasses import dataclass
 
@@ -8,12 +8,12 @@ from pipeline.output import Output
 
 @dataclass(frozen=True)
 class Export:
-    """Writes a store back as OGBench's npz.
+    """Writes a store as OGBench's npz.
 
     Attributes:
         store: Folder of the store.
-        npz: File for the training split, ending in .npz; the validation split goes
-            beside it as ...-val.npz.
+        npz: File for the training split, ending in .npz. The validation split is
+            written beside it, to a file ending in -val.npz.
     """
 
     store: StorePath

@@ -1,4 +1,4 @@
-"""``fetch``: the published files of a data set."""
+"""``fetch``: downloads the published files of a data set."""
 
 import os
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from pipeline.sources.options import MIRROR
 
 @dataclass(frozen=True)
 class Fetch:
-    """Downloads the published files of an OGBench data set; goes on where it stopped.
+    """Downloads the published files of an OGBench data set; repeat it to resume.
 
     Attributes:
         dataset: Name of the data set, such as cube-triple-play.
-        mirror: Where the files are: NAME-v0.npz and NAME-v0-val.npz below this.
-        out: Folder to put them in.
+        mirror: URL of the folder that holds NAME-v0.npz and NAME-v0-val.npz.
+        out: Folder for the files.
     """
 
     dataset: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATASET")]
@@ -33,20 +33,20 @@ class Fetch:
 
         dataset = parse_dataset(self.dataset).dataset
         train = f"{dataset}-v0.npz"
-        # Before the first byte: neither of them may be missing.
+        # Both files are looked up first, so that a missing one is noticed at once.
         remotes = {
             name: fetch.look_up(f"{self.mirror.rstrip('/')}/{name}")
             for name in (train, input_files.val_path(train))
         }
         for name, remote in remotes.items():
             path = os.path.join(self.out, name)
-            there = [0]
+            fetched_bytes = [0]
 
-            def measure(there: list[int] = there) -> tuple[int, str]:
-                return there[0], ""
+            def measure(fetched_bytes: list[int] = fetched_bytes) -> tuple[int, str]:
+                return fetched_bytes[0], ""
 
-            def note(size_bytes: int, there: list[int] = there) -> None:
-                there[0] = size_bytes
+            def note(size_bytes: int, fetched_bytes: list[int] = fetched_bytes) -> None:
+                fetched_bytes[0] = size_bytes
 
             with progress.shown(
                 output.progress, name, remote.size_bytes, measure, unit="bytes"
@@ -55,6 +55,6 @@ class Fetch:
             say(
                 output.results,
                 f"{path}: {remote.size_bytes:,} bytes, "
-                f"{'fetched and checked' if new else 'here already'}",
+                f"{'fetched and checked' if new else 'already there'}",
             )
         return 0

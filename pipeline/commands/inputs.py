@@ -1,4 +1,4 @@
-"""``inputs``: the kinds of data that shard and append read."""
+"""``inputs``: lists the kinds of data that shard and append read."""
 
 from dataclasses import dataclass
 

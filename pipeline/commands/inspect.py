@@ -1,4 +1,4 @@
-"""``inspect``: what a store holds."""
+"""``inspect``: shows what a store holds."""
 
 import json
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ class Inspect:
     Attributes:
         store: Folder of the store.
         json: Print one JSON object instead of tables.
-        plot: Draw lengths of episodes, places in a maze, ranges of components, and
-            returns and rewards of every task to this PNG file.
-        html: Write a page to browse the store by to this HTML file: episodes in a
-            table, pictures, and frames of an episode where they can be drawn. Of a
-            large store it reads a sample, and says which.
+        plot: PNG file for a picture of the lengths of episodes, positions in a maze,
+            ranges of components, and returns and rewards of every task.
+        html: HTML file for a page to browse the store: a table of episodes, pictures,
+            and frames of an episode if they can be drawn. Of a large store the page
+            shows a sample, and names it.
     """
 
     store: StorePath

@@ -1,4 +1,4 @@
-"""``merge``: several stores of one kind as one."""
+"""``merge``: joins several stores of the same kind."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -15,11 +15,11 @@ class Merge:
 
     Attributes:
         stores: Folders of the stores, in order.
-        out: Folder of the store to be: a local path or gs://bucket/path. On the disk
-            of the others its files are second names of theirs, elsewhere copies.
-        dataset: Name of the joined data set, where theirs differ.
-        take_over: Go on in the place of another process that has begun to write
-            here, which may still run.
+        out: Folder of the new store: a local path or gs://bucket/path. On the same disk
+            its files are hard links to those of the other stores, elsewhere copies.
+        dataset: Name of the joined data set; required if the stores' names differ.
+        take_over: Continue in the place of another process that writes to this folder,
+            and may still run.
     """
 
     stores: Annotated[
@@ -30,7 +30,7 @@ class Merge:
     take_over: Flag = False
 
     def execute(self, output: Output) -> int:
-        """Takes over the parts, and says how many."""
+        """Links or copies the parts, and prints how many."""
         from pipeline.assembly import merge
         from pipeline.commands import execution
         from pipeline.inspection import progress

@@ -1,4 +1,4 @@
-"""``relabel``: more tasks or discounts for a store that is there."""
+"""``relabel``: adds tasks or discounts to an existing store."""
 
 import functools
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from pipeline.commands.arguments import (
     Flag,
     StorePath,
     describe,
-    seen_from_anywhere,
+    make_paths_absolute,
 )
 from pipeline.output import Output, say
 from pipeline.store.errors import UsageError
@@ -28,9 +28,9 @@ class Relabel:
         store: Folder of the store.
         discounts: Discounts to add.
         tasks: Numbers of the tasks to add.
-        engine: Where it runs.
-        take_over: Go on in the place of another process that has begun to relabel
-            the store, which may still run.
+        engine: Runner of the pipeline.
+        take_over: Continue in the place of another relabel of this store, which may
+            still run.
     """
 
     store: StorePath
@@ -40,21 +40,22 @@ class Relabel:
     take_over: Flag = False
 
     def execute_with(self, output: Output, more: Sequence[str]) -> int:
-        """Writes the new labels, then moves the store over to them."""
+        """Writes the new labels, then commits them to the store."""
         arguments = self.engine.beam_arguments(more)
-        self = seen_from_anywhere(self, arguments, "store")
+        self = make_paths_absolute(self, arguments, "store")
         return self._relabel(output, arguments)
 
     def _relabel(self, output: Output, beam_arguments: Sequence[str]) -> int:
         from pipeline.assembly import relabel
         from pipeline.commands import execution
-        from pipeline.store import claims, files, manifest
+        from pipeline.store import claims, files
+        from pipeline.store.manifest import PART_MANIFEST
         from pipeline.store.reader import Store
 
-        value = Store(self.store).manifest
+        manifest = Store(self.store).manifest
         if not self.discounts and not self.tasks:
             raise UsageError("expected --discounts or --tasks to add, got neither")
-        tasks = self._tasks(value.dataset, [task.task for task in value.tasks])
+        tasks = self._read_tasks(manifest.dataset, [t.task for t in manifest.tasks])
         plan = relabel.plan_relabelling(
             self.store,
             tasks=tasks,
@@ -66,6 +67,7 @@ class Relabel:
             ),
         )
         if plan is None:
+            # A relabel that was killed after its commit left its claim.
             claims.clear(self.store, relabel.CLAIM)
             say(output.results, f"{self.store}: holds all of it already")
             return 0
@@ -73,11 +75,11 @@ class Relabel:
 
         def measure() -> tuple[int, str]:
             names = {f"parts/{n}" for n in files.list_names(self.store, "parts")}
-            ending = f"{plan.parts[0].labels}/{manifest.PART_MANIFEST}"
-            folders = (each.part.folder for each in plan.parts)
-            done = {folder for folder in folders if f"{folder}/{ending}" in names}
-            rows = sum(p.part.rows for p in plan.parts if p.part.folder in done)
-            return rows, f"{len(done)} of {len(plan.parts)} parts"
+            ending = f"{plan.parts[0].labels}/{PART_MANIFEST}"
+            parts = [labels_plan.part for labels_plan in plan.parts]
+            done = [part for part in parts if f"{part.folder}/{ending}" in names]
+            rows = sum(part.rows for part in done)
+            return rows, f"{len(done)} of {len(parts)} parts"
 
         workers = min(self.engine.workers, len(plan.parts))
         options = runners.make_options(workers, beam_arguments)
@@ -101,8 +103,8 @@ class Relabel:
         )
         return 0
 
-    def _tasks(self, dataset: str, held: Sequence[int]) -> "tuple[Task, ...]":
-        """The tasks to add, read out of the environment: a matter of seconds."""
+    def _read_tasks(self, dataset: str, held: Sequence[int]) -> "tuple[Task, ...]":
+        """Reads the tasks to add from the environment, which takes seconds."""
         from pipeline.domains.datasets import TASKS, parse_dataset
 
         missing = sorted(set(self.tasks) - set(held))
@@ -110,7 +112,7 @@ class Relabel:
             return ()
         if not set(missing) <= set(TASKS):
             raise UsageError(
-                f"expected tasks of {', '.join(map(str, TASKS))}, got "
+                f"--tasks: expected tasks of {', '.join(map(str, TASKS))}, got "
                 f"{', '.join(map(str, missing))}"
             )
         domain = parse_dataset(dataset)

@@ -1,4 +1,4 @@
-"""``set-environment``: where the policies of a store's data are evaluated."""
+"""``set-environment``: names the environment in which policies are evaluated."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -12,21 +12,22 @@ from pipeline.store.errors import UsageError
 
 @dataclass(frozen=True)
 class SetEnvironment:
-    """Names the environment to evaluate in, once it agrees with a store's data.
+    """Names the environment to evaluate in, if it agrees with the store's data.
 
-    The environment is made, and its spaces are compared with the data: sizes, bounds,
-    kinds of number, and the order of a dictionary's entries. Rows stay as they are.
+    The command makes the environment and compares its spaces with the data: sizes,
+    bounds, kinds of number, and the order of a dictionary's entries. Rows stay as they
+    are.
 
     Attributes:
         store: Folder of the store.
-        environment: ID of the environment, or MODULE:ID to have the module imported
-            that registers it. The store keeps the ID alone: whoever evaluates names
-            the module again.
+        environment: ID of the environment, or MODULE:ID to import the module that
+            registers it. The store keeps only the ID, so the module has to be named
+            again for an evaluation.
         environment_arguments: Arguments of the environment, such as size=3.
-        reference_scores: Returns LOW and HIGH that count as a normalised score of 0 and
-            of 100, as D4RL has them: of a random policy and an expert.
-        success_timing: Which state a row is rewarded for: pre for its own, post for the
-            one it leads to.
+        reference_scores: Returns LOW and HIGH that count as normalised scores of 0 and
+            100; in D4RL, those of a random policy and of an expert.
+        success_timing: State that a row's reward belongs to: pre for the row's own
+            state, post for the state that its action leads to.
     """
 
     store: StorePath
@@ -36,7 +37,7 @@ class SetEnvironment:
     success_timing: Literal["pre", "post"] | None = None
 
     def execute(self, output: Output) -> int:
-        """Makes the environment, compares it, and changes the manifest."""
+        """Makes the environment, compares its spaces, and changes the manifest."""
         from pipeline.assembly.environment import set_environment
         from pipeline.domains.environments import (
             known_warnings_ignored,
@@ -48,13 +49,16 @@ class SetEnvironment:
         from pipeline.store.reader import Store
 
         given = (self.environment, self.reference_scores, self.success_timing)
-        if all(each is None for each in given):
+        if all(option is None for option in given):
             raise UsageError(
                 "expected an environment, --reference-scores or --success-timing to "
                 "set, got none"
             )
         if self.environment is None and self.environment_arguments:
-            raise UsageError("--environment-arguments: expected an environment, too")
+            raise UsageError(
+                "--environment-arguments: expected an environment, too; name it after "
+                "the store"
+            )
         scores = self.reference_scores and check_reference_scores(
             *self.reference_scores
         )
@@ -63,10 +67,10 @@ class SetEnvironment:
             spec = parse_environment(self.environment, self.environment_arguments)
             environment = make_named_environment(spec)
             with known_warnings_ignored():
-                there = read_spaces(environment)
+                spaces = read_spaces(environment)
                 environment.close()
             warnings = check_spaces(
-                describe_store(store.manifest), there, environment=spec.environment_id
+                describe_store(store.manifest), spaces, environment=spec.environment_id
             )
             for warning in warnings.values():
                 say(output.progress, f"warning: {warning}", style="yellow")

@@ -1,4 +1,4 @@
-"""``shard``: data of others, written as a store."""
+"""``shard``: writes existing data as a store."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from pipeline.commands.arguments import (
     Flag,
     Input,
     describe,
-    seen_from_anywhere,
+    make_paths_absolute,
 )
 from pipeline.output import Output, say
 from pipeline.sources.options import PART_ROWS, OnBadEpisode, OnBadFile
@@ -22,35 +22,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Shard:
-    """Writes data as a store: of any kind that the command inputs lists, or your own.
+    """Writes data as a store; the command inputs lists the kinds of data it reads.
 
     Attributes:
-        input: A file, a folder or a glob; a local path or gs://bucket/path. Files
-            ending in -val.npz among them or beside them become the validation split.
-        dataset: Name of the data set; what OGBench knows, such as cube-single-play,
-            is relabelled for its five tasks.
+        input: File, folder or glob: a local path or gs://bucket/path. Files ending in
+            -val.npz among them or beside them become the validation split.
+        dataset: Name of the data set. Data of OGBench, such as cube-single-play, are
+            relabelled for OGBench's five tasks.
         out: Folder of the store: a local path or gs://bucket/path.
-        source: What the input is, of the kinds that the command inputs lists, or
-            module:Class, a reader of your own. Inferred from names and content if
-            not given.
-        val: Input of the validation split, if it is not called -val.
-        environment: Environment to evaluate data with rewards of their own in, if
-            it is not the one that Minari's data name, nor called as the data set is;
-            `set-environment` compares one with the data.
-        success_timing: Of such data: pre if a row is rewarded for its state, post
-            if for the state it leads to.
+        source: Kind of the input, as the command inputs lists them, or MODULE:CLASS, a
+            reader of your own. By default it is inferred from names and content.
+        val: Input of the validation split, if its name does not end in -val.
+        environment: ID of the environment to evaluate in, for data with rewards. By
+            default it is the one that the data name, as Minari's do, or the name of the
+            data set. The command set-environment compares an environment with the data.
+        success_timing: State that a row's reward belongs to, for data with rewards: pre
+            for the row's own state, post for the state that its action leads to.
         discounts: Discounts to store return sums for.
-        action_bounds: Bounds of the actions, where they are not -1 and 1, to store
-            them scaled: LOW HIGH, or data to read them off the data, component by
-            component. Acting scales back.
-        part_rows: Rows aimed at for each part.
-        on_bad_episode: What to do with an episode that cannot be trained on: of NaN,
-            Inf, values too large for float32, or actions outside their bounds.
-        max_bad_share: Share of the episodes that may be skipped.
-        on_bad_file: What to do with a file that is cut short or incomplete.
-        engine: Where it runs.
-        take_over: Go on in the place of another process that has begun to write
-            here, which may still run.
+        action_bounds: Bounds of the actions, if they are not -1 and 1: LOW HIGH, or the
+            word data for the bounds of each component in the data. Actions are stored
+            scaled to -1 and 1, and scaled back when a policy acts.
+        part_rows: Target number of rows in each part.
+        on_bad_episode: Action for an episode that cannot be trained on, because it
+            holds NaN, Inf, values too large for float32, or actions outside their
+            bounds.
+        max_bad_share: Largest share of the episodes that may be skipped.
+        on_bad_file: Action for a file that is cut short or incomplete.
+        engine: Runner of the pipeline.
+        take_over: Continue in the place of another process that writes to this folder,
+            and may still run.
         dry_run: Print the plan, with what looks wrong, and stop.
     """
 
@@ -72,9 +72,9 @@ class Shard:
     dry_run: Flag = False
 
     def execute_with(self, output: Output, more: Sequence[str]) -> int:
-        """Plans, then writes the store."""
+        """Plans the store, then writes it."""
         arguments = self.engine.beam_arguments(more)
-        self = seen_from_anywhere(self, arguments, "input", "val", "out")
+        self = make_paths_absolute(self, arguments, "input", "val", "out")
         return self._shard(output, arguments)
 
     def _shard(self, output: Output, beam_arguments: Sequence[str]) -> int:
@@ -82,7 +82,8 @@ class Shard:
         from pipeline.inspection import tables
         from pipeline.store.folder import check_folder
 
-        check_folder(self.out)  # Before the input is looked through.
+        # This check takes no time, and looking through the input may take minutes.
+        check_folder(self.out)
         plan = self._plan(output)
         if self.dry_run:
             tables.print_plan(output.results, plan)
@@ -98,6 +99,7 @@ class Shard:
         return 0
 
     def _plan(self, output: Output) -> "StorePlan":
+        """Plans the store: with OGBench's tasks, or with the rewards of the data."""
         from pipeline.assembly.actions import choose_scale
         from pipeline.assembly.labels import count_tasks
         from pipeline.assembly.plan import PlanOptions, look_at, plan_inputs
@@ -107,13 +109,13 @@ class Shard:
         from pipeline.sources.detection import find_sources
         from pipeline.store.manifest import Task
 
-        # A name that OGBench does not know is an error only if it is needed.
-        kind, found = find_sources(
+        kind, sources = find_sources(
             self.input, dataset=self.dataset, kind=self.source, val=self.val
         )
+        # Data of other kinds may have any name.
         domain = parse_dataset(self.dataset) if kind == "ogbench" else None
-        # Before the simulator is started for the tasks.
-        inputs = look_at(found, on_bad_file=self.on_bad_file)
+        # Bad inputs are refused here, before the simulator starts to read tasks.
+        inputs = look_at(sources, on_bad_file=self.on_bad_file)
         options = PlanOptions(self.part_rows, self.on_bad_episode, self.max_bad_share)
         scale = choose_scale(inputs, self.action_bounds)
         command = describe(
@@ -138,8 +140,8 @@ class Shard:
                 command=command,
             )
         environment_id, arguments, scores = self.environment or self.dataset, {}, None
-        told = (facts.environment for _, _, facts in inputs.found)
-        recorded = next((each for each in told if each is not None), None)
+        environments = (facts.environment for _, _, facts in inputs.found)
+        recorded = next(filter(None, environments), None)
         if recorded is not None and self.environment is None:
             say(output.progress, str(recorded))
             environment_id, arguments = recorded.environment_id, recorded.arguments
@@ -172,11 +174,11 @@ class Shard:
 
 
 def _print_beam(output: Output, beam_arguments: Sequence[str], workers: int) -> None:
-    """Says what Beam would be told, if it is told anything."""
+    """Prints the options for Beam, if the user gave any."""
     if not beam_arguments:
         return
     from pipeline.beam import runners
 
     options = runners.make_options(workers, beam_arguments)
-    for name, value in runners.given(options).items():
+    for name, value in runners.given_options(options).items():
         say(output.results, f"  --{name}={value}")

@@ -1,4 +1,4 @@
-"""``upgrade``: a store of an earlier format version in the one of today."""
+"""``upgrade``: writes a store of an earlier format version in the current one."""
 
 from dataclasses import dataclass
 
@@ -8,13 +8,13 @@ from pipeline.output import Output, say
 
 @dataclass(frozen=True)
 class Upgrade:
-    """Writes a store anew in today's format version; the old one stays as it is.
+    """Writes a store anew in the current format version; the old one stays as it is.
 
     Attributes:
-        store: Folder of the store.
-        out: Folder of the store to be: a local path or gs://bucket/path.
-        take_over: Go on in the place of another process that has begun to write
-            here, which may still run.
+        store: Folder of the old store.
+        out: Folder of the new store: a local path or gs://bucket/path.
+        take_over: Continue in the place of another process that writes to this folder,
+            and may still run.
     """
 
     store: StorePath
@@ -22,7 +22,7 @@ class Upgrade:
     take_over: Flag = False
 
     def execute(self, output: Output) -> int:
-        """Writes the parts anew, and says how many."""
+        """Writes the parts anew, and prints how many."""
         from pipeline.assembly import upgrade
         from pipeline.commands import execution
         from pipeline.inspection import progress
@@ -32,7 +32,7 @@ class Upgrade:
         if plan is None:
             say(
                 output.results,
-                f"{self.store}: of today's format version, nothing to do",
+                f"{self.store}: has the current format version, nothing to do",
             )
             return 0
         parts = plan.store.manifest.parts
@@ -48,13 +48,13 @@ class Upgrade:
             return 0
         with upgrade.claim(plan, take_over=self.take_over) as claimed:
             with progress.shown(output.progress, "upgrade", total, measure):
-                value = upgrade.upgrade(plan, claimed, progress=done.append)
+                manifest = upgrade.upgrade(plan, claimed, progress=done.append)
             if not claimed.stands():
                 say(output.results, f"{self.out}: {execution.ALREADY}")
                 return 0
         say(
             output.results,
             f"{self.out}: finished, {total:,} rows in {len(parts)} parts, format "
-            f"version {value.format_version}",
+            f"version {manifest.format_version}",
         )
         return 0

@@ -1,4 +1,4 @@
-"""``verify``: whether a store is what its manifests say."""
+"""``verify``: checks a store against its manifests."""
 
 from dataclasses import dataclass
 
@@ -7,9 +7,10 @@ from pipeline.output import Output, say
 from pipeline.store.errors import EXIT_FAILED
 
 _VERSION_1 = (
-    "format version 1: bits of its arrays that flip later are noticed by this command "
-    "alone, and not by training, export or relabel; those of dataset.json are by "
-    "nobody. Write it anew with `python -m pipeline upgrade STORE --out STORE2`"
+    "has format version 1: only this command notices a bit that flips in an array "
+    "later, while training, export and relabel do not, and no command notices one in "
+    "dataset.json. Write the store anew with "
+    "`python -m pipeline upgrade STORE --out STORE2`"
 )
 
 
@@ -26,7 +27,7 @@ class Verify:
     deep: Flag = False
 
     def execute(self, output: Output) -> int:
-        """Prints what is wrong; exit code 1 if anything is."""
+        """Prints the findings; the exit code is 1 if there are any."""
         from pipeline.inspection import progress, verify
         from pipeline.store.reader import Store
 

@@ -88,7 +88,7 @@ def test_the_pipeline_takes_the_command_that_is_printed(name, capsys):
     command, beam = front_door.parse(PROGRAM, words[3:])
     assert command.out == "gs://vast-data/stores/cube-triple-play"
     options = runners.make_options(1, beam)
-    given = runners.given(options)
+    given = runners.given_options(options)
     names = {part.split("=")[0].removeprefix("--") for part in beam}
     # All are Beam's: of what it does not know it would keep nothing.
     renamed = {"no_use_public_ips": "use_public_ips"}

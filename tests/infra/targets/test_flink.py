@@ -117,7 +117,7 @@ def test_the_launcher_s_command_is_taken(jobs):
         parsed, beam = front_door.parse(PROGRAM, launcher["args"])
         assert parsed.take_over
         assert parsed.out == "gs://vast-data/stores/cube-triple-play"
-        given = runners.given(runners.make_options(1, beam))
+        given = runners.given_options(runners.make_options(1, beam))
         assert given["environment_type"] == "EXTERNAL"
         assert given["parallelism"] == (8 if name == "shard" else 40)
         cluster = made[1]["metadata"]["name"]

@@ -145,7 +145,7 @@ def test_the_command_line(old, tmp_path, capsys):
     assert main(["upgrade", old, "--out", new]) == 0
     assert "already finished" in capsys.readouterr().out
     assert main(["upgrade", new, "--out", str(tmp_path / "newer")]) == 0
-    assert "of today's format version" in capsys.readouterr().out
+    assert "has the current format version" in capsys.readouterr().out
     assert main(["verify", new]) == 0
     assert "version 1" not in capsys.readouterr().out
     assert not (tmp_path / "newer").exists()

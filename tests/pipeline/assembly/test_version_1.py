@@ -72,7 +72,7 @@ def test_verify_says_what_nobody_would_notice(plan, make_npz, make_plan, capsys)
     assert main(["verify", plan.root]) == 0
     said = capsys.readouterr().out
     assert "sound" in said
-    assert "format version 1: bits of its arrays that flip later are noticed" in said
+    assert "has format version 1: only this command notices a bit that flips" in said
     other = make_plan(make_npz((5,)), out="other")
     commit_store(other, [write_part(part) for part in other.parts])
     assert main(["verify", other.root]) == 0

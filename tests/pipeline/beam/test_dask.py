@@ -31,7 +31,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 @pytest.fixture(scope="module")
 def cluster():
-    """Somebody's own: a scheduler in this process, and two others that work."""
+    """A user's cluster: a scheduler in this process and two worker processes."""
     options = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
     # An idle worker takes over another one's tasks at once, not once a second.
     soon = {"distributed.scheduler.work-stealing-interval": "50ms"}
@@ -46,7 +46,7 @@ def cluster():
 
 @pytest.fixture
 def on_dask(cluster):
-    """The words that send a command there."""
+    """Arguments that run a command on the cluster."""
     return ["--runner", "dask", "--dask-address", cluster.scheduler_address]
 
 
@@ -55,7 +55,7 @@ def own(rows):
 
 
 def make_own(make_npz, lengths, **options):
-    """Data with rewards of their own, which need no simulator."""
+    """Makes an npz with rewards, for which no simulator is started."""
     more = own(sum(lengths)) | options
     return make_npz(lengths, without=["qpos", "qvel"], **more)
 
@@ -91,7 +91,7 @@ def test_shard_append_and_relabel_write_the_local_runner_s_bytes(
             assert main([*words, *engine]) == 0
     assert read_tree(tmp_path / "dask") == read_tree(tmp_path / "local")
     out, err = capsys.readouterr()
-    # Totals of the commits, which are the same; and nobody logs beside them.
+    # Totals of both runners' commits are the same, and no library logs beside them.
     assert out.count("finished, 28 rows in 2 parts") == 2
     assert out.count("finished, 24 rows in 2 parts") == 2
     assert all(line.startswith(("write: ", "relabel: ")) for line in err.splitlines())
@@ -195,8 +195,8 @@ def test_an_address_where_nobody_answers_is_one_line(make_npz, tmp_path, capsys)
     line = capsys.readouterr().err.splitlines()[-1]
     assert line.startswith("error: --dask-address: expected the scheduler of a Dask")
     assert address in line
-    # No claim is left: the command without it goes on.
-    assert not [each for each in out.rglob("*") if each.is_file()]
+    # No claim is left, so the command without the address works.
+    assert not [path for path in out.rglob("*") if path.is_file()]
     assert main(command) == 0
 
 
@@ -210,13 +210,16 @@ def test_a_cluster_of_this_machine_does_without_what_slows_its_workers(monkeypat
     monkeypatch.setattr(dask_runner, "LocalCluster", start)
     options = runners.make_options(3, ["--runner=dask"])
     before = dask.config.get("distributed.nanny.pre-spawn-environ")
-    with pytest.raises(OSError, match=r"^3 workers$"), dask_runner.connected(options):
+    with (
+        pytest.raises(OSError, match=r"^3 workers$"),
+        dask_runner.open_cluster(options),
+    ):
         pass
     assert "MALLOC_TRIM_THRESHOLD_" in before
     expected = {name: value for name, value in before.items() if "TRIM" not in name}
     assert seen["nanny"]["pre-spawn-environ"] == expected
     assert seen["worker"]["profile"]["enabled"] is False
-    # Of others' clusters nothing is changed.
+    # The settings are restored: they would also hold for a user's cluster.
     assert dask.config.get("distributed.nanny.pre-spawn-environ") == before
 
 
@@ -227,7 +230,7 @@ MANY = 24
 def test_a_cluster_of_this_machine_outlives_a_worker_and_ends_with_its_command(
     make_npz, tmp_path, read_tree
 ):
-    """One of its workers is killed in the middle; then a command is, and all end."""
+    """First a worker is killed in the middle, then the command of another cluster."""
     lengths = (500,) * 20 * MANY
     command = [sys.executable, "-m", "pipeline", "shard"]
     command += [make_own(make_npz, lengths), "--dataset", "mine"]
@@ -269,6 +272,8 @@ def wait_for_parts(out, process):
 
 
 def find_workers(process):
-    """Those of its children that work; another one keeps account of what they share."""
+    """Finds the workers among a process's children; another child tracks resources."""
     children = psutil.Process(process).children(recursive=True)
-    return [each.pid for each in children if "spawn_main" in " ".join(each.cmdline())]
+    return [
+        child.pid for child in children if "spawn_main" in " ".join(child.cmdline())
+    ]

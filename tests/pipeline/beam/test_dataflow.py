@@ -1,4 +1,4 @@
-"""What Dataflow is sent, built by Beam and looked at; and what is refused before."""
+"""The job that Beam builds for Dataflow, and options and jobs that are refused."""
 
 import importlib
 import json
@@ -84,7 +84,7 @@ def test_what_the_service_would_refuse_is_refused_here(changed, message):
 
 def test_what_has_to_be_given_is_asked_for():
     for missing in ("--region", "--temp_location"):
-        given = [each for each in REQUIRED if not each.startswith(missing)]
+        given = [option for option in REQUIRED if not option.startswith(missing)]
         with pytest.raises(UsageError, match=f"^{missing}: expected .*got None|none"):
             runners.make_options(1, given)
 
@@ -101,7 +101,8 @@ def test_a_wrong_option_is_one_line_and_leaves_no_claim(make_npz, tmp_path, caps
     arguments = ["shard", make_npz(LENGTHS), "--dataset", "cube-single-play"]
     wrong = "--disk_size_gb=3"
     assert main([*arguments, "--out", str(out), "--", *REQUIRED, wrong]) == 2
-    (line,) = (each for each in capsys.readouterr().err.splitlines() if "error" in each)
+    lines = capsys.readouterr().err.splitlines()
+    (line,) = (line for line in lines if "error" in line)
     assert line.startswith("error: --disk_size_gb: expected 30 to 64,000, got 3")
     assert not [path for path in out.rglob("*") if path.is_file()]
 
@@ -118,7 +119,7 @@ def test_a_job_that_is_too_large_is_refused(make_npz, make_plan, monkeypatch):
 
 @pytest.fixture
 def staged(monkeypatch):
-    """What would be put into the bucket; nothing leaves this machine."""
+    """Files that would be uploaded to the bucket, by name; no network is used."""
     module = "apache_beam.runners.dataflow.internal.apiclient"
     apiclient = pytest.importorskip(module)
     files = {}
@@ -137,7 +138,7 @@ def staged(monkeypatch):
         "_gcs_file_copy",
         lambda self, path, to, *a, **k: stage(self, "", to, path),
     )
-    # Asked for elsewhere than by the client too, and looked for by asking the network.
+    # Other modules than the client also ask for credentials, over the network.
     auth = importlib.import_module("apache_beam.internal.gcp.auth")
     monkeypatch.setattr(
         auth._Credentials, "get_service_credentials", lambda *a, **k: None
@@ -180,6 +181,6 @@ def test_the_template_says_what_was_asked_for(make_npz, make_plan, staged):
         for name, data in staged.items()
         if name.startswith("pipeline.pb")
     )
-    names = [each.unique_name for each in sent.components.transforms.values()]
+    names = [step.unique_name for step in sent.components.transforms.values()]
     assert any(name.startswith("WriteParts/Write") for name in names)
     assert max(map(len, names)) <= 100

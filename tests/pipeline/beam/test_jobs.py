@@ -1,4 +1,4 @@
-"""What a cluster is sent: names of steps, and the size of it all."""
+"""The jobs that a cluster receives: names of their steps, and their size."""
 
 import functools
 import os
@@ -22,12 +22,12 @@ from pipeline.sources.ogbench_npz import OgbenchNpz
 from pipeline.store.manifest import FieldSpec
 
 LENGTHS = (5, 5, 7, 4, 1, 6)
-# Dataflow takes twice as many.
+# Half of what Dataflow accepts.
 JOB_BYTES = 5_000_000
 
 
 class DaskRunner(FnApiRunner):
-    """Stands for Dask's, which is known by its name."""
+    """Stands for Dask's runner, which `create` knows by its name."""
 
 
 def job(define, plan, runner="FnApiRunner", **options):
@@ -38,7 +38,7 @@ def job(define, plan, runner="FnApiRunner", **options):
 
 @pytest.fixture
 def jobs(make_npz, make_plan, tmp_path):
-    """Each of the pipelines, and the steps that are ours."""
+    """The job of each pipeline, with the labels of its steps."""
     plan = make_plan(make_npz(LENGTHS))
     commit_store(plan, [write_part(part) for part in plan.parts])
     more = look_at([("train", OgbenchNpz(make_npz((6, 9), name="b.npz", seed=5)))])
@@ -69,7 +69,7 @@ def test_every_step_has_a_short_label_and_no_plan_appears_in_any_text(jobs):
         for root in proto.root_transform_ids:
             del steps[root]
         names = {step.unique_name for step in steps.values()}
-        # What Beam's own steps consist of is named by Beam.
+        # Beam labels the steps inside its own steps.
         ours = {
             name
             for name in names
@@ -82,7 +82,7 @@ def test_every_step_has_a_short_label_and_no_plan_appears_in_any_text(jobs):
 
 
 def test_no_job_holds_the_store_s_manifest(make_npz, make_plan):
-    """It is megabytes for a thousand parts; the commit is told its digest."""
+    """A manifest of a thousand parts is megabytes; the commit gets its digest."""
     plan = make_plan(make_npz((5,) * 60), part_rows=5)
     commit_store(plan, [write_part(part) for part in plan.parts])
     assert len(plan.parts) == 60
@@ -92,7 +92,7 @@ def test_no_job_holds_the_store_s_manifest(make_npz, make_plan):
     held = os.path.getsize(os.path.join(plan.root, "dataset.json"))
     proto = job(pipelines.define_appending, append, runs=1)
     assert proto.ByteSize() < held / 5
-    # Of the labels, each element says what its part holds, and the commit does not.
+    # Elements of a relabelling hold manifests of parts, and the commit holds none.
     commit = pickle.dumps(functools.partial(commit_labels, relabel.without_parts()))
     assert len(commit) < len(pickle.dumps(relabel)) / 5
 
@@ -105,7 +105,7 @@ def test_a_divided_input_adds_short_steps_and_hardly_a_byte(make_npz, make_plan)
     assert {"DivideInputs/Spread", "DivideInputs/Divide", "WriteParts/Write"} <= names
     assert max(map(len, names)) <= 100
     assert divided.ByteSize() < 1.2 * whole.ByteSize()
-    # Four parts are read as they are.
+    # Four runs are too few to read the input in advance.
     few = job(pipelines.define_sharding, plan, runs=4, divided=True)
     names = {step.unique_name for step in few.components.transforms.values()}
     assert "DivideInputs/Divide" not in names
@@ -129,8 +129,8 @@ def test_dask_alone_is_sent_the_transform_that_it_looks_for(make_npz, make_plan)
 def test_a_job_of_a_billion_rows_is_small(tasks):
     """A thousand files of 5,000 episodes, a quarter of which end early.
 
-    Lengths are compressed, so that what they take depends on how unlike they are: next
-    to nothing where all are equal, 7 MB where each is drawn from 100 to 300.
+    Lengths are compressed, so their size in the job depends on how much they vary: next
+    to nothing if all are equal, 7 MB if all are drawn from 100 to 300.
     """
     random = np.random.default_rng(0)
     fields = {

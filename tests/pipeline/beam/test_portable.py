@@ -1,4 +1,4 @@
-"""The portable protocol: Beam's own job service, workers beside it or in a pool."""
+"""Beam's portable protocol: its own job service, with workers of two kinds."""
 
 import contextlib
 import logging
@@ -24,7 +24,7 @@ _PATH = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
 
 @contextlib.contextmanager
 def server(module, port_option, log):
-    """A server of Beam's, once it can be reached; its address."""
+    """Runs one of Beam's servers; yields its address once the server answers."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -34,7 +34,7 @@ def server(module, port_option, log):
             stdout=file,
             stderr=file,
             cwd=ROOT,
-            # A pool starts its workers as `python`, whichever comes first.
+            # A pool starts its workers as `python`, which is looked up in PATH.
             env={**os.environ, "PYTHONPATH": str(ROOT), "PATH": _PATH},
         )
     try:
@@ -120,7 +120,7 @@ def test_a_worker_s_error_comes_back_in_one_line(
 def test_an_error_is_one_line_though_beam_logs_it_by_the_root_logger(
     make_npz, tmp_path, job_endpoint
 ):
-    """In a process of its own: here pytest has given that logger handlers."""
+    """Needs a process of its own, because pytest adds handlers to the root logger."""
     rewards = np.zeros(28)
     rewards[3] = np.nan
     own = {"rewards": rewards, "masks": np.ones(28, bool)}
@@ -137,7 +137,7 @@ def test_an_error_is_one_line_though_beam_logs_it_by_the_root_logger(
     )
     assert done.returncode == 2
     lines = done.stderr.splitlines()
-    (line,) = (each for each in lines if not each.startswith("write: "))
+    (line,) = (line for line in lines if not line.startswith("write: "))
     assert line.startswith("error: cube-single-play.npz, episode 0, row 3: rewards")
     assert not list((tmp_path / "s").glob("*.json"))
 
@@ -145,7 +145,7 @@ def test_an_error_is_one_line_though_beam_logs_it_by_the_root_logger(
 def test_the_loggers_are_as_they_were_afterwards(caplog):
     root, beams = logging.getLogger(), logging.getLogger("apache_beam")
     before = (beams.level, list(root.handlers), list(root.filters))
-    with runners._quiet():
+    with runners._silence_logs():
         logging.getLogger("apache_beam.some.where").error("of Beam")
         logging.error("of Beam, by the root logger")
         logging.getLogger("another.library").error("of another")

@@ -1,4 +1,4 @@
-"""Jobs on an engine elsewhere: lost, wrong, cancelled there, ended from here."""
+"""Jobs on an engine: lost, failed, cancelled on the engine, or ended by a signal."""
 
 import contextlib
 import json
@@ -20,15 +20,15 @@ from pipeline.store.errors import DataFormatError
 
 LOST = RuntimeError("Pipeline job-1 failed in state FAILED: TaskManager is gone")
 WRONG = RuntimeError("pipeline.store.errors.DataFormatError: a.npz is wrong")
-THERE = RuntimeError("Pipeline job-1 failed in state CANCELLED: unknown error")
+CANCELLED = RuntimeError("Pipeline job-1 failed in state CANCELLED: unknown error")
 
 
 class PortableRunner:
-    """Known by its name as one that returns when a job begins."""
+    """Has the name of a Beam runner whose ``run`` returns when the job begins."""
 
 
 class Job:
-    """A pipeline and its result: ends as it is told to."""
+    """A pipeline that is also its result, and ends in a given way."""
 
     def __init__(self, ending=None, *, handing_in=lambda: None):
         self.runner = PortableRunner()
@@ -51,11 +51,11 @@ class Job:
 
 
 def run(jobs, *, rows=(0,) * 20, end=lambda: None):
-    """Runs jobs one after another; what was said, and those that were not run."""
+    """Runs jobs until one succeeds; returns it, the lines said, and the other jobs."""
     jobs, rows, said = list(jobs), iter(rows), []
     watch = remote.Watch(said.append, lambda: next(rows))
-    explained = runners._is_explained
-    result = remote.run(lambda: jobs.pop(0), watch, explained=explained, end=end)
+    is_explained = runners._is_explained
+    result = remote.run(lambda: jobs.pop(0), watch, is_explained=is_explained, end=end)
     return result, said, jobs
 
 
@@ -73,7 +73,7 @@ def test_losses_count_as_long_as_nothing_is_finished():
     jobs = [Job(LOST) for _ in range(remote.ATTEMPTS)]
     with pytest.raises(OSError, match=r"gave the job up 4 times in a row .*is gone"):
         run(jobs)
-    # Each but the first has finished something since the one before.
+    # Every job but the first finishes a row.
     jobs = [Job(LOST) for _ in range(2 * remote.ATTEMPTS)]
     last = Job()
     assert run([*jobs, last], rows=range(20))[0] is last
@@ -83,7 +83,7 @@ def test_losses_count_as_long_as_nothing_is_finished():
     ("ending", "raised"),
     [
         (WRONG, (RuntimeError, "a.npz is wrong")),
-        (THERE, (OSError, "the job was cancelled on the engine; what was finished")),
+        (CANCELLED, (OSError, "the job was cancelled on the engine; what was finish")),
         (OSError("disk: full"), (OSError, "disk: full")),
     ],
 )
@@ -96,14 +96,14 @@ def test_what_is_known_not_to_help_is_not_repeated(ending, raised):
     with pytest.raises(kind):
         remote.run(
             lambda: seen.append(1) or Job(ending),
-            remote.NOBODY,
-            explained=runners._is_explained,
+            remote.SILENT,
+            is_explained=runners._is_explained,
         )
     assert len(seen) == 1
 
 
 class HeardError(Exception):
-    """Raised by the handler that was there before."""
+    """Raised by the handler that was installed before the job."""
 
 
 @pytest.fixture(params=[signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
@@ -165,7 +165,7 @@ def test_an_engine_that_does_not_answer_is_one_line(make_npz, make_plan):
 
 @contextlib.contextmanager
 def rest(jobs, asked):
-    """A job manager's REST interface; its address."""
+    """Serves a job manager's REST interface; yields its address."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
@@ -213,7 +213,7 @@ def test_jobs_on_flink_have_names_of_their_own(monkeypatch):
     ended = []
     monkeypatch.setattr(flink, "end_job", lambda *where: ended.append(where))
 
-    def hand_in(make, watch, *, explained, end):
+    def hand_in(make, watch, *, is_explained, end):
         end()
 
     monkeypatch.setattr(remote, "run", hand_in)
@@ -221,7 +221,7 @@ def test_jobs_on_flink_have_names_of_their_own(monkeypatch):
         options = runners.make_options(
             1, ["--runner=PortableRunner", "--flink_master=jm:8081", "--job_name=cube"]
         )
-        runners._run_elsewhere(lambda name: None, options, remote.NOBODY)
+        runners._run_on_engine(lambda name: None, options, remote.SILENT)
         assert ended[-1] == ("jm:8081", options.get_all_options()["job_name"])
     assert len(set(ended)) == 2
     assert all(name.startswith("cube-") for _, name in ended)
@@ -258,7 +258,7 @@ def test_a_worker_that_an_engine_starts_learns_where_its_work_comes_from(monkeyp
     assert json.loads(variables["PIPELINE_OPTIONS"])["beam:option:job_name:v1"] == (
         "cube"
     )
-    # None was named, and Beam takes an empty one for a place to send its logs to.
+    # The engine named no endpoint for logs.
     assert "LOGGING_API_SERVICE_DESCRIPTOR" not in variables
 
 

@@ -37,7 +37,7 @@ def options():
 
 
 def test_dataflow_s_options_reach_dataflow(options, monkeypatch):
-    # The one thing that asks Google.
+    # The only check of the options that asks Google.
     monkeypatch.setattr(
         GoogleCloudOptions, "_warn_if_soft_delete_policy_enabled", lambda *a: None
     )
@@ -58,11 +58,11 @@ def test_a_pipeline_is_staged_and_read_back(make_npz, make_plan, options):
     root = beam.Pipeline(runner="FnApiRunner")
     pipelines.define_sharding(root, plan, runs=len(plan.parts))
     proto = root.to_runner_api()
-    names = {each.unique_name for each in proto.components.transforms.values()}
+    names = {step.unique_name for step in proto.components.transforms.values()}
     assert {"Parts", "WriteParts", "CommitStore"} <= names
     again = beam.Pipeline.from_runner_api(proto, root.runner, options)
     assert again.to_runner_api().components.transforms.keys()
-    # Descriptors travel, never arrays: it stays small.
+    # The job holds plans and no rows, so it stays small.
     assert proto.ByteSize() < 100_000
 
 
@@ -85,7 +85,7 @@ def test_a_runner_that_there_is_not_is_one_line(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"error: --runner={runner}: expected one of Beam's runners")
     assert reason in line
-    # No claim is left: the same command goes on with another runner.
+    # No claim is left, so the same command works with another runner.
     assert not [path for path in out.rglob("*") if path.is_file()]
     assert main(arguments) == 0
 
@@ -110,14 +110,14 @@ def test_a_dry_run_prints_what_beam_would_be_told(make_npz, tmp_path, capsys):
             "a/b: full",
         ),
         (RuntimeError("x\nTimeoutError: too long\n\nmore of it"), "too long"),
-        # A bug that came of a fault is a bug.
+        # A bug in the handling of a fault is a bug.
         (RuntimeError("OSError: full\n\nKeyError: 'x' [while running 'W']"), None),
         (RuntimeError("ValueError: OSError: full"), None),
         (ValueError("full"), None),
     ],
 )
 def test_faults_of_storage_are_told_from_bugs(error, message):
-    assert runners.storage_message(error) == message
+    assert runners.find_storage_error(error) == message
 
 
 @pytest.mark.parametrize(
@@ -137,8 +137,8 @@ def test_faults_of_storage_are_told_from_bugs(error, message):
 )
 def test_what_a_worker_was_at_is_found_in_what_runners_raise(error, message):
     expected = "a.npz, part 1: KeyError: 'x'" if message else None
-    assert runners.worker_message(error) == expected
-    assert not (message and runners.error_message(error))
+    assert runners.find_worker_error(error) == expected
+    assert not (message and runners.find_data_error(error))
 
 
 def test_a_simulator_that_cannot_be_loaded_is_one_line(tmp_path):
@@ -158,7 +158,7 @@ def test_a_simulator_that_cannot_be_loaded_is_one_line(tmp_path):
         },
     )
     assert done.returncode == 2
-    (line,) = (each for each in done.stderr.splitlines() if "bogus" in each)
+    (line,) = (line for line in done.stderr.splitlines() if "bogus" in line)
     assert line.startswith("error: pointmaze-medium-v0: the simulator cannot be loaded")
     assert "Traceback" not in done.stderr
 
@@ -184,7 +184,7 @@ def test_calls_on_this_machine_take_no_proxy(given, expected, monkeypatch):
     for name, value in given.items():
         monkeypatch.setenv(name, value)
     before = dict(os.environ)
-    with runners._own_machine_reached():
+    with runners._bypass_proxies():
         assert {**given, **expected}.items() <= os.environ.items()
     assert dict(os.environ) == before
 
@@ -193,7 +193,7 @@ UNREACHED = """
 import sys
 from pipeline.beam import runners
 from pipeline.cli import main
-runners._HERE, runners._CONNECT_S = "nowhere", 3.0
+runners._THIS_MACHINE, runners._CONNECT_S = "nowhere", 3.0
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -207,7 +207,7 @@ def test_a_worker_that_never_calls_ends_a_command_in_time(tmp_path):
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,  # Beam itself would wait for ever.
+        timeout=300,  # Beam itself would wait forever.
         env={
             **os.environ,
             "PYTHONPATH": str(Path(__file__).parents[3]),
@@ -215,7 +215,7 @@ def test_a_worker_that_never_calls_ends_a_command_in_time(tmp_path):
         },
     )
     assert done.returncode == 1
-    (line,) = (each for each in done.stderr.splitlines() if "error" in each)
+    (line,) = (line for line in done.stderr.splitlines() if "error" in line)
     assert "a worker process did not reach this one at localhost:" in line
     assert "within 3 s" in line
     assert "http_proxy" in line
@@ -233,9 +233,9 @@ sys.exit(main(sys.argv[2:]))
 def test_a_full_disk_ends_a_command_with_one_line_and_the_next_goes_on(
     make_npz, tmp_path
 ):
-    """The system lets a process write no file above a size, as if there were no room.
+    """A limit on the size of files stands for a full disk.
 
-    Python ignores the signal that would end it.
+    Python ignores SIGXFSZ, so that a write beyond the limit raises an OSError.
     """
     out = tmp_path / "store"
     own = {"rewards": np.zeros(8000), "masks": np.ones(8000, bool)}

@@ -8,7 +8,7 @@ from apache_beam.testing.util import assert_that, equal_to
 from pipeline.assembly.commit import commit_store
 from pipeline.assembly.parts import write_part
 from pipeline.beam import pipelines, runners
-from pipeline.beam.transforms import WriteParts, named
+from pipeline.beam.transforms import WriteParts, locate_errors
 from pipeline.sources.ogbench_npz import OgbenchNpz
 from pipeline.store.errors import DataFormatError, UsageError, WorkerError
 from pipeline.store.reader import Store
@@ -77,13 +77,13 @@ def test_errors_are_found_in_the_text_of_a_traceback():
         "pipeline.store.errors.BadEpisodeError: x.npz [3]: bad "
         "[while running 'A/B-1']\n"
     )
-    assert runners.error_message(RuntimeError(text)) == "x.npz [3]: bad"
-    assert runners.error_message(RuntimeError("ValueError: a fault of ours")) is None
+    assert runners.find_data_error(RuntimeError(text)) == "x.npz [3]: bad"
+    assert runners.find_data_error(RuntimeError("ValueError: a fault of ours")) is None
     text = "pipeline.store.errors.UsageError: no such task"
-    assert runners.error_message(RuntimeError(text)) == "no such task"
+    assert runners.find_data_error(RuntimeError(text)) == "no such task"
     in_process = UsageError("no such task [while running 'A/B-1']")
-    assert runners.error_message(in_process) == "no such task"
-    assert runners.error_message(ValueError("a fault of ours")) is None
+    assert runners.find_data_error(in_process) == "no such task"
+    assert runners.find_data_error(ValueError("a fault of ours")) is None
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_an_error_of_any_class_names_what_was_worked_on(
     assert f"cube-single-play.npz, part 1 (episodes {first} to 5): KeyError: " in said
     assert "\n" not in said
     kept = Path(said.rpartition(" is in ")[2])
-    assert "in fail" in kept.read_text()  # The traceback, for whoever mends it.
+    assert "in fail" in kept.read_text()  # The file holds the traceback.
     kept.unlink()
 
 
@@ -141,4 +141,4 @@ def test_what_says_itself_what_is_wrong_is_left_as_it_is():
             raise error
 
         with pytest.raises(type(error), match=r"^(full|bad|wrong)$"):
-            named("somewhere", fail)
+            locate_errors("somewhere", fail)

@@ -9,7 +9,7 @@ from pipeline.domains.environments import numpy_seeded
 def test_a_collection_is_the_same_where_threads_of_one_process_make_it(
     tmp_path, read_tree, monkeypatch
 ):
-    """As on runners that give one worker several bundles: Flink's, Prism and others."""
+    """Flink, Prism and other runners give one worker several bundles at once."""
     arguments = ["collect", "cube-single-v0", "--dataset-type", "noisy"]
     arguments += ["--episodes", "4", "--max-rows", "20"]
     assert main([*arguments, "--out", str(tmp_path / "plain")]) == 0
@@ -18,7 +18,8 @@ def test_a_collection_is_the_same_where_threads_of_one_process_make_it(
     @contextlib.contextmanager
     def seeded(seed):
         with numpy_seeded(seed):
-            if seed:  # An episode's. Whoever can seed beside another one does so now.
+            # Seeds of episodes are not 0. Without a lock, both threads would meet here.
+            if seed:
                 threads.add(threading.get_ident())
                 with contextlib.suppress(threading.BrokenBarrierError):
                     both.wait(2)

@@ -37,4 +37,4 @@ def test_processes_are_started_where_they_help(
                 )
             )
     plan = dataclasses.replace(plan, parts=tuple(parts))
-    assert execution.useful_processes(plan, workers) == useful
+    assert execution.count_useful_processes(plan, workers) == useful

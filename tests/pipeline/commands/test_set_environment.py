@@ -1,4 +1,4 @@
-"""``set-environment``: a manifest that changes, and everything it refuses."""
+"""``set-environment``: changes of the manifest, and environments that are refused."""
 
 import dataclasses
 
@@ -44,7 +44,7 @@ def test_the_manifest_alone_changes(store, capsys):
     assert shown == f"{store}: evaluated in Line-v0, reference scores -100 and 0\n"
     after = Store(store)
     (task,) = after.manifest.tasks
-    # The module is what a person typed, and stays with the person.
+    # The module that registers the environment is not stored.
     assert (after.manifest.environment_id, task.environment_id) == ("Line-v0",) * 2
     assert task.environment_kwargs == {"size": 12}
     assert after.manifest.reference_scores == (-100.0, 0.0)

@@ -100,7 +100,7 @@ def test_both_splits_are_fetched_and_repeating_does_nothing(
     assert {p.name: p.read_bytes() for p in out.iterdir()} == server.files
     asked = len(server.ranges)
     assert main(command) == 0
-    assert "here already" in capsys.readouterr().out
+    assert "already there" in capsys.readouterr().out
     assert len(server.ranges) == asked
     # What was fetched can be sharded as it is.
     store = str(tmp_path / "store")
