@@ -1,4 +1,4 @@
-"""``python -m trainer``, and the program ``vast-train``."""
+"""``python -m trainer``, and the installed script ``vast-train``."""
 
 import sys
 
@@ -6,7 +6,8 @@ from trainer import cli
 
 
 def main() -> int:
-    """Runs one command in a process of its own; see ``cli.main``."""
+    """Runs one command as a whole process; see ``cli.main``."""
+    # Set here and not in ``cli.main``, which tests call: the hook is global.
     sys.unraisablehook = cli.ignore_abandoned
     return cli.main()
 

@@ -1,4 +1,4 @@
-"""``python -m trainer COMMAND``: the commands there are."""
+"""``python -m trainer COMMAND``: the table of commands."""
 
 import logging
 import sys
@@ -33,10 +33,12 @@ PROGRAM = front_door.Program(
         "checkpoint": Checkpoint,
         "bench": Bench,
     },
-    # Every field of the configuration is an option of these.
+    # These two take every field of the configuration as an option.
     loose=frozenset({"train", "compile"}),
 )
 
+# Beginnings of the messages that threads of TensorStore and tasks of Orbax report of
+# reads and writes that were given up after the first error.
 _ABANDONED = (
     "Event loop is closed",
     "Encountered error while reading array index",
@@ -45,18 +47,22 @@ _ABANDONED = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; see ``front_door.run``."""
-    # Orbax warns of every folder it opens only to read; of an error that it raises,
-    # each of its threads and tasks tells at length as well.
+    # Orbax logs a warning for every folder that it opens only to read. Of one error its
+    # threads and asyncio's tasks log many lines, besides the exception that we print.
     for name in ("absl", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return front_door.run(PROGRAM, arguments)
 
 
 def ignore_abandoned(unraisable: Any) -> None:
-    """Silences what threads and tasks report of reads and writes that were abandoned.
+    """Ignores exceptions of reads and writes that were given up after an error.
 
-    They are after the first error, which Orbax has raised already. Then it has closed
-    the loop that TensorStore's writes come back to.
+    This function is a ``sys.unraisablehook``. Orbax has already raised the first error,
+    and has closed the event loop; reads and writes that were still running then fail in
+    their own threads, where nothing can catch their exceptions.
+
+    Args:
+        unraisable: Exception that nothing could catch, as Python passes it to the hook.
     """
     if not str(unraisable.exc_value).startswith(_ABANDONED):
         sys.__unraisablehook__(unraisable)

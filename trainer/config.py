@@ -1,15 +1,13 @@
-"""What a run is asked to do: one TOML file, typed, with overrides by task and agent.
+"""The configuration of a run: one TOML file, typed, with overrides by task and agent.
 
-A default lives in one place, the dataclass that owns it. Nothing here builds
-anything.
+Each default is written once, in the dataclass that owns the field. This module only
+reads and checks; it builds no network, feed or mesh.
 """
 
 import dataclasses
 import difflib
 import functools
-import re
-import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -24,41 +22,45 @@ from trainer.agents.vast_config import VASTConfig
 from trainer.data.feed_config import FeedConfig
 from trainer.errors import ConfigError
 from trainer.parallel.mesh_shape import MeshConfig
-from trainer.shipped import BASELINES as BASELINES
-from trainer.shipped import CONFIGS as CONFIGS
-from trainer.shipped import baseline_file as baseline_file
-from trainer.shipped import baseline_name, find_configuration
+from trainer.shipped import (
+    CONFIGS,
+    describe_defaults,
+    find_baseline,
+    find_configuration,
+    read_baseline,
+)
+from trainer.toml_tables import Json, merge_tables, pop_task_tables, read_toml
 
-# Of trainer.*: what makes a run another one.
+# Settings of TrainerConfig that decide which numbers a run computes. Changing one of
+# them makes another run; steps, logging and checkpoints may change between two starts.
 _IDENTITY = ("batch_size", "microbatches", "seed", "seeds")
-_TASK = re.compile(r"[1-9][0-9]{0,8}")
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class TrainerConfig:
-    """How long and how to train.
+    """Length of the training, and how it runs.
 
     Attributes:
-        steps: Updates in all.
-        batch_size: B, of each seed.
-        updates_per_call: Updates fused in one call of the devices.
-        seed: Of the first run.
-        seeds: Runs trained side by side in one program, seeds ``seed, seed + 1, ...``.
-        log_every: Updates between two records.
+        steps: Number of updates in total.
+        batch_size: Rows B of each seed's batch.
+        updates_per_call: Updates that are fused into one compiled call.
+        seed: Seed of the first run.
+        seeds: Runs trained side by side in one program, with the seeds ``seed``,
+            ``seed + 1``, ...
+        log_every: Updates between two records of metrics.
         checkpoint_every: Updates between two checkpoints.
-        keep_checkpoints: Latest checkpoints kept.
-        keep_every: Updates between two checkpoints that are kept for good, a multiple
-            of ``checkpoint_every``; None for none.
-        microbatches: Parts of a batch whose gradients are averaged one after another,
-            where a whole one's activations do not fit.
-        max_over_estimation: How far averaged values may lie above the largest return
-            there can be, in lengths of the range of returns, before the run stops;
-            infinite to never stop for it.
-        validate_every: Updates between two measurements on windows of the store's
-            ``val`` split, which nothing is trained on; None for none.
-        validation_batches: Batches of each measurement. One costs less than an update:
-            losses are evaluated, and no gradient is.
+        keep_checkpoints: Number of the latest checkpoints that are kept.
+        keep_every: Updates between two checkpoints that are never deleted, a multiple
+            of ``checkpoint_every``; None keeps only the latest ones.
+        microbatches: Parts of a batch whose gradients are computed one after another
+            and averaged, for a batch whose activations do not fit in memory.
+        max_over_estimation: How far averaged values may lie above the largest possible
+            return before the run stops, as a multiple of the range of returns; infinity
+            never stops it.
+        validate_every: Updates between two measurements of the losses on windows of the
+            store's ``val`` split, which is never trained on; None measures none.
+        validation_batches: Batches of each measurement. A batch costs less than an
+            update, because no gradient is computed.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
@@ -96,6 +98,7 @@ class TrainerConfig:
                 raise ConfigError(
                     f"trainer.{name}: expected at least 1, got {getattr(self, name)}"
                 )
+        # Written as "not >=", so that NaN is refused as well.
         if not self.max_over_estimation >= 0:
             raise ConfigError(
                 "trainer.max_over_estimation: expected at least 0, got "
@@ -113,6 +116,7 @@ class TrainerConfig:
                 "trainer.keep_every: expected a multiple of trainer.checkpoint_every "
                 f"({self.checkpoint_every}), got {self.keep_every}"
             )
+        # The loop logs, saves and ends between two compiled calls, never within one.
         for name in ("steps", "log_every", "checkpoint_every", "validate_every"):
             every = getattr(self, name)
             if every is not None and (every % self.updates_per_call or every < 1):
@@ -124,13 +128,13 @@ class TrainerConfig:
 
 @dataclass(frozen=True)
 class TrackingConfig:
-    """Where figures go besides ``metrics.jsonl``, which every run has.
+    """Trackers of metrics besides ``metrics.jsonl``, which every run writes.
 
     Attributes:
         tensorboard: Whether files for TensorBoard are written into the run's folder.
         wandb: Weights & Biases: ``"offline"`` keeps records on this machine for
             ``wandb sync``, ``"online"`` sends them (not tried against the service).
-        wandb_project: Project that the runs are of.
+        wandb_project: Weights & Biases project of the run.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
@@ -142,21 +146,23 @@ class TrackingConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """One run.
+    """The configuration of one run.
 
     Attributes:
-        dataset: Data set the run is meant for; the store must be of it.
-        agent: Hyperparameters.
-        trainer: How long and how to train.
-        feed: How batches reach the devices.
-        mesh: How devices are used.
-        tracking: Where figures go.
+        dataset: Name of the data set that the configuration is for; the store must hold
+            this data set.
+        agent: Hyperparameters of the agent.
+        trainer: Length of the training, batches, seeds, logging and checkpoints.
+        feed: How batches are prepared and reach the devices.
+        mesh: How seeds, batches and networks are spread over the devices.
+        tracking: Trackers of metrics besides ``metrics.jsonl``.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
 
     dataset: str
-    # Which agent a table of settings is for is said by its `name`.
+    # The field `name` says which agent's settings a table holds. Without it pydantic
+    # would report one error for each agent that the table does not fit.
     agent: Annotated[AgentConfig, pydantic.Field(discriminator="name")] = field(
         default_factory=VASTConfig
     )
@@ -168,16 +174,16 @@ class Config:
 
 @dataclass(frozen=True)
 class Resolved:
-    """A configuration, and what has to be there for it to come out the same elsewhere.
+    """A configuration, and the files that another machine needs to resolve the same.
 
     Attributes:
         config: The configuration.
-        task: Task number that it is for.
-        file: File that it was read from; None of an agent's defaults alone.
-        baseline: File with the settings of the agent that was asked for, where it was
-            read besides the given file.
-        remark: What a person should know of where its values are from; empty if they
-            are all of the data set asked for.
+        task: Number of the task that it is for.
+        file: File that it was read from; None if it is made of an agent's settings.
+        baseline: File with the settings of the agent that was asked for; None if no
+            file besides ``file`` was read.
+        remark: Warning for the user if the settings were not made for this data set;
+            empty if they were.
     """
 
     config: Config
@@ -196,26 +202,27 @@ def resolve(
     overrides: Sequence[str] = (),
     prog: str,
 ) -> Resolved:
-    """Works out the configuration of a command: file, task, agent, then overrides.
+    """Resolves the configuration of a command: file, task, agent, then overrides.
 
-    Both training and launching call this, so that a launch refuses what training would.
+    Both training and launching call this function, so that a launch refuses whatever
+    training would refuse.
 
     Args:
-        path: TOML file or name of a configuration, see ``load``; None for that of the
-            data set or, where there is none, the agent's defaults.
-        task: Task number; None for the one that the name says, or else 1.
+        path: TOML file or name of a configuration, see ``load``; None takes that of the
+            data set or, if it has none, the agent's settings.
+        task: Task number; None takes the one in the configuration's name, or else 1.
         agent: Name of an agent, see ``load``.
-        dataset: Name of the data set, where no configuration is given.
-        overrides: Arguments such as ``--agent.width 128``, one field of ``Config``
-            each.
-        prog: What the help of the overrides calls the command.
+        dataset: Name of the data set, needed if no configuration is given.
+        overrides: Arguments such as ``--agent.width 128``, each for one field of
+            ``Config``.
+        prog: Name of the command in the help of the overrides.
 
     Returns:
-        The configuration, and what it was read from.
+        The configuration, and the files that it was read from.
 
     Raises:
         ConfigError: As ``load`` does.
-        SystemExit: If an override is none, with code 2; tyro has printed why.
+        SystemExit: With code 2, if an argument is no override; tyro has printed why.
     """
     read = _read(path, task=task, agent=agent, dataset=dataset)
     if not overrides:
@@ -234,20 +241,20 @@ def load(path: str | Path, *, task: int, agent: str | None = None) -> Config:
     """Reads a configuration file for one task, and for another agent if one is named.
 
     Args:
-        path: TOML file, or the name of a configuration that is shipped, see
-            ``find_configuration``. Its tables are those of ``Config``; a table
+        path: TOML file, or the name of a shipped configuration, see
+            ``find_configuration``. Its tables are the fields of ``Config``; a table
             ``[tasks.N.agent]`` overrides ``[agent]`` for task N.
         task: Task number, from 1.
-        agent: Name of an agent. If it is not the file's own, its settings for the
-            file's data set replace the file's ``[agent]``, see ``read_baseline``; of a
-            data set that it has none for, its defaults.
+        agent: Name of an agent. If it is not the file's own, the agent's settings for
+            the file's data set replace the file's ``[agent]``, see ``read_baseline``;
+            an agent without settings for that data set has its defaults.
 
     Returns:
         The configuration.
 
     Raises:
-        ConfigError: If a file is missing, no TOML, or names what does not exist, or
-            there are no settings of the agent for the data set.
+        ConfigError: If a file is missing or not TOML, a key or an agent does not exist,
+            or a value has the wrong type or is out of range.
     """
     return _read(path, task=task, agent=agent).config
 
@@ -259,7 +266,7 @@ def _read(
     agent: str | None,
     dataset: str | None = None,
 ) -> Resolved:
-    """``load``, saying what was read besides."""
+    """Reads a configuration as ``resolve`` does, without overrides."""
     if task is not None and task < 1:
         raise ConfigError(f"--task: expected a task number from 1, got {task}")
     if agent is not None and agent not in AGENTS:
@@ -282,20 +289,21 @@ def _read(
             f"{path}: holds an agent's settings for many data sets; give the "
             "configuration of one, and this agent's name as --agent"
         )
-    overrides = _pop_tasks(raw, where=str(path))
-    # Every task's overrides are checked, not only those of the task at hand.
+    overrides = pop_task_tables(raw, where=str(path))
+    # The overrides of every task are checked, so that a mistake is found before the
+    # first task has been trained, and not when the last one starts.
     for override in overrides.values():
         decode(merge_tables(raw, override), where=str(path))
     merged = merge_tables(raw, overrides.get(str(task), {}))
     config = decode(merged, where=str(path))
     if agent is None or agent == config.agent.name:
         return Resolved(config, task, path)
-    file = baseline_file(path, agent)
+    file = find_baseline(path, agent)
     merged.pop("agent", None)
     if not file.exists() and not (CONFIGS / f"{config.dataset}.toml").is_file():
-        # Settings of this agent are a configuration's own, and there is none.
+        # A user's own data set: no file has settings of this agent for it.
         config = decode({**merged, "agent": {"name": agent}}, where=str(path))
-        remark = _tell_defaults(agent, config.dataset, known=())
+        remark = describe_defaults(agent, config.dataset, known=())
         return Resolved(config, task, path, remark=remark)
     settings, remark = read_baseline(file, dataset=config.dataset, task=task)
     config = decode(merge_tables(merged, settings), where=f"{path} with {file}")
@@ -303,78 +311,35 @@ def _read(
 
 
 def _read_defaults(dataset: str, *, task: int, agent: str) -> Resolved:
-    """An agent's settings for a data set that has no configuration."""
+    """Reads an agent's settings for a data set that has no configuration."""
     raw: Json = {"dataset": dataset}
-    file = CONFIGS / baseline_name(agent)
+    file = find_baseline(CONFIGS / f"{dataset}.toml", agent)
     if file.exists():
         settings, remark = read_baseline(file, dataset=dataset, task=task)
         config = decode(merge_tables(raw, settings), where=str(file))
         return Resolved(config, task, None, file, remark)
     config = decode({**raw, "agent": {"name": agent}}, where=agent)
-    return Resolved(config, task, remark=_tell_defaults(agent, dataset, known=()))
-
-
-def _tell_defaults(agent: str, dataset: str, *, known: Iterable[str]) -> str:
-    """Says that settings are nobody's for a data set, and which may be meant."""
-    near = difflib.get_close_matches(dataset, tuple(known), n=1, cutoff=0.7)
-    hint = f"; it has some for {near[0]}" if near else ""
-    return (
-        f"{agent} has no settings for {dataset}{hint}: its defaults are used, which "
-        f"`describe --agent {agent} --store STORE` lists"
-    )
-
-
-def read_baseline(file: Path, *, dataset: str, task: int) -> tuple[Json, str]:
-    """Reads an agent's settings for one data set and task.
-
-    Args:
-        file: TOML file. ``[agent]`` and ``[trainer]`` hold for all data sets,
-            ``[datasets.NAME.agent]`` and ``[datasets.NAME.trainer]`` override them for
-            one, and ``[datasets.NAME.tasks.N.agent]`` those for one task.
-        dataset: Data set.
-        task: Task number, from 1.
-
-    Returns:
-        Tables of ``Config``, to replace or override a configuration's own; and a remark
-        where the file has not that data set, so that they are the agent's defaults.
-
-    Raises:
-        ConfigError: If the file is missing or no TOML.
-    """
-    settings = read_toml(
-        file,
-        missing="no such configuration file; an agent's settings are read from the "
-        f"folder {BASELINES!r} beside the given configuration, such as "
-        f"configs/{BASELINES}/",
-    )
-    datasets = _table(settings.pop("datasets", {}), where=f"{file}: datasets")
-    if dataset not in datasets:
-        agent = _table(settings.get("agent", {}), where=f"{file}: agent")
-        return settings, _tell_defaults(str(agent.get("name")), dataset, known=datasets)
-    where = f"{file}: datasets.{dataset}"
-    mine = _table(datasets[dataset], where=where)
-    overrides = _pop_tasks(mine, where=where)
-    chosen = merge_tables(mine, overrides.get(str(task), {}))
-    return merge_tables(settings, chosen), ""
+    return Resolved(config, task, remark=describe_defaults(agent, dataset, known=()))
 
 
 def decode(raw: Json, *, where: str) -> Config:
-    """Builds a configuration from plain values.
+    """Makes a configuration of plain values.
 
     Args:
         raw: Nested tables. An agent without a name is VAST.
-        where: File name, for the error.
+        where: Name of the file that the tables are from, for the error.
 
     Returns:
         The configuration.
 
     Raises:
-        ConfigError: Naming the key, what was expected, and the nearest right name.
+        ConfigError: If a key does not exist or a value is wrong. The error names the
+            key, and either what was expected or the nearest key that exists.
     """
     agent = raw.get("agent", {})
     if isinstance(agent, Mapping):
         agent = {"name": DEFAULT_AGENT, **agent}
-        # A name that is no text cannot even be looked up.
+        # TOML allows a list as the name, and looking up a list raises a TypeError.
         if not isinstance(agent["name"], str) or agent["name"] not in AGENTS:
             near = difflib.get_close_matches(str(agent["name"]), AGENTS, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -383,118 +348,82 @@ def decode(raw: Json, *, where: str) -> Config:
                 f"{agent['name']!r}{hint}"
             )
     try:
-        return _adapter().validate_python({**raw, "agent": agent})
+        return _make_adapter().validate_python({**raw, "agent": agent})
     except pydantic.ValidationError as error:
         first = read_first_error(error)
-        # The agent's name stands in the place of an error within its table.
-        place = [
+        # Within the table `agent`, pydantic puts the agent's name before the key: a
+        # user has written no such part of the key.
+        parts = [
             part
             for index, part in enumerate(first.location)
             if not (index == 1 and first.location[0] == "agent" and part in AGENTS)
         ]
-        key = ".".join(str(part) for part in place)
+        key = ".".join(str(part) for part in parts)
         unknown = first.kind in ("unexpected_keyword_argument", "extra_forbidden")
         if unknown and isinstance(agent, Mapping):
-            names = _names(Config, agent=AGENTS[agent["name"]].config)
-            near = difflib.get_close_matches(key, names, n=1, cutoff=0.4)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ConfigError(f"{where}: unknown key {key!r}{hint}") from error
+            keys = _list_keys(Config, agent=AGENTS[agent["name"]].config)
+            near = difflib.get_close_matches(key, keys, n=1, cutoff=0.4)
+            hint = (
+                f"did you mean {near[0]!r}?"
+                if near
+                else "remove it, or see `python -m trainer describe` for all keys"
+            )
+            raise ConfigError(f"{where}: unknown key {key!r}; {hint}") from error
         raise ConfigError(
             f"{where}: {key}: {first.message} (got {first.given!r:.80})"
             if first.kind != "value_error"
+            # An error that one of our own checks raised already names the key.
             else f"{where}: {first.message}"
         ) from error
 
 
+# Built once: pydantic takes a tenth of a second to compile the types of all agents.
 @functools.cache
-def _adapter() -> pydantic.TypeAdapter[Config]:
+def _make_adapter() -> pydantic.TypeAdapter[Config]:
     return pydantic.TypeAdapter(Config)
 
 
+def _list_keys(config: type[Any], *, agent: type[Any], prefix: str = "") -> list[str]:
+    """Lists the keys of a configuration for one agent, such as ``"agent.width"``."""
+    keys = []
+    for member in dataclasses.fields(config):
+        keys.append(prefix + member.name)
+        # The declared type is the union of all agents' settings, which has no fields.
+        kind = agent if member.name == "agent" else member.type
+        if dataclasses.is_dataclass(kind):
+            keys += _list_keys(kind, agent=agent, prefix=f"{prefix}{member.name}.")  # type: ignore[arg-type]
+    return keys
+
+
 def encode(config: Config) -> Json:
-    """Plain values that ``decode`` reads back."""
+    """Turns a configuration into plain values, which ``decode`` reads back."""
     return dataclasses.asdict(config)
 
 
-def differences(one: Config, other: Config) -> list[tuple[str, Any, Any]]:
-    """What makes one run another one: checkpoints of neither go on as the other.
+def find_differences(one: Config, other: Config) -> list[tuple[str, Any, Any]]:
+    """Compares the settings that identify a run.
 
-    How long it goes on, how it is fed and spread over devices, and what is kept for
-    gradients, may change.
+    A checkpoint may only be resumed if none of them differ. The number of updates, the
+    feed, the mesh, the trackers and ``agent.rematerialise`` are not among them.
 
     Args:
         one: Configuration of a run.
-        other: Configuration of another.
+        other: Configuration of another run.
 
     Returns:
-        Name, value in the one and value in the other of what differs.
+        Name, value in ``one`` and value in ``other`` of each setting that differs.
     """
-    if one.agent.name != other.agent.name:  # Other settings altogether.
+    if one.agent.name != other.agent.name:
+        # Different agents have different settings, which cannot be compared in pairs.
         return [("agent.name", one.agent.name, other.agent.name)]
     pairs = [
         (f"agent.{name}", value, getattr(other.agent, name))
         for name, value in vars(one.agent).items()
+        # Layers are computed again instead of kept: the gradients are the same.
+        if name != "rematerialise"
     ]
-    pairs = [pair for pair in pairs if pair[0] != "agent.rematerialise"]
     pairs += [
         (f"trainer.{name}", getattr(one.trainer, name), getattr(other.trainer, name))
         for name in _IDENTITY
     ]
     return [pair for pair in pairs if pair[1] != pair[2]]
-
-
-def read_toml(path: Path, *, missing: str) -> Json:
-    """Reads a TOML file.
-
-    Args:
-        path: Of the file.
-        missing: What to say, and to do, if it is not there.
-
-    Returns:
-        Its tables.
-
-    Raises:
-        ConfigError: If it is missing, a folder or no TOML.
-    """
-    try:
-        return tomllib.loads(path.read_text())
-    except (FileNotFoundError, IsADirectoryError) as error:
-        raise ConfigError(f"{path}: {missing}") from error
-    except (ValueError, RecursionError) as error:  # Of numbers and nesting as well.
-        raise ConfigError(f"{path}: not TOML: {error}") from error
-
-
-def _pop_tasks(raw: Json, *, where: str) -> Json:
-    overrides = _table(raw.pop("tasks", {}), where=f"{where}: tasks")
-    for task, override in overrides.items():
-        _table(override, where=f"{where}: tasks.{task}")
-    unknown = [name for name in overrides if _TASK.fullmatch(name) is None]
-    if unknown:
-        raise ConfigError(f"{where}: tasks.{unknown[0]}: expected a task number from 1")
-    return overrides
-
-
-def _table(value: Any, *, where: str) -> Json:
-    if not isinstance(value, dict):
-        raise ConfigError(f"{where}: expected a table, got {value!r:.80}")
-    return value
-
-
-def merge_tables(base: Mapping[str, Any], override: Mapping[str, Any]) -> Json:
-    """Tables of tables, those of the second over those of the first."""
-    merged = dict(base)
-    for key, value in override.items():
-        nested = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
-        merged[key] = merge_tables(merged[key], value) if nested else value
-    return merged
-
-
-def _names(config: type[Any], *, agent: type[Any], prefix: str = "") -> list[str]:
-    names = []
-    for member in dataclasses.fields(config):
-        names.append(prefix + member.name)
-        # The union of all agents is no dataclass: the one that is meant is given.
-        kind = agent if member.name == "agent" else member.type
-        if dataclasses.is_dataclass(kind):
-            names += _names(kind, agent=agent, prefix=f"{prefix}{member.name}.")  # type: ignore[arg-type]
-    return names

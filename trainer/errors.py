@@ -1,7 +1,8 @@
-"""What ends a command of ``python -m trainer`` early, and the exit code of each.
+"""Errors that end a command of ``python -m trainer``, with the exit code of each.
 
-Launchers tie what they do next to the codes: 75 is started again, 1 is tried again,
-2 and 3 are not.
+Launchers decide by these codes what happens next. After 75 they start the command
+again at once, after 1 as often as the user allows, and after 2 or 3 never, because the
+command would end in the same way.
 """
 
 from pipeline.store.errors import EXIT_FAILED as EXIT_FAILED
@@ -10,35 +11,35 @@ from pipeline.store.errors import UsageError
 
 EXIT_DIVERGED = 3
 EXIT_STALLED = 4
-# sysexits.h EX_TEMPFAIL: saved, and the same command goes on. Cluster restart
-# policies are tied to it.
+# EX_TEMPFAIL of sysexits.h: the run is saved, and the same command continues it. The
+# restart policies of clusters name this number.
 EXIT_PREEMPTED = 75
 
 
 class ConfigError(UsageError):
-    """A configuration that cannot be used: which key, where, and what is near it."""
+    """A configuration that cannot be used; names the key and what was expected."""
 
 
 class RunError(RuntimeError):
-    """What went wrong while a command ran, in one line for a person."""
+    """A command failed while it ran, with one line that tells a user why."""
 
     exit_code = EXIT_FAILED
 
 
 class StorageError(RunError):
-    """What a run writes could not be written or read: what, where and what to do."""
+    """A file of a run cannot be read or written; names the file and what to do."""
 
 
 class RunLockedError(UsageError):
-    """A run that another process is training: names it."""
+    """Another process is training in the run's folder; names that process."""
 
 
 class HostsError(RunError):
-    """Processes that cannot work together: which, and why."""
+    """The processes of a run cannot work together; names the process and the reason."""
 
 
 class EvaluationError(RunError):
-    """Acting in the environment failed; the message says where and why."""
+    """Acting in the environment failed; names the place and the reason."""
 
 
 class TrainingDivergedError(RunError):
@@ -48,12 +49,12 @@ class TrainingDivergedError(RunError):
 
 
 class StalledError(RunError):
-    """No checkpoint came for too long: says since when, and which one was the last."""
+    """A watched run wrote no checkpoint for too long; names the last one."""
 
     exit_code = EXIT_STALLED
 
 
 class PreemptedError(RunError):
-    """The run was told to stop, and has saved: start it again to go on."""
+    """The run was told to stop and has saved; the same command continues it."""
 
     exit_code = EXIT_PREEMPTED

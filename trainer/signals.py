@@ -1,4 +1,4 @@
-"""Signals handled for as long as something lasts."""
+"""Signal handlers that are installed for the duration of a block."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -9,16 +9,16 @@ Handler = Callable[[int, FrameType | None], None]
 
 
 @contextmanager
-def handled(handler: Handler, *numbers: signal.Signals) -> Iterator[None]:
-    """Has a handler called for some signals; afterwards those of before are back.
+def handle_signals(handler: Handler, *numbers: signal.Signals) -> Iterator[None]:
+    """Installs a handler for signals, and restores the previous handlers on exit.
 
     Args:
-        handler: As ``signal.signal`` takes it.
-        *numbers: Of the signals.
+        handler: Function as ``signal.signal`` takes it.
+        *numbers: The signals.
     """
     previous = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        for number, before in previous.items():
-            signal.signal(number, before)
+        for number, handler_before in previous.items():
+            signal.signal(number, handler_before)

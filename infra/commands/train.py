@@ -312,7 +312,7 @@ def _list_files(config: str, resolved: "Resolved") -> dict[str, Path]:
         Files here, by their paths on the machines of the job. The file of an agent's
         own settings lies beside the configuration, where the trainer looks for it.
     """
-    from trainer.config import BASELINES
+    from trainer.shipped import BASELINES
 
     assert resolved.file is not None, "a launch names its configuration"
     baseline = resolved.baseline

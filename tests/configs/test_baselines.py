@@ -11,6 +11,7 @@ import tyro
 from trainer import config, errors
 from trainer.agents import AGENTS
 from trainer.agents.fql_config import FQLConfig
+from trainer.shipped import CONFIGS
 
 BASELINES = Path("configs/baselines")
 DATASETS = (
@@ -175,7 +176,7 @@ def test_mistakes_say_what_to_do(tmp_path: Path) -> None:
         config.load(path, task=1, agent="fqln")
     # Without baselines beside the configuration, the shipped ones are read.
     found = config.resolve(path, agent="fql-n", prog="test")
-    assert found.baseline == config.CONFIGS / "baselines/fql_n.toml"
+    assert found.baseline == CONFIGS / "baselines/fql_n.toml"
     shutil.copytree(BASELINES, tmp_path / "baselines")
     with pytest.raises(errors.ConfigError, match=r"many data sets; .* --agent"):
         config.load(tmp_path / "baselines/fql.toml", task=1)
@@ -241,4 +242,4 @@ def test_a_data_set_that_may_be_mistyped_is_named() -> None:
     )
     # What there are settings for is not remarked upon.
     found = config.resolve(None, dataset="scene-play", agent="iql", prog="test")
-    assert (found.remark, found.file) == ("", config.CONFIGS / "scene-play.toml")
+    assert (found.remark, found.file) == ("", CONFIGS / "scene-play.toml")

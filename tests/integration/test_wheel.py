@@ -17,7 +17,7 @@ from pipeline.store.reader import Store
 from tests.own_data_page import OTHERS, read_page
 
 ROOT = Path(__file__).parents[2]
-WHERE = "from trainer.config import CONFIGS; print(CONFIGS)"
+WHERE = "from trainer.shipped import CONFIGS; print(CONFIGS)"
 COLLECT = (
     *("vast-pipeline", "collect", "cube-single-v0", "--dataset-type", "play"),
     *("--episodes", "1", "--out", "store"),
@@ -79,8 +79,8 @@ def run(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 
 def test_all_that_is_read_is_in_the_wheel(run: Run) -> None:
     script = (
-        "import infra, pipeline, trainer.config, trainer.report.paper as paper;"
-        "print(trainer.config.CONFIGS, pipeline.__file__, infra.__file__);"
+        "import infra, pipeline, trainer.shipped, trainer.report.paper as paper;"
+        "print(trainer.shipped.CONFIGS, pipeline.__file__, infra.__file__);"
         "print(len(paper.paper_results()))"
     )
     places, results = succeed(run, "python", "-c", script).splitlines()

@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.domains.datasets import TASKS
 from tests.fuzz import MUTATIONS, drill, mutate_bytes
-from trainer import config, errors
+from trainer import config, errors, shipped
 
 TOML = """
 dataset = "cube-single-play"
@@ -161,7 +161,7 @@ def test_what_is_no_configuration_is_refused(
 @pytest.mark.parametrize("text", ["datasets = 3", "[datasets]\nx = 3"])
 def test_settings_that_are_no_tables_are_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(errors.ConfigError, match="expected a table, got 3"):
-        config.read_baseline(write(tmp_path, text), dataset="x", task=1)
+        shipped.read_baseline(write(tmp_path, text), dataset="x", task=1)
 
 
 @pytest.mark.parametrize("count", MUTATIONS)

@@ -1,8 +1,8 @@
-"""The trainer as a library: what its commands do, for programs of one's own.
+"""The trainer as a library: what its commands do, as functions for other programs.
 
-Four functions that stay: ``open_store``, ``train``, ``evaluate`` and ``load_policy``.
-The commands call them too. Importing this package loads no JAX; a function loads what
-it works with when it is called.
+Four functions are public and stay: ``open_store``, ``train``, ``evaluate`` and
+``load_policy``. The commands call them too. Importing this package does not import JAX;
+each function imports what it needs when it is called.
 
 Example:
     >>> from trainer.api import evaluate, load_policy, open_store, train

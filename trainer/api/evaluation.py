@@ -1,4 +1,4 @@
-"""Evaluation as one call."""
+"""Evaluation of a run as one function."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
@@ -24,36 +24,41 @@ def evaluate(
     again: bool = False,
     output: Output | None = None,
 ) -> "list[Evaluation]":
-    """Plays episodes of a run's checkpoints in its environment.
+    """Plays episodes with the policies of a run's checkpoints.
 
-    Results are added to the run's ``evaluations.jsonl``, which ``report`` reads, and
-    are not played again. The environments live in processes that are spawned: a script
-    must call this below ``if __name__ == "__main__":``.
+    Results are appended to the run's ``evaluations.jsonl``, which ``report`` reads. A
+    later call leaves out what the file already has.
+
+    The environments live in spawned processes, which import the main script again. A
+    script must therefore call this function below ``if __name__ == "__main__":``.
 
     Args:
         run: Folder of the run, a local path or ``gs://bucket/path``.
-        episodes: Of each checkpoint and training seed.
-        seed: Of start states and of what acting draws, 0 to 2**32 - 1. Results are the
-            same for the same seed.
-        steps: Checkpoints, by their updates.
-        tasks: Numbers of the tasks to act in; the one trained for by default.
-        environment: To act in, where that is not the run's: ``"ID"``, or
-            ``"MODULE:ID"`` to have the module imported that registers it.
-        environments: Acted in at once; the size of the policy's batch.
-        workers: Processes; one for each core by default. Results do not depend on it.
-        reference_scores: Returns that count as a normalised score of 0 and of 100; the
-            published ones of the data set by default, if there are any.
-        again: Whether to play what was played before.
-        output: Where progress and warnings are shown; nowhere if None.
+        episodes: Number of episodes for each checkpoint and training seed.
+        seed: Seed of the start states and of the policy's noise, 0 to 2**32 - 1. The
+            same seed gives the same results.
+        steps: Steps of the checkpoints to evaluate, or ``"latest"`` or ``"all"``.
+        tasks: Numbers of the tasks to act in; empty for the task trained for.
+        environment: Environment to act in if it is not the run's: ``"ID"``, or
+            ``"MODULE:ID"`` to import the module that registers it.
+        environments: Number of environments acted in at once, which is the size of the
+            policy's batch.
+        workers: Number of processes; None starts one for each core. Results do not
+            depend on it.
+        reference_scores: Returns that count as a normalised score of 0 and of 100; None
+            takes the published ones of the data set, if there are any.
+        again: Whether to play again what the file already has.
+        output: Consoles for progress and warnings; None shows nothing.
 
     Returns:
-        For each task, checkpoint and training seed, in that order: successes (None if
-        the environment reports none), returns and lengths of the episodes.
+        One result for each task, checkpoint and training seed, in that order, with the
+        successes (None if the environment reports none), returns and lengths of the
+        episodes.
 
     Raises:
         DataFormatError: If the folder holds no run or no such checkpoint, or the
             environment does not fit the data.
-        EvaluationError: If the environment or one of the processes fails.
+        EvaluationError: If the environment or one of its processes fails.
         UsageError: If a number is out of range.
     """
     from pipeline.domains.environments import parse_environment

@@ -1,8 +1,9 @@
-"""A trained policy as a library: observations in, actions out.
+"""A trained policy as an object: observations in, actions out.
 
-Loads JAX once a policy is loaded, and no simulator.
+JAX is imported when a policy is loaded; a simulator never is.
 
-Dimensions: B environments side by side, C actions a call, S observation, A action.
+Dimensions: B environments acted in at once, C actions of a plan, S observation,
+A action.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,18 +23,18 @@ Float32 = npt.NDArray[np.float32]
 
 
 class LoadedPolicy:
-    """Acts as one checkpoint of a run does when it is evaluated.
+    """The policy of one checkpoint, which acts as ``evaluate`` does.
 
-    What is done at step k of episode e depends on the parameters, ``seed``, e, k and
-    the observation, and on nothing else: repeated, the actions are equal, bit by bit on
-    one machine and batch size, up to rounding on others. ``evaluate`` with the same
-    ``seed`` plays the same episodes.
+    The action at step k of episode e is a function of the parameters, ``seed``, e, k
+    and the observation alone. A repetition gives the same actions: to the bit on the
+    same machine with the same batch size, else up to rounding. ``evaluate`` with the
+    same ``seed`` plays the same episodes.
 
     Attributes:
-        run: What was trained, on what.
-        step: Updates of the checkpoint.
-        training_seed: Which of the run's seeds the parameters are of.
-        seed: Of what acting draws.
+        run: The run, with its configuration and its data.
+        step: Number of updates that the checkpoint was saved after.
+        training_seed: Training seed of the parameters, one of the run's.
+        seed: Seed of the policy's noise.
     """
 
     def __init__(
@@ -59,25 +60,25 @@ class LoadedPolicy:
 
     @property
     def observation_dim(self) -> int:
-        """S."""
+        """Number S of components of an observation."""
         return self.run.facts.observation_dim
 
     @property
     def action_dim(self) -> int:
-        """A."""
+        """Number A of components of an action."""
         return self.run.facts.action_dim
 
     @property
     def chunk(self) -> int:
-        """C: actions planned at once, and taken one after another."""
+        """Number C of actions that are planned at once and taken one by one."""
         return self._agent.chunk
 
     def reset(self, episodes: int | Sequence[int] = 0) -> None:
-        """Begins an episode, or one in each of several environments.
+        """Begins an episode in one environment, or in each of several.
 
         Args:
-            episodes: Number of the episode, or ``[B]`` of them, from 0. Episodes of
-                other numbers draw other noise.
+            episodes: Number of the episode, or ``[B]`` numbers, from 0. The policy's
+                noise depends on the number.
 
         Raises:
             UsageError: If a number is negative.
@@ -94,24 +95,24 @@ class LoadedPolicy:
     def act(self, observation: Any) -> Float32:
         """Chooses the next action of each environment.
 
-        The first call begins episode 0 in each, unless ``reset`` has begun others.
+        Without a ``reset`` before it, the first call begins episode b in environment b.
 
         Args:
-            observation: ``[S]``, or ``[B, S]`` of B environments side by side, in the
-                units of the data; of an environment that observes dictionaries, one
-                such dictionary.
+            observation: ``[S]`` of one environment or ``[B, S]`` of several, in the
+                units of the data. If the environment's observations are dictionaries,
+                one such dictionary.
 
         Returns:
-            ``f32[A]``, or ``f32[B, A]``, in the units of the data, which are the
-            environment's.
+            ``f32[A]`` or ``f32[B, A]``, in the units of the data, which are those of
+            the environment.
 
         Raises:
-            UsageError: If observations have another shape, or are another number of
-                them than episodes were begun.
+            UsageError: If the observation has another shape, or its number of rows is
+                not the number of episodes that were begun.
             EvaluationError: If the actions are not finite.
         """
-        one = isinstance(observation, Mapping) or np.ndim(observation) == 1
-        batch = self._check(flatten(observation) if one else observation)
+        single = isinstance(observation, Mapping) or np.ndim(observation) == 1
+        batch = self._check(flatten(observation) if single else observation)
         if self._rows is None:
             self.reset(range(len(batch)))
         assert self._rows is not None
@@ -122,40 +123,43 @@ class LoadedPolicy:
             )
         slots = np.arange(len(batch))
         self._rows.update(slots, batch, self._episodes.tolist())
-        actions = self._scaled(self._rows.next_actions(self._plan))
-        return actions[0] if one else actions
+        actions = self._to_data_units(self._rows.next_actions(self._plan))
+        return actions[0] if single else actions
 
     def plan(
         self, observations: npt.ArrayLike, *, episodes: Any = 0, steps: Any = 0
     ) -> Float32:
-        """Plans the next C actions; a pure function, beside which ``act`` keeps count.
+        """Plans the next C actions of each row.
+
+        This method is a pure function, for programs that count episodes and steps
+        themselves; ``act`` counts them for its caller.
 
         Args:
             observations: ``[B, S]``, in the units of the data.
-            episodes: ``i64[B]``, or one for all.
-            steps: ``i64[B]``, steps taken in each episode, or one for all.
+            episodes: ``i64[B]``, or one number for all rows.
+            steps: ``i64[B]``, steps taken in each episode, or one number for all rows.
 
         Returns:
             ``f32[B, C, A]``, in the units of the data.
 
         Raises:
-            UsageError: If observations have another shape.
+            UsageError: If the observations have another shape.
         """
         batch = self._check(observations)
         counts = (
             np.broadcast_to(np.asarray(n, np.int64), len(batch))
             for n in (episodes, steps)
         )
-        return self._scaled(np.asarray(self._plan(batch, *counts)))
+        return self._to_data_units(np.asarray(self._plan(batch, *counts)))
 
     def export(self) -> bytes:
-        """Makes acting a program that needs nothing of this package.
+        """Exports the policy as a program that runs without this package.
 
         Returns:
             StableHLO with the parameters inside, for CPUs, NVIDIA's GPUs and TPUs, as
-            ``jax.export.deserialize`` reads it. It is called with observations
+            ``jax.export.deserialize`` reads it. The program takes observations
             ``f32[B, S]``, a seed ``u32[]``, episodes ``u32[B]`` and steps ``u32[B]``,
-            and returns what ``plan`` does with that seed.
+            and returns what ``plan`` returns with that seed.
         """
         from trainer.evaluation.program import export_acting
 
@@ -167,6 +171,7 @@ class LoadedPolicy:
         )
 
     def _check(self, observations: Any) -> Float32:
+        """Returns observations as ``f32[B, S]``, or refuses their shape."""
         batch = np.atleast_2d(np.asarray(observations, np.float32))
         if batch.ndim != 2 or batch.shape[1] != self.observation_dim or not len(batch):
             S = self.observation_dim
@@ -176,8 +181,8 @@ class LoadedPolicy:
             )
         return batch
 
-    def _scaled(self, actions: Float32) -> Float32:
-        """Actions in [-1, 1] in the units of the data."""
+    def _to_data_units(self, actions: Float32) -> Float32:
+        """Scales actions from [-1, 1] to the units of the data."""
         scale = self.run.action_scale
         return actions if scale is None else scale.from_unit(actions)
 
@@ -189,13 +194,14 @@ def load_policy(
     training_seed: int | None = None,
     seed: int = 0,
 ) -> LoadedPolicy:
-    """Loads the policy of a checkpoint, on the first device there is.
+    """Loads the policy of a checkpoint onto the first device.
 
     Args:
         run: Folder of the run, a local path or ``gs://bucket/path``.
-        step: Updates done; the last checkpoint by default.
-        training_seed: Which of the seeds trained side by side; the first by default.
-        seed: Of what acting draws, 0 to 2**32 - 1; what it fixes, see ``LoadedPolicy``.
+        step: Step of the checkpoint; None takes the last one.
+        training_seed: Training seed, one of the run's; None takes the first one.
+        seed: Seed of the policy's noise, 0 to 2**32 - 1; ``LoadedPolicy`` says what
+            depends on it.
 
     Returns:
         The policy.
@@ -214,16 +220,19 @@ def load_policy(
     if not 0 <= seed < 2**32:
         raise UsageError(f"seed: expected 0 to 2**32 - 1, got {seed}")
     with CheckpointReader(RunFolder.open(run)) as checkpoints:
-        chosen = choose_step(checkpoints, step)
-        trained = checkpoints.read_run(chosen)
+        chosen_step = choose_step(checkpoints, step)
+        trained = checkpoints.read_run(chosen_step)
         seeds = trained.config.trainer.seed_range
-        which = choose_seed(checkpoints, seeds, training_seed)
-        params = checkpoints.restore_params(chosen, trained.agent(), seeds=len(seeds))
-    index = seeds.index(which)
+        chosen_seed = choose_seed(checkpoints, seeds, training_seed)
+        params = checkpoints.restore_params(
+            chosen_step, trained.agent(), seeds=len(seeds)
+        )
+    # A checkpoint holds the parameters of all seeds on a leading axis.
+    index = seeds.index(chosen_seed)
     return LoadedPolicy(
         trained,
         jax.tree.map(lambda leaf: leaf[index], params),
-        step=chosen,
-        training_seed=which,
+        step=chosen_step,
+        training_seed=chosen_seed,
         seed=seed,
     )

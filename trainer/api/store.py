@@ -1,8 +1,8 @@
-"""A trajectory store as a library sees it: fields, episodes and batches.
+"""A trajectory store as an object: its fields, episodes and batches.
 
-Loads neither JAX nor Grain until batches are asked for.
+JAX and Grain are imported only by ``batches``.
 
-Dimensions: T transitions of an episode, S observation, A action, B batch.
+Dimensions: T transitions of an episode, B batch.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 Episode = dict[str, Array]
 
-# Rows of one read: chunks of a store are about a megabyte, and are decoded whole.
+# Rows of one read. Chunks of a store are about a megabyte and are decoded as a whole:
+# episodes read one by one would decode a chunk again for each episode in it.
 _READ_ROWS = 1 << 15
 
 
@@ -31,7 +32,7 @@ class Trajectories:
     """A finished store, opened for reading.
 
     Attributes:
-        store: The reader that all of the trainer uses.
+        store: Reader of the store, which the whole trainer uses.
     """
 
     def __init__(self, store: Store) -> None:
@@ -45,19 +46,19 @@ class Trajectories:
 
     @property
     def manifest(self) -> DatasetManifest:
-        """Tasks, discounts, statistics, parts and history of the store."""
+        """The manifest: tasks, discounts, statistics, parts and history."""
         return self.store.manifest
 
     @property
     def fields(self) -> Mapping[str, FieldSpec]:
-        """Dtype, shape of a row and unit of each field, by name.
+        """Dtype, shape of a row, and unit of each field, by name.
 
-        Fields whose ``per`` is ``"row_and_task"`` have a column for each task.
+        A field whose ``per`` is ``"row_and_task"`` has a column for each task.
         """
         return dict(self.manifest.fields)
 
     def episode_count(self, split: str = "train") -> int:
-        """Episodes of a split, which may have none."""
+        """Returns the number of episodes of a split, which may be 0."""
         return sum(part.episodes for part in self.manifest.parts_of(split))
 
     def episodes(
@@ -69,22 +70,24 @@ class Trajectories:
     ) -> Iterator[Episode]:
         """Reads one episode after another, in the order of the store.
 
-        No more than one block of rows, or one episode if that is longer, is in memory.
+        Memory holds one block of rows at a time; a block is a fixed number of rows, or
+        one episode if that is longer.
 
         Args:
             split: ``"train"`` or ``"val"``.
-            task: Number of the one task whose rewards, masks and returns are read;
-                those of all tasks if None.
-            fields: Names of the fields to read; all of them if None.
+            task: Number of the task whose rewards, masks and returns are read; None
+                reads those of all tasks.
+            fields: Names of the fields to read; None reads all of them.
 
         Yields:
-            Arrays by field, of the field's dtype: ``[T + 1, *shape]``, and of fields
-            per task ``[T + 1, tasks]``, or ``[T + 1]`` of the one task. The last row's
-            action leads nowhere.
+            The arrays of an episode by field, in the field's dtype: ``[T + 1, *shape]``
+            or, for a field per task, ``[T + 1, tasks]``, or ``[T + 1]`` with ``task``.
+            The last row is the final state; its action was not taken.
 
         Raises:
-            DataFormatError: If there is no such task, or bytes are missing or damaged.
-            UsageError: If there is no such field.
+            DataFormatError: If the store has no such task, or bytes are missing or
+                damaged.
+            UsageError: If the store has no such field.
         """
         names = tuple(self.fields) if fields is None else tuple(fields)
         unknown = [name for name in names if name not in self.fields]
@@ -100,14 +103,15 @@ class Trajectories:
     def _episodes_of(
         self, part: PartManifest, names: Sequence[str], column: int | None
     ) -> Iterator[Episode]:
+        """Reads the episodes of one part, a block of whole episodes at a time."""
         lengths = self.store.episode_lengths(part)
         ends = np.cumsum(lengths)
         first_episode = 0
         while first_episode < part.episodes:
             first = int(ends[first_episode] - lengths[first_episode])
-            # Whole episodes, as many as one read may hold, and one at least.
-            held = int(np.searchsorted(ends, first + _READ_ROWS, side="right"))
-            after = max(held, first_episode + 1)
+            # At least one episode is read, though it may be longer than a block.
+            fitting = int(np.searchsorted(ends, first + _READ_ROWS, side="right"))
+            after = max(fitting, first_episode + 1)
             rows = {
                 name: self._read(part, name, first, int(ends[after - 1]), column)
                 for name in names
@@ -115,13 +119,15 @@ class Trajectories:
             cuts = ends[first_episode : after - 1] - first
             pieces = {name: np.split(values, cuts) for name, values in rows.items()}
             for index in range(after - first_episode):
-                # Copies: who keeps one episode does not keep the block.
+                # A view would keep the whole block in memory for as long as the caller
+                # keeps the episode.
                 yield {name: pieces[name][index].copy() for name in names}
             first_episode = after
 
     def _read(
         self, part: PartManifest, name: str, first: int, last: int, column: int | None
     ) -> Array:
+        """Reads rows of a field, of one column if the field has one for each task."""
         values = self.store.read_rows(part, name, first, last)
         per_task = self.fields[name].per == "row_and_task"
         return values[:, column] if per_task and column is not None else values
@@ -136,27 +142,26 @@ class Trajectories:
         steps: int | None = None,
         memory_limit_bytes: int | None = None,
     ) -> "grain.IterDataset[Any]":
-        """The batches that an agent learns from, by Grain.
+        """Makes the batches that an agent is trained on, as a data set of Grain.
 
-        Batch b is a pure function of the data, the agent's sampler, the seed and b:
-        the same that ``train`` sees with that seed, whatever Grain's threads do.
+        Batch b is a pure function of the data, the agent's sampler, the seed and b. It
+        is the batch that ``train`` uses with that seed, whatever Grain's threads do.
 
         Args:
-            agent: Name of a method with its default settings, or its settings.
+            agent: Settings of an agent, or its name for the default settings.
             task: Number of the task.
-            batch_size: B; that of ``train`` by default.
-            seed: Of the sampler.
-            steps: Batches in all; a million, as many as ``train`` has, by default.
-            memory_limit_bytes: Where more would be needed for all rows, they are read
-                through a window of shuffled blocks; None reads all of them at once.
+            batch_size: Rows B of a batch; None takes the default of ``train``.
+            seed: Seed of the sampler.
+            steps: Number of batches; None takes the default of ``train``.
+            memory_limit_bytes: Memory for rows. Larger data are read through a window
+                of shuffled blocks; None reads all rows at once.
 
         Returns:
-            Grain's data set of named tuples of NumPy arrays ``[B, ...]``, as the
-            sampler of the agent lays them out. Its iterators keep their place in
-            ``get_state`` and ``set_state``.
+            A data set of named tuples of NumPy arrays ``[B, ...]``, with the fields of
+            the agent's sampler. Its iterators have ``get_state`` and ``set_state``.
 
         Raises:
-            ConfigError: If there is no such agent, or a number is out of range.
+            ConfigError: If no such agent exists, or a number is out of range.
             DataFormatError: If the store lacks the task, or the return sums of the
                 agent's discount.
         """
@@ -166,15 +171,15 @@ class Trajectories:
         from trainer.data.feed import BatchSource, make_dataset, open_rows
         from trainer.runs.run import describe_run
 
-        given = {"name": agent} if isinstance(agent, str) else vars(agent)
-        asked = {"seed": seed, "steps": steps, "batch_size": batch_size}
+        settings = {"name": agent} if isinstance(agent, str) else vars(agent)
+        sizes = {"seed": seed, "steps": steps, "batch_size": batch_size}
         config = configuration.decode(
             {
                 "dataset": self.manifest.dataset,
-                "agent": given,
+                "agent": settings,
                 "trainer": {
                     "updates_per_call": 1,
-                    **{name: n for name, n in asked.items() if n is not None},
+                    **{name: n for name, n in sizes.items() if n is not None},
                 },
                 "feed": {"memory_limit_bytes": memory_limit_bytes},
             },
@@ -199,22 +204,22 @@ class Trajectories:
             gather=True,
         )
         calls = make_dataset(source, config.feed, updates_per_call=1)
-        # Leading axes of one update a call and of one seed.
+        # The feed makes batches [updates per call, seeds, B, ...]; both are 1 here.
         return calls.map(lambda batch: jax.tree.map(lambda leaf: leaf[0, 0], batch))
 
 
 def open_store(path: str) -> Trajectories:
-    """Opens a trajectory store that is finished.
+    """Opens a finished trajectory store; only its manifest is read.
 
     Args:
-        path: Local path or ``gs://bucket/path``.
+        path: Path of the store, a local path or ``gs://bucket/path``.
 
     Returns:
-        What is in it; only its manifest has been read.
+        The opened store.
 
     Raises:
-        UnfinishedStoreError: If there is no finished store.
-        FormatVersionError: If a newer version wrote it.
-        DataFormatError: If its manifest is damaged.
+        UnfinishedStoreError: If no finished store is at the path.
+        FormatVersionError: If a newer version of this package wrote the store.
+        DataFormatError: If the manifest is damaged.
     """
     return Trajectories(Store(path))

@@ -1,4 +1,4 @@
-"""Training as one call."""
+"""Training as one function."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -29,43 +29,44 @@ def train(
     profile: str | None = None,
     take_over: bool = False,
 ) -> int:
-    """Trains one task of a store, or goes on where an earlier call in ``out`` stopped.
+    """Trains one task of a store, or continues the run that ``out`` holds.
 
-    Repeated with the same arguments it is exact: a run that was stopped and went on
-    equals one that never was, bit by bit. Checkpoints, metrics and ``run.json`` are
-    written to ``out``. SIGTERM, SIGHUP and Ctrl-C save and stop; signals reach the main
-    thread only, where this must be called.
+    A run that was stopped and continued with the same arguments equals one that was
+    never stopped, to the bit. Checkpoints, metrics and ``run.json`` are written to
+    ``out``. SIGTERM, SIGHUP and Ctrl-C save the run and stop it. Python delivers
+    signals to the main thread only, so this function must be called there.
 
     Args:
         config: Configuration, or its file or name as ``python -m trainer train`` takes
-            it; None for that of the store's data set or, where there is none, the
-            agent's defaults.
-        store: An opened store or its path, of the data set the configuration is for.
+            it; None takes that of the store's data set or, if it has none, the agent's
+            settings.
+        store: Opened store, or its path. It must hold the data set that the
+            configuration is for.
         out: Folder of the run, a local path or ``gs://bucket/path``.
-        task: Task number.
-        agent: Name of the method, if it is not the file's.
-        overrides: Tables of the configuration to override, such as
+        task: Number of the task.
+        agent: Name of the agent, if it is not the configuration's.
+        overrides: Tables that override the configuration's, such as
             ``{"trainer": {"steps": 1000}, "agent": {"width": 64}}``.
-        environment: To evaluate in, where that is not the store's: ``"ID"``, or
-            ``"MODULE:ID"`` to have the module imported that registers it. It is made in
-            a process of its own and compared with the data before anything is trained.
-        output: Where progress is shown; nowhere if None.
-        profile: Folder for a trace of a few calls; none if None.
-        take_over: Whether to go on in the place of another process that has begun to
-            train there and cannot be asked whether it still does.
+        environment: Environment to evaluate in if it is not the store's: ``"ID"``, or
+            ``"MODULE:ID"`` to import the module that registers it. Before training, it
+            is made in a process of its own and its spaces are compared with the data.
+        output: Consoles for progress; None shows nothing.
+        profile: Folder for a trace of a few calls; None writes no trace.
+        take_over: Whether to continue the run although another process has begun to
+            train in ``out``, and this one cannot find out whether it still does.
 
     Returns:
-        The step reached, the configuration's last.
+        The step that was reached, which is the configuration's last.
 
     Raises:
-        ConfigError: If the configuration is wrong; names the key.
+        ConfigError: If the configuration is wrong; the error names the key.
         DataFormatError: If the store or the folder does not fit the configuration, or
-            the environment the store.
-        RunLockedError: If another process trains there.
-        StorageError: If something cannot be written.
-        TrainingDivergedError: If a loss is not finite, or values are beyond all
-            returns; names the last good checkpoint.
-        PreemptedError: If a signal stopped it; the step reached is saved.
+            the environment does not fit the store.
+        RunLockedError: If another process trains in ``out``.
+        StorageError: If a file cannot be written.
+        TrainingDivergedError: If a loss is not finite, or values are far above all
+            possible returns; the error names the last good checkpoint.
+        PreemptedError: If a signal stopped the run; the step reached is saved.
     """
     from pipeline.domains.environments import parse_environment
     from pipeline.store.reader import Store
@@ -92,7 +93,7 @@ def train(
         environment = parse_environment(environment)
     if environment is not None and agreement.is_primary():
         compare_spaces(opened, environment, output.progress)
-    with _reading(output) as read:
+    with _show_reading(output) as count_bytes:
         rows = open_rows(
             opened,
             config.feed,
@@ -101,7 +102,7 @@ def train(
             batch_size=config.trainer.batch_size,
             updates_per_call=config.trainer.updates_per_call,
             seed=config.trainer.seed,
-            progress=read,
+            progress=count_bytes,
         )
     run = describe_run(
         config,
@@ -110,7 +111,7 @@ def train(
         fingerprint=rows.fingerprint,
         environment=environment,
     )
-    held_out = _open_held_out(run, opened, output)
+    held_out = _load_held_out(run, opened, output)
     folder = RunFolder.open(out)
     check_folder(folder)
     say(
@@ -123,8 +124,8 @@ def train(
     if outside is not None:
         say(
             output.progress,
-            f"warning: actions of {opened.root} reach to {outside:g}, and what is "
-            "learned acts in [-1, 1]; write the store again, with --action-bounds",
+            f"warning: actions of {opened.root} reach to {outside:g}, and a trained "
+            "policy acts in [-1, 1]; write the store again, with --action-bounds",
             style="yellow",
         )
     return loop.train(
@@ -138,8 +139,13 @@ def train(
     )
 
 
-def _open_held_out(run: "Run", store: "Store", output: Output) -> "RowTable | None":
-    """Reads what is measured on, if that is asked for and there is any."""
+def _load_held_out(run: "Run", store: "Store", output: Output) -> "RowTable | None":
+    """Loads the rows of the split ``val`` that the run is validated on.
+
+    Returns:
+        The rows; None if the configuration asks for no validation, or the store does
+        not allow one. The user is warned of the latter.
+    """
     from trainer.data import held_out
 
     config = run.config
@@ -167,9 +173,10 @@ def _resolve(
     dataset: str,
     overrides: Mapping[str, Any],
 ) -> "tuple[Config, str]":
-    """The configuration that is asked for, with its overrides, and a remark on it."""
+    """Resolves the configuration, and a warning for the user, which may be empty."""
     from trainer import config as configuration
     from trainer.errors import ConfigError
+    from trainer.toml_tables import merge_tables
 
     remark = ""
     if config is not None and not isinstance(config, str | Path):
@@ -187,13 +194,17 @@ def _resolve(
         resolved, remark, where = read.config, read.remark, str(config or dataset)
     if not overrides:
         return resolved, remark
-    merged = configuration.merge_tables(configuration.encode(resolved), overrides)
+    merged = merge_tables(configuration.encode(resolved), overrides)
     return configuration.decode(merged, where=f"{where} with overrides"), remark
 
 
 @contextmanager
-def _reading(output: Output) -> Iterator[Callable[[int], None]]:
-    """Shows on a terminal how much of a store has been read; yields what counts it."""
+def _show_reading(output: Output) -> Iterator[Callable[[int], None]]:
+    """Shows on a terminal how much of a store has been read.
+
+    Yields:
+        A function to call with the number of bytes of each read.
+    """
     from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 
     with Progress(

@@ -24,7 +24,7 @@ from trainer.runs.checkpoints import CheckpointReader
 from trainer.runs.evaluations import Evaluation, EvaluationSettings, read_evaluations
 from trainer.runs.folder import RunFolder
 from trainer.runs.run import Run, read_run
-from trainer.signals import handled
+from trainer.signals import handle_signals
 
 # Attempts to read a checkpoint that its trainer may be deleting, and seconds between
 # two, in which a deletion ends.
@@ -299,5 +299,5 @@ def _sigterm_raises(folder: RunFolder) -> Iterator[None]:
             "same command to go on"
         )
 
-    with handled(stop, signal.SIGTERM):
+    with handle_signals(stop, signal.SIGTERM):
         yield

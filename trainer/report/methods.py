@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from trainer.config import differences
+from trainer.config import find_differences
 from trainer.runs.evaluations import Evaluation
 from trainer.runs.names import find_method
 from trainer.runs.run import Run
@@ -152,7 +152,7 @@ def _differing(runs: Sequence[EvaluatedRun]) -> list[str]:
     names: dict[str, None] = {}
     for run in runs:
         other = first.setdefault(run.place, run)
-        found = differences(other.run.config, run.run.config)
+        found = find_differences(other.run.config, run.run.config)
         names |= {name: None for name, _, _ in found if name not in _SEEDS}
         if other.run.fingerprint != run.run.fingerprint:
             names[_DATA] = None

@@ -7,7 +7,7 @@ between two calls.
 from typing import Any
 
 from pipeline.store.errors import DataFormatError
-from trainer.config import differences
+from trainer.config import find_differences
 from trainer.runs.run import Run
 
 # Arrays that are listed at most; another width changes every array.
@@ -33,7 +33,7 @@ def check_same_run(saved: Run, run: Run, *, where: str) -> None:
         )
     differing = [
         f"{name}: {before!r} before, {now!r} now"
-        for name, before, now in differences(saved.config, run.config)
+        for name, before, now in find_differences(saved.config, run.config)
     ]
     if differing:
         raise DataFormatError(

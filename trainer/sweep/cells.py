@@ -18,12 +18,13 @@ from pipeline.domains.environments import format_arguments, parse_environment
 from pipeline.store.decoding import read_first_error
 from pipeline.store.manifest import EnvironmentArgument
 from trainer import config as configuration
-from trainer.config import Config, Json, merge_tables, read_toml
+from trainer.config import Config
 from trainer.errors import ConfigError
 from trainer.runs.evaluations import EvaluationSettings
 from trainer.runs.folder import RunFolder, open_folder
 from trainer.runs.names import name_cell
 from trainer.shipped import find_sweep, list_configurations, list_sweeps
+from trainer.toml_tables import Json, merge_tables, read_toml
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from pipeline.output import say
 from pipeline.store import files
 from pipeline.store.units import format_duration
 from trainer.errors import EXIT_FAILED, EXIT_PREEMPTED
-from trainer.signals import handled
+from trainer.signals import handle_signals
 from trainer.sweep.cells import Cell
 from trainer.sweep.states import State, logged_step, look
 from trainer.sweep.totals import count_updates_left
@@ -121,7 +121,7 @@ class Processes:
             for child in tuple(self._children):
                 child.terminate()
 
-        with handled(hand_on, signal.SIGTERM, signal.SIGINT):
+        with handle_signals(hand_on, signal.SIGTERM, signal.SIGINT):
             yield
 
 

@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
-from trainer.config import Json, differences
+from trainer.config import find_differences
 from trainer.runs.evaluations import (
     find_own_arguments,
     name_environment,
@@ -19,6 +19,7 @@ from trainer.runs.evaluations import (
 from trainer.runs.folder import METRICS_FILE
 from trainer.runs.run import read_run
 from trainer.sweep.cells import Cell
+from trainer.toml_tables import Json
 
 # Enough for the last records of metrics.jsonl.
 _TAIL_BYTES = 1 << 16
@@ -75,7 +76,7 @@ def look(cell: Cell) -> State:
     run = read_run(cell.folder)
     difference = "; ".join(
         f"{name}: {there} there, {asked} asked for"
-        for name, there, asked in differences(run.config, cell.config)
+        for name, there, asked in find_differences(run.config, cell.config)
     )
     if difference:
         return State("differs", difference=difference)

@@ -26,7 +26,7 @@ from trainer.errors import PreemptedError, TrainingDivergedError
 from trainer.parallel import agreement
 from trainer.runs.folder import RunFolder
 from trainer.runs.run import Run
-from trainer.signals import handled
+from trainer.signals import handle_signals
 from trainer.step.call import CALLS_AHEAD, TrainCall
 from trainer.step.state import TrainState, step_of
 from trainer.training.log_line import describe_point
@@ -258,5 +258,5 @@ def _collect_signals(folder: RunFolder, step: int) -> Iterator[_Stop]:
     """Collects signals to stop, which would otherwise end the process at once."""
     # SIGTERM comes from launchers, SIGHUP from a terminal that is closed.
     stop = _Stop(folder, step)
-    with handled(stop.note, signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+    with handle_signals(stop.note, signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         yield stop

@@ -9,7 +9,7 @@ import tyro
 from trainer.agents import AGENTS, DEFAULT_AGENT, AgentConfig
 from trainer.cli import main
 from trainer.commands.train import Train
-from trainer.config import BASELINES, baseline_file
+from trainer.shipped import BASELINES, find_baseline
 
 GIVEN = ["configs/demo.toml", "--store", "s", "--task", "1", "--out", "o"]
 
@@ -38,8 +38,8 @@ def test_no_other_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_baseline_has_its_file_and_every_file_its_agent() -> None:
-    files = {baseline_file("configs/demo.toml", name) for name in AGENTS}
-    files.remove(baseline_file("configs/demo.toml", DEFAULT_AGENT))
+    files = {find_baseline("configs/demo.toml", name) for name in AGENTS}
+    files.remove(find_baseline("configs/demo.toml", DEFAULT_AGENT))
     assert files == set(Path("configs", BASELINES).glob("*.toml"))
 
 
