@@ -1,7 +1,7 @@
-"""Physics states, drawn by the environment that they are of.
+"""Pictures of physics states, rendered by their environment.
 
-MuJoCo and its OpenGL drivers can take a process down, so drawing is done by one of its
-own.
+A crash of MuJoCo or of an OpenGL driver ends its process, so rendering has a process of
+its own.
 """
 
 import contextlib
@@ -20,18 +20,19 @@ from pipeline.domains.opengl import NoBackendError, choose_backends, use_backend
 
 Image = npt.NDArray[np.uint8]
 
-# Importing MuJoCo and a first picture in software take a few seconds.
+# Generous: importing MuJoCo and rendering a first picture on the CPU take seconds.
 _TIMEOUT_S = 120.0
 _ARM_MODULES = "ogbench.manipspace."
 
 
 class PhysicsState(NamedTuple):
-    """Everything that says what an environment looks like.
+    """The state of an environment, as far as a picture shows it.
 
     Attributes:
         qpos: ``f64[nq]``, generalised positions.
         qvel: ``f64[nv]``, generalised velocities.
-        button_states: ``i64[n]`` of the scene and puzzle domains, else None.
+        button_states: ``i64[n]``, states of the buttons of the scene and puzzle
+            domains; None elsewhere.
     """
 
     qpos: npt.NDArray[np.float64]
@@ -40,34 +41,35 @@ class PhysicsState(NamedTuple):
 
 
 def write_state(environment: Any, state: PhysicsState) -> None:
-    """Puts a bare environment into a state."""
+    """Puts an environment without wrappers into a state."""
     buttons = () if state.button_states is None else (state.button_states,)
     environment.set_state(state.qpos, state.qvel, *buttons)
 
 
 def aim_camera(environment: Any, states: Sequence[PhysicsState]) -> Any:
-    """A camera that shows the whole arm; in a maze, one above the place of all states.
+    """Makes a camera from which all states are seen.
 
     Args:
-        environment: Bare, in one of the states.
-        states: That are shown.
+        environment: An environment without wrappers, in one of the states.
+        states: The states to show.
 
     Returns:
-        An ``MjvCamera``; of other environments, one that looks at what moves.
+        An ``MjvCamera`` that shows the whole arm; in a maze, one above the positions of
+        all states; in other environments, one that looks at the moving body.
     """
     import mujoco
 
     camera = mujoco.MjvCamera()
     if hasattr(environment, "maze_map"):
-        places = np.stack([each.qpos[:2] for each in states])
-        low, high = places.min(axis=0), places.max(axis=0)
+        positions = np.stack([state.qpos[:2] for state in states])
+        low, high = positions.min(axis=0), positions.max(axis=0)
         camera.lookat[:] = (*(low + high) / 2, 0.5)
-        apart = float(np.linalg.norm(high - low))
-        camera.distance = 8.0 + 1.5 * apart
+        extent = float(np.linalg.norm(high - low))
+        camera.distance = 8.0 + 1.5 * extent
         camera.azimuth, camera.elevation = 90.0, -80.0
     elif type(environment).__module__.startswith(_ARM_MODULES):
-        # In front of the table, further away than the domains' own: those cut off
-        # an arm that is held high.
+        # In front of the table, further away than the environments' own cameras, which
+        # cut off an arm that is held high.
         camera.lookat[:] = (0.3, 0.0, 0.28)
         camera.distance, camera.azimuth, camera.elevation = 1.4, 180.0, -28.0
     else:
@@ -77,7 +79,7 @@ def aim_camera(environment: Any, states: Sequence[PhysicsState]) -> Any:
 
 
 def make_renderer(model: Any, size: tuple[int, int]) -> Any:
-    """A ``mujoco.Renderer`` of pictures of ``(height, width)`` pixels."""
+    """Makes a ``mujoco.Renderer`` for pictures of ``(height, width)`` pixels."""
     import mujoco
 
     height, width = size
@@ -87,39 +89,41 @@ def make_renderer(model: Any, size: tuple[int, int]) -> Any:
 
 
 def hide_reflections(renderer: Any) -> None:
-    """Draws the floor without its mirror image, after ``update_scene``."""
+    """Switches off mirror images on the floor; call it after ``update_scene``."""
     import mujoco
 
-    # A floor that mirrors takes half of the time and hides what stands on it.
+    # Mirror images take half of the rendering time and hide objects on the floor.
     renderer.scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = False
 
 
 def draw_states(
     spec: TaskEnvironment, states: Sequence[PhysicsState], *, width: int, height: int
 ) -> list[Image]:
-    """Draws states, in a process of its own.
+    """Renders states in a child process.
 
     Args:
         spec: The environment.
-        states: In it.
-        width: Of a picture, in pixels.
-        height: Of a picture, in pixels.
+        states: States of the environment.
+        width: Width of a picture in pixels.
+        height: Height of a picture in pixels.
 
     Returns:
-        ``u8[height, width, 3]`` of each state.
+        ``u8[height, width, 3]`` for each state.
 
     Raises:
-        NoBackendError: If nothing can be drawn here; the message says why.
+        NoBackendError: If no backend can render here; the message has the reason of
+            each.
     """
-    failed = []
+    failures = []
     for backend in choose_backends(os.environ):
-        images = _draw_with(backend, spec, states, (height, width))
-        if not isinstance(images, str):
-            return images
-        failed.append(f"{backend}: {images}")
+        outcome = _draw_with(backend, spec, states, (height, width))
+        if not isinstance(outcome, str):
+            return outcome
+        failures.append(f"{backend}: {outcome}")
     raise NoBackendError(
-        f"nothing is drawn of {spec.environment_id} here ({'; '.join(failed)}); OpenGL "
-        "without a display needs Mesa's libegl1 and libgl1-mesa-dri, or libosmesa6"
+        f"nothing is drawn of {spec.environment_id} here ({'; '.join(failures)}); "
+        "OpenGL without a display needs Mesa's libegl1 and libgl1-mesa-dri, or "
+        "libosmesa6"
     )
 
 
@@ -129,14 +133,15 @@ def _draw_with(
     states: Sequence[PhysicsState],
     size: tuple[int, int],
 ) -> list[Image] | str:
-    """Pictures, or in one line why there are none."""
+    """Returns pictures, or one line that says why there are none."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     child = context.Process(
         target=_serve, args=(theirs, backend, spec, list(states), size), daemon=True
     )
     child.start()
-    # Kept open here, it would hide that the child has died.
+    # With a second copy of the child's end open here, the child's death would not end
+    # the wait for its answer.
     theirs.close()
     try:
         if not ours.poll(_TIMEOUT_S):
@@ -159,12 +164,12 @@ def _serve(
     states: Sequence[PhysicsState],
     size: tuple[int, int],
 ) -> None:
-    """Runs the child: sends pictures, or what went wrong."""
+    """Runs in the child: sends pictures, or one line that says what went wrong."""
     try:
         use_backend(backend)
         with known_warnings_ignored():
             connection.send(_draw(spec, states, size))
-    except Exception as error:  # Sent to the parent, which says it.
+    except Exception as error:  # Sent to the parent, which reports the reason.
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         with contextlib.suppress(OSError):
             connection.send(reason[:160])
@@ -179,7 +184,7 @@ def _draw(
     with contextlib.closing(make_renderer(environment.model, size)) as renderer:
         for state in states:
             write_state(environment, state)
-            # One that stands still in a maze: what moves is the body.
+            # Aimed at all states, in a maze the camera rests while the body moves.
             camera = aim_camera(environment, states)
             renderer.update_scene(environment.data, camera=camera)
             hide_reflections(renderer)

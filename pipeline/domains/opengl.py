@@ -1,14 +1,14 @@
-"""Which OpenGL backend to draw with on a machine that may have no display.
+"""The choice of an OpenGL backend on a machine that may have no display.
 
-Knows nothing of environments. MuJoCo picks its backend when it is imported and can
-take the process down with it, so what is here is called in a process of its own.
+MuJoCo picks its backend when it is imported, and a faulty driver can end the
+process, so ``use_backend`` is called in a child process.
 """
 
 import os
 from collections.abc import Mapping
 
-# MuJoCo's names, in the order they are tried: EGL needs a GPU's driver or Mesa's,
-# OSMesa draws on the CPU.
+# MuJoCo's names, in the order in which they are tried: EGL needs a driver of a GPU or
+# Mesa's, OSMesa renders on the CPU and is slower.
 BACKENDS = ("egl", "osmesa")
 _OFF = frozenset({"disable", "disabled", "off", "false", "no", "none", "0"})
 
@@ -19,22 +19,22 @@ _PROBE = """
 
 
 class NoBackendError(RuntimeError):
-    """Nothing can be drawn here; the message says what was tried, in one line."""
+    """Nothing can be rendered here; the message says in one line what was tried."""
 
 
 def choose_backends(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Which backends to try.
+    """Lists the backends to try.
 
     Args:
-        environ: Of the process. ``MUJOCO_GL`` names the first to try or forbids all.
-            ``CUDA_VISIBLE_DEVICES`` is not looked at: EGL numbers its devices in an
-            order of its own.
+        environ: Environment variables of the process. ``MUJOCO_GL`` names the first
+            backend to try or forbids all. ``CUDA_VISIBLE_DEVICES`` is not read, because
+            EGL numbers its devices in an order of its own.
 
     Returns:
-        MuJoCo's names of backends, in order.
+        MuJoCo's names of backends, in the order in which to try them.
 
     Raises:
-        NoBackendError: If drawing is switched off.
+        NoBackendError: If ``MUJOCO_GL`` switches rendering off.
 
     Example:
         >>> choose_backends({"CUDA_VISIBLE_DEVICES": "1,0"})
@@ -51,17 +51,17 @@ def choose_backends(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def use_backend(name: str) -> None:
-    """Makes this process draw with a backend; to be called before MuJoCo's import.
+    """Makes this process render with a backend; call it before MuJoCo is imported.
 
     Args:
-        name: Of ``choose_backends``.
+        name: A name that ``choose_backends`` returned.
 
     Raises:
-        Exception: Whatever goes wrong in the driver's or MuJoCo's hands.
-        RuntimeError: If it draws nothing but black.
+        Exception: Any error of MuJoCo or of the driver.
+        RuntimeError: If the backend renders only black.
     """
     os.environ["MUJOCO_GL"] = name
-    # MuJoCo sets it to match, and refuses one that is set to something else.
+    # MuJoCo sets this variable to match, and refuses any other backend in it.
     os.environ.pop("PYOPENGL_PLATFORM", None)
     import mujoco
 
