@@ -10,6 +10,7 @@ import io
 import re
 import textwrap
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -116,21 +117,23 @@ def band(
     *,
     color: str,
     label: str | None,
-    style: object = "-",
-    marker: str | None = None,
+    **look: Any,
 ) -> None:
-    """Draws the mean over seeds ``f64[Q, N]``, and a band over all of them."""
+    """Draws the mean over seeds ``f64[Q, N]``, and a band over all of them.
+
+    Args:
+        axes: Axes to draw in.
+        steps: ``i64[N]``, updates at which the values were logged.
+        values: ``f64[Q, N]``, NaN where a seed has no value.
+        color: Colour of line and band.
+        label: Entry of the legend; None for no entry.
+        look: Further properties of the line, such as its style and marker.
+    """
     known = np.ma.masked_invalid(values)
-    axes.plot(
-        steps,
-        known.mean(axis=0),
-        color=color,
-        linestyle=style,
-        linewidth=1.8,
-        label=label,
-        marker=marker or ("o" if len(steps) == 1 else None),
-        markersize=5,
-    )
+    # A line through a single point is invisible: the point needs a marker.
+    marker = "o" if len(steps) == 1 else None
+    look = {"linewidth": 1.8, "markersize": 5, "marker": marker} | look
+    axes.plot(steps, known.mean(axis=0), color=color, label=label, **look)
     if len(values) > 1:
         low, high = known.min(axis=0), known.max(axis=0)
         axes.fill_between(steps, low, high, color=color, alpha=_BAND, linewidth=0)

@@ -1,9 +1,10 @@
-"""One figure for a method over tasks: the interquartile mean, and how sure it is.
+"""Figures of a method over tasks: the interquartile mean and its interval.
 
 Source: Agarwal et al. (2021), Deep Reinforcement Learning at the Edge of the
-Statistical Precipice, sections 4.1 and 4.3: the mean of the middle half of all scores
-of single training runs is moved less by outliers than the mean, and wastes less of them
-than the median; runs are drawn anew within each task, as tasks are no sample.
+Statistical Precipice, sections 4.1 and 4.3. The mean of the middle half of all scores
+of single training runs depends less on outliers than the mean, and uses more of the
+scores than the median. Runs are resampled within each task, because the tasks are a
+fixed set and no sample of one.
 """
 
 from collections import defaultdict
@@ -26,30 +27,34 @@ Measure = Literal["success", "normalised score"]
 _SUCCESS: Measure = "success"
 _SCORE: Measure = "normalised score"
 
-HEADINGS = ("method", "of", "tasks", "training seeds", "IQM", "95 % interval", "mean")
+HEADINGS = (
+    *("method", "measure", "tasks", "training seeds"),
+    *("IQM", "95 % interval", "mean"),
+)
 NOTES = (
-    "IQM: mean of the middle half of the last success rates, or normalised scores, of "
-    "all single training seeds and tasks. The interval is of a bootstrap that draws "
-    f"training seeds anew within each task; there is none of fewer than {MIN_SEEDS} "
-    f"seeds in a task or {MIN_SCORES} in all.",
-    "A method is called as its sweep calls it, or by its agent. Runs of one name whose "
-    "settings differ within a task are methods of their own, named by what differs; "
-    "runs that differ in their seeds alone are one.",
+    "IQM, the interquartile mean, is the mean of the middle half of the last success "
+    "rates (or normalised scores) of all training seeds in all tasks. Its 95 % "
+    "interval is a bootstrap's, which draws training seeds anew within each task. It "
+    f"is left out unless every task has at least {MIN_SEEDS} training seeds and all "
+    f"tasks together have {MIN_SCORES}: with fewer seeds it would be far too narrow.",
+    "A method is named by its sweep, or else by its agent. Runs that differ in their "
+    "seeds alone are one method; where other settings differ within a task, each "
+    "variant is a method of its own, and its name says what differs.",
 )
 
 
 @dataclass(frozen=True)
 class Aggregate:
-    """A method over tasks.
+    """Figures of one method over tasks.
 
     Attributes:
-        agent: Its name.
+        agent: Name of the method.
         measure: What is aggregated: success rates, or normalised scores.
-        tasks: How many it was evaluated in.
-        runs: Scores in all: a task's training seeds, summed over tasks.
-        iqm: Interquartile mean of success rates, in [0, 1], or of scores.
-        interval: Its stratified bootstrap interval, at 95 %; None of too few seeds.
-        mean: Of the same rates.
+        tasks: Number of tasks in which the method was evaluated.
+        runs: Number of scores: training seeds, summed over tasks.
+        iqm: Interquartile mean of the scores; success rates are in [0, 1].
+        interval: Its stratified bootstrap interval, at 95 %; None with too few seeds.
+        mean: Mean of the scores.
     """
 
     agent: str
@@ -62,7 +67,8 @@ class Aggregate:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """As text, one cell for each of ``HEADINGS``."""
+        """The figures as text, a cell for each of ``HEADINGS``."""
+        # Success rates are shown in percent; normalised scores are on that scale.
         scale, unit = (100, " %") if self.measure == "success" else (1, "")
         interval = "too few seeds"
         if self.interval is not None:
@@ -80,63 +86,71 @@ class Aggregate:
 
 
 def aggregate(results: Sequence[Results]) -> list[Aggregate]:
-    """Aggregates results of methods over tasks.
+    """Aggregates the last scores of methods over tasks.
 
     Args:
-        results: One of each method and task.
+        results: Results of each method in each task.
 
     Returns:
-        By method: of success, and of normalised scores where there are reference
-        scores.
+        Figures by method: of success where it is reported, and of normalised scores
+        where there are reference scores.
     """
     scores: dict[tuple[str, Measure], list[npt.NDArray[np.float64]]] = {}
-    for each in results:
-        for measure, figures in (
-            (_SUCCESS, last_rates(each.evaluations)),
-            (_SCORE, last_scores(each.evaluations)),
+    for result in results:
+        for measure, by_seed in (
+            (_SUCCESS, last_rates(result.evaluations)),
+            (_SCORE, last_scores(result.evaluations)),
         ):
-            if len(figures):
-                scores.setdefault((each.method, measure), []).append(figures)
-    found = []
-    for (method, measure), of in sorted(scores.items(), key=lambda item: item[0]):
-        pooled = np.concatenate(of)
-        found.append(
+            if len(by_seed):
+                scores.setdefault((result.method, measure), []).append(by_seed)
+    aggregated = []
+    for (method, measure), by_task in sorted(scores.items(), key=lambda item: item[0]):
+        pooled = np.concatenate(by_task)
+        aggregated.append(
             Aggregate(
                 agent=method,
                 measure=measure,
-                tasks=len(of),
+                tasks=len(by_task),
                 runs=len(pooled),
                 iqm=interquartile_mean(pooled),
-                interval=stratified_interval(of) if enough(of) else None,
+                interval=stratified_interval(by_task) if enough(by_task) else None,
                 mean=float(pooled.mean()),
             )
         )
-    return found
+    return aggregated
 
 
 def last_rates(evaluations: Sequence[Evaluation]) -> npt.NDArray[np.float64]:
-    """Success rate of every training seed at the last step evaluated: ``f64[Q]``.
+    """Success rate of every training seed at the last step evaluated.
 
-    Empty if none was, or success is not reported.
+    Args:
+        evaluations: Evaluations of one method in one task.
+
+    Returns:
+        ``f64[Q]``, by seed; empty without evaluations that report success.
     """
     return _mean_by_seed(
         (evaluation.seed, evaluation.successes)
-        for evaluation in _last(evaluations)
+        for evaluation in _select_last(evaluations)
         if evaluation.successes is not None
     )
 
 
 def last_scores(evaluations: Sequence[Evaluation]) -> npt.NDArray[np.float64]:
-    """Normalised score of every training seed at the last step evaluated: ``f64[Q]``.
+    """Normalised score of every training seed at the last step evaluated.
 
-    Empty if none was, or there are no reference scores.
+    Args:
+        evaluations: Evaluations of one method in one task.
+
+    Returns:
+        ``f64[Q]``, by seed; empty without evaluations that have reference scores.
     """
     return _mean_by_seed(
         (
             evaluation.seed,
-            [normalised_score(each, reference) for each in evaluation.returns],
+            [normalised_score(total, reference) for total in evaluation.returns],
         )
-        for evaluation in _last(evaluations)
+        for evaluation in _select_last(evaluations)
         if (reference := evaluation.reference_scores) is not None
     )
 
@@ -151,7 +165,7 @@ def _mean_by_seed(
     return np.array([np.mean(by_seed[seed]) for seed in sorted(by_seed)])
 
 
-def _last(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
+def _select_last(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
     """Evaluations of the last step, each episode once."""
     chosen = select_largest(evaluations)
     last = max((evaluation.step for evaluation in chosen), default=None)
@@ -175,11 +189,12 @@ def stratified_interval(
 
     Args:
         scores: ``f64[Q]`` of each task; Q may differ.
-        resamples: How often all scores are drawn anew.
+        resamples: Number of times that all scores are drawn anew.
 
     Returns:
         Lower and upper end. Equal calls give equal results.
     """
+    # A fixed seed: a report that is written twice must have the same bytes.
     rng = np.random.default_rng(0)
     drawn = [
         task[rng.integers(len(task), size=(resamples, len(task)))] for task in scores

@@ -418,7 +418,7 @@ def _line(
         values[:, logged],
         color=color,
         label=label,
-        style=style,
+        linestyle=style,
     )
 
 

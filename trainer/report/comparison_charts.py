@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
@@ -26,81 +28,95 @@ from pipeline.pages.drawing import (
 from trainer.report.comparisons import Float64, Interval
 from trainer.report.methods import Results
 
+# Success rates at which performance profiles are evaluated.
+THRESHOLDS = np.linspace(0.0, 1.0, 101)
+
+# Points: the marker of the method drawn last, how much larger the one before is, and
+# what it may not exceed.
+_MARKER, _MARKER_STEP, _LARGEST_MARKER = 4.5, 2.2, 12.0
+# In widths of the line: long enough to show its colour, short enough to repeat.
+_DASH = 3.0
+
 
 @dataclass(frozen=True)
 class Bar:
-    """One figure with its interval.
+    """A share of one method with its interval.
 
     Attributes:
-        method: Whose.
-        value: In [0, 1].
-        interval: At 95 %; None where there are too few seeds for one.
+        method: Name of the method.
+        share: The share, in [0, 1].
+        interval: Its 95 % interval; None where there are too few seeds for one.
     """
 
     method: str
-    value: float
+    share: float
     interval: Interval | None
 
 
-def curves(title: str, results: Sequence[Results], methods: Sequence[str]) -> Figure:
-    """Success of methods in one task against updates; bands span training seeds.
+def draw_curves(
+    title: str, results: Sequence[Results], methods: Sequence[str]
+) -> Figure:
+    """Draws success of methods in one task against updates; bands span the seeds.
 
     Args:
-        title: Above it.
-        results: Of one task.
-        methods: All of the report: a method looks alike in all of its pictures.
+        title: Title of the picture.
+        results: Results in the task, one of each method.
+        methods: All methods of the report, so that each looks alike in all pictures.
 
     Returns:
         The figure.
     """
     figure, axes = new_axes()
-    steps: set[int] = set()
-    for each in results:
-        at, rates = each.curve()
-        color, style, marker = _look(methods, each.method)
-        label = wrapped(f"{each.method} ({len(rates)})")
+    drawn = [(result.method, *result.curve()) for result in results]
+    looks = _separate({method: np.nanmean(rates, 0) for method, _, rates in drawn})
+    for method, steps, rates in drawn:
         band(
-            *(axes, at, 100 * rates),
-            color=color,
-            label=label,
-            style=style,
-            marker=marker,
+            *(axes, steps, 100 * rates),
+            **(_style(methods, method) | looks[method]),
+            label=wrapped(f"{method} ({len(rates)})"),
         )
-        steps |= set(at.tolist())
-    _percent(axes.yaxis)
+    _show_percent(axes.yaxis)
     axes.set_ylim(-3, 103)
-    finish(axes, plain(title), steps=sorted(steps), unit="success rate")
+    updates = {int(step) for _, steps, _ in drawn for step in steps}
+    finish(axes, plain(title), steps=sorted(updates), unit="success rate")
     legend_below(figure, axes)
     return figure
 
 
-def bars(groups: Mapping[str, Sequence[Bar]], methods: Sequence[str]) -> Figure:
-    """Interquartile means of success by data set, a bar for each method."""
+def draw_bars(groups: Mapping[str, Sequence[Bar]], methods: Sequence[str]) -> Figure:
+    """Draws interquartile means of success by data set, a bar for each method."""
     count = sum(len(group) + 1 for group in groups.values())
-    figure = figure_of(height=max(0.5, 0.085 * count))
+    figure = figure_of(height=0.2 + 0.085 * count)
     axes = figure.subplots()
-    at = 0.0
-    for name, group in groups.items():
-        axes.text(0, at - 0.55, plain(name), fontsize=12, color=BLACK, va="bottom")
-        for each in group:
-            color, _, _ = _look(methods, each.method)
+    row = 0
+    for dataset, group in groups.items():
+        axes.text(0, row - 0.55, plain(dataset), fontsize=12, color=BLACK, va="bottom")
+        for bar in group:
+            color = _style(methods, bar.method)["color"]
             axes.barh(
-                at, 100 * each.value, 0.8, color=color, label=wrapped(each.method)
+                *(row, 100 * bar.share, 0.7),
+                color=color,
+                # The edge is what is seen of a bar of 0 %.
+                edgecolor=color,
+                linewidth=3,
+                label=wrapped(bar.method),
             )
-            end = each.value
-            if each.interval is not None:
-                low, high = each.interval
-                axes.plot([100 * low, 100 * high], [at, at], color=BLACK, linewidth=1.6)
+            end = bar.share
+            if bar.interval is not None:
+                low, high = bar.interval
+                axes.plot(
+                    [100 * low, 100 * high], [row, row], color=BLACK, linewidth=1.6
+                )
                 end = max(end, high)
-            text = f"{100 * each.value:.0f} %"
-            axes.text(100 * end + 1.5, at, text, fontsize=12, color=BLACK, va="center")
-            at += 1
-        at += 1
-    axes.set_ylim(at - 1.4, -1.4)
-    axes.set_xlim(0, 115)
+            text = f"{100 * bar.share:.0f} %"
+            axes.text(100 * end + 2, row, text, fontsize=12, color=BLACK, va="center")
+            row += 1
+        row += 1
+    axes.set_ylim(row - 1.4, -1.7)
+    axes.set_xlim(-1.5, 115)
     axes.set_xticks(range(0, 101, 25))
     axes.set_yticks(())
-    _percent(axes.xaxis)
+    _show_percent(axes.xaxis)
     finish(axes, "Success, by data set", steps=None, unit="")
     axes.grid(visible=False, axis="y")
     label_x(axes, "interquartile mean of seeds and tasks")
@@ -108,85 +124,113 @@ def bars(groups: Mapping[str, Sequence[Bar]], methods: Sequence[str]) -> Figure:
     return figure
 
 
-def profiles(
-    lines: Mapping[str, tuple[Float64, tuple[Float64, Float64] | None]],
-    thresholds: Float64,
+def draw_profiles(
+    profiles: Mapping[str, tuple[Float64, tuple[Float64, Float64]]],
     methods: Sequence[str],
 ) -> Figure:
-    """Performance profiles: share of runs above each success rate.
+    """Draws performance profiles: the share of runs above each success rate.
 
     Args:
-        lines: By method, shares ``f64[N]`` and the ends of their band.
-        thresholds: ``f64[N]`` in [0, 1].
-        methods: All of the report.
+        profiles: By method, shares ``f64[N]`` at ``THRESHOLDS`` and the ends of their
+            band.
+        methods: All methods of the report.
 
     Returns:
         The figure.
     """
     figure, axes = new_axes()
-    for method, (shares, ends) in lines.items():
-        color, style, _ = _look(methods, method)
+    looks = _separate({method: shares for method, (shares, _) in profiles.items()})
+    for method, (shares, (low, high)) in profiles.items():
+        look = _style(methods, method) | looks[method]
         axes.step(
-            *(100 * thresholds, 100 * shares),
+            *(100 * THRESHOLDS, 100 * shares),
             where="post",
-            color=color,
-            linestyle=style,
-            linewidth=1.8,
+            linewidth=2,
             label=wrapped(method),
+            # Steps at a hundred thresholds leave no space for markers.
+            **(look | {"marker": None}),
         )
-        if ends is not None:
-            low, high = ends
-            axes.fill_between(
-                *(100 * thresholds, 100 * low, 100 * high),
-                step="post",
-                color=color,
-                alpha=0.2,
-                linewidth=0,
-            )
+        axes.fill_between(
+            *(100 * THRESHOLDS, 100 * low, 100 * high),
+            step="post",
+            color=look["color"],
+            alpha=0.2,
+            linewidth=0,
+        )
     axes.set_xlim(0, 100)
     axes.set_ylim(-3, 103)
-    _percent(axes.xaxis)
-    _percent(axes.yaxis)
-    finish(axes, "Performance profile", steps=None, unit="share of runs above it")
+    _show_percent(axes.xaxis)
+    _show_percent(axes.yaxis)
+    finish(axes, "Performance profile", steps=None, unit="share of runs above")
     label_x(axes, "success rate")
     legend_below(figure, axes)
     return figure
 
 
-def improvements(ours: str, others: Sequence[Bar]) -> Figure:
-    """How probably a run of one method beats one of each other."""
+def draw_improvements(ours: str, others: Sequence[Bar]) -> Figure:
+    """Draws how probably a run of one method beats a run of each other method."""
     figure = figure_of(height=0.42 + 0.14 * len(others))
     axes = figure.subplots()
     axes.axvline(50, color=GREY, linewidth=1.2, linestyle="--")
-    for row, each in enumerate(others):
-        if each.interval is not None:
-            low, high = each.interval
-            axes.plot([100 * low, 100 * high], [row, row], color=BLUE, linewidth=2.4)
-        axes.plot(100 * each.value, row, "o", color=BLUE, markersize=7)
-        text = f"{plain(each.method)}: {100 * each.value:.0f} %"
+    for row, bar in enumerate(others):
+        # Not clipped: half of a point at 0 or 100 % lies outside of the axes.
+        if bar.interval is not None:
+            ends = [100 * end for end in bar.interval]
+            axes.plot(ends, [row, row], color=BLUE, linewidth=2.4, clip_on=False)
+        axes.plot(
+            100 * bar.share, row, "o", color=BLUE, markersize=7, clip_on=False, zorder=3
+        )
+        text = f"{plain(bar.method)}: {100 * bar.share:.0f} %"
         axes.text(1, row - 0.2, text, fontsize=12, color=BLACK, va="bottom")
     axes.set_xlim(0, 100)
     axes.set_ylim(len(others) - 0.6, -0.9)
     axes.set_yticks(())
-    _percent(axes.xaxis)
+    _show_percent(axes.xaxis)
     finish(axes, f"{plain(ours, letters=18)} better than", steps=None, unit="")
     axes.grid(visible=False, axis="y")
-    label_x(axes, "probability, of single runs")
+    label_x(axes, "probability that one run beats another")
     return figure
 
 
-def _look(methods: Sequence[str], method: str) -> tuple[str, object, str]:
-    """Colour, style and marker of a method, the same in all pictures."""
+def _style(methods: Sequence[str], method: str) -> dict[str, Any]:
+    """Colour, line and marker of a method, the same in all pictures."""
     index = list(methods).index(method)
-    return (
-        CYCLE[index % len(CYCLE)],
-        STYLES[(index + index // len(CYCLE)) % len(STYLES)],
-        MARKERS[index % len(MARKERS)],
-    )
+    return {
+        "color": CYCLE[index % len(CYCLE)],
+        "linestyle": STYLES[(index + index // len(CYCLE)) % len(STYLES)],
+        "marker": MARKERS[index % len(MARKERS)],
+    }
 
 
-def _percent(axis: object) -> None:
-    axis.set_major_formatter(PercentFormatter(decimals=0))  # type: ignore[attr-defined]
+def _separate(lines: Mapping[str, Float64]) -> dict[str, dict[str, Any]]:
+    """What keeps methods of equal values apart, without moving any of their points.
+
+    Args:
+        lines: By method, the values drawn; lines of other steps differ in length.
+
+    Returns:
+        By method: hollow markers that lie within each other, the first the largest;
+        and of lines that are equal everywhere, dashes of which each fills the gaps
+        that the others leave.
+    """
+    step = min(_MARKER_STEP, (_LARGEST_MARKER - _MARKER) / max(1, len(lines) - 1))
+    looks: dict[str, dict[str, Any]] = {}
+    for index, method in enumerate(lines):
+        looks[method] = {
+            "markersize": _MARKER + step * (len(lines) - 1 - index),
+            "markerfacecolor": "none",
+            "markeredgewidth": 1.4,
+        }
+    groups: dict[tuple[float, ...], list[str]] = {}
+    for method, values in lines.items():
+        groups.setdefault(tuple(values.tolist()), []).append(method)
+    for group in groups.values():
+        for index, method in enumerate(group if len(group) > 1 else ()):
+            gaps = _DASH * (len(group) - 1)
+            looks[method]["linestyle"] = (_DASH * index, (_DASH, gaps))
+            looks[method]["dash_capstyle"] = "butt"
+    return looks
 
 
-THRESHOLDS = np.linspace(0.0, 1.0, 101)
+def _show_percent(axis: Axis) -> None:
+    axis.set_major_formatter(PercentFormatter(decimals=0))

@@ -1,157 +1,221 @@
-"""What happened, in sentences: what was reached, against what, with which caveat."""
+"""Sentences that open a report: what was reached, against what, with which caveat."""
 
 from collections.abc import Sequence
 
-from trainer.report.aggregates import aggregate
-from trainer.report.methods import Results
+from trainer.report.aggregates import Aggregate, aggregate
+from trainer.report.methods import Place, Results
 from trainer.report.paper import PAPER_SEEDS, PAPER_STEPS
 from trainer.report.result_table import ResultRow
 from trainer.report.sources import Source
 
-# More are a table's business.
+# A reader skims this many sentences; results of more tasks are read from the table.
 _MAX_PLACES = 6
+# Success rates of the same settings differ by tens of points between training seeds,
+# so that one or two of them say little about the method.
 _FEW_SEEDS = 3
 
 
 def describe_run(source: Source) -> str:
-    """What one run reached, in a sentence.
+    """Says in a sentence what one run reached.
 
     Args:
         source: The run.
 
     Returns:
-        Its success, or return where success is not reported, at the last checkpoint
-        evaluated, beside the paper's number.
+        Success at the last checkpoint evaluated, beside the paper's number; the return
+        where the environment reports no success.
     """
-    row = source.rows[0]  # That of the last checkpoint, in its own task.
+    row = source.rows[0]  # The last checkpoint, in the task that it is trained for.
     place = f"{row.dataset} task {row.task}"
     if row.summary is None:
-        return f"{_method(row)} was not evaluated yet in {place}."
+        return f"{row.agent.upper()} was not evaluated yet in {place}."
     summary = row.summary
-    seeds = len(summary.seeds)
-    of = f"{seeds} training seeds" if seeds > 1 else "one training seed"
+    seeds = _count(len(summary.seeds), "training seed")
     after = f"after {summary.steps[-1]:,} updates"
     if summary.score is None:
         return (
-            f"{_method(row)} collects {summary.returns.mean:.4g} in {place} {after} on "
-            f"average over {summary.returns.episodes} episodes of {of}; the "
-            "environment reports no success."
+            f"{row.agent.upper()} collects a mean return of {summary.returns.mean:.4g} "
+            f"in {place} {after}, over {summary.returns.episodes} episodes, {seeds}; "
+            "the environment reports no success."
         )
     score = summary.score
     return (
-        f"{_method(row)} solves {place} in {score.successes} of {score.episodes} "
-        f"episodes ({100 * score.rate:.0f} %) {after}, over {of}; {_beside_paper(row)}."
+        f"{row.agent.upper()} solves {place} in {score.successes} of {score.episodes} "
+        f"episodes ({100 * score.rate:.0f} %) {after}, over {seeds}; "
+        f"{_compare_with_paper(row)}."
     )
 
 
-def lead(sources: Sequence[Source], results: Sequence[Results]) -> str:
-    """The first sentence of a report.
+def write_lead(sources: Sequence[Source], results: Sequence[Results]) -> str:
+    """Writes the first sentence of a report.
 
     Args:
-        sources: Its runs, at least one.
-        results: By method and task.
+        sources: Runs of the report, at least one.
+        results: Results of each method in each task.
 
     Returns:
-        Of one run what it reached, of several what was compared and how far they came.
+        What one run reached; for several runs what was compared, how many of them
+        solve their task, and which method is ahead.
     """
     if len(sources) == 1:
         return describe_run(sources[0])
     evaluated = [source for source in sources if source.own]
     if not evaluated:
         return f"None of these {len(sources)} runs was evaluated yet."
-    methods = {each.method for each in results}
-    places = {each.place for each in results}
     summaries = [source.rows[0].summary for source in evaluated]
-    scores = [each.score for each in summaries if each is not None]
-    solved = sum(score is not None and score.rate == 1 for score in scores)
+    updates = {summary.steps[-1] for summary in summaries if summary is not None}
+    methods = {result.method for result in results}
+    places = {result.place for result in results}
     text = (
         f"{_count(len(evaluated), 'run')} of {_count(len(methods), 'method')} in "
-        f"{_count(len(places), 'task')}: {solved or 'none'} of them "
-        f"{'solve' if solved > 1 else 'solves'} every episode at the last checkpoint "
-        "evaluated"
+        f"{_count(len(places), 'task')}, after {_range(updates)} updates: "
+        f"{_say_solved(evaluated)}"
     )
-    text += _ahead(results)
     missing = len(sources) - len(evaluated)
     if missing:
-        text += f"; {_count(missing, 'run')} more not evaluated yet"
-    return text + "."
+        text += f"; {_count(missing, 'more run')} not evaluated yet"
+    return f"{text}{_rank(results)}."
 
 
-def _ahead(results: Sequence[Results]) -> str:
-    """Which method is ahead, of those that were run in the same tasks."""
-    found = aggregate(results)
-    ranked = sorted(
-        (each for each in found if each.measure == "success"),
-        key=lambda each: -each.iqm,
-    )
-    places = {
-        method: {each.place for each in results if each.method == method}
-        for method in (each.agent for each in ranked)
-    }
-    if len(ranked) < 2 or any(
-        there != places[ranked[0].agent] for there in places.values()
-    ):
-        return ""
-    first, second = ranked[:2]
-    return (
-        f"; {first.agent} is ahead with an interquartile mean of "
-        f"{100 * first.iqm:.0f} %, then comes {second.agent} with "
-        f"{100 * second.iqm:.0f} %"
-    )
+def describe_places(sources: Sequence[Source]) -> list[str]:
+    """Writes a sentence on the best run of each task.
 
+    Args:
+        sources: Runs of the report.
 
-def by_place(sources: Sequence[Source]) -> list[str]:
-    """The best run of each task, a sentence each; none of one run, or of many tasks."""
-    best: dict[tuple[str, int], Source] = {}
+    Returns:
+        A sentence for each task that was evaluated; none if the report has one run
+        only, or too many tasks.
+    """
+    by_place: dict[Place, list[Source]] = {}
     for source in sources:
-        place = (source.run.dataset, source.run.task.task)
-        if source.own and (
-            place not in best or _reached(source) > _reached(best[place])
-        ):
-            best[place] = source
-    if len(sources) == 1 or len(best) > _MAX_PLACES:
+        if source.own:
+            place = (source.run.dataset, source.run.task.task)
+            by_place.setdefault(place, []).append(source)
+    if len(sources) == 1 or len(by_place) > _MAX_PLACES:
         return []
-    count = {
-        place: sum(
-            bool(each.own) and (each.run.dataset, each.run.task.task) == place
-            for each in sources
+    return [_describe_best(rivals) for rivals in by_place.values()]
+
+
+def _describe_best(rivals: Sequence[Source]) -> str:
+    """The best of some runs of one task, and which others reached as much."""
+    top = max(map(_measure, rivals))
+    best, *level = [source for source in rivals if _measure(source) == top]
+    if not level:
+        prefix = f"Best of {len(rivals)} runs: " if len(rivals) > 1 else ""
+        return prefix + describe_run(best)
+    row = best.rows[0]
+    if row.summary is not None and row.summary.score is not None and top == 0:
+        return (
+            f"None of {len(rivals)} runs solves {row.dataset} task {row.task} in any "
+            f"episode; {_compare_with_paper(row)}."
         )
-        for place in best
-    }
-    return [
-        (f"Best of {count[place]} runs: " if count[place] > 1 else "")
-        + describe_run(source)
-        for place, source in best.items()
+    if len(level) == len(rivals) - 1:
+        return f"{_all(len(rivals)).capitalize()} runs are level: {describe_run(best)}"
+    names = _join([source.name for source in level])
+    return f"Best of {len(rivals)} runs, level with {names}: {describe_run(best)}"
+
+
+def _say_solved(evaluated: Sequence[Source]) -> str:
+    """How many runs solve their tasks, as a clause."""
+    summaries = [source.rows[0].summary for source in evaluated]
+    scores = [summary.score for summary in summaries if summary is not None]
+    rates = [score.rate for score in scores if score is not None]
+    if not rates:
+        return "the environments report no success, so that only returns compare"
+    if max(rates) == 0:
+        return "no episode was solved"
+    solved = sum(rate == 1 for rate in rates)
+    if not solved:
+        return "none of the runs solves every episode"
+    if solved == len(evaluated):
+        return "every run solves every episode"
+    return f"{solved} of the runs {'solves' if solved == 1 else 'solve'} every episode"
+
+
+def _rank(results: Sequence[Results]) -> str:
+    """Which method is ahead, as a clause; empty if nothing can be ranked."""
+    ranked = sorted(
+        (figure for figure in aggregate(results) if figure.measure == "success"),
+        key=lambda figure: -figure.iqm,
+    )
+    if not any(figure.mean for figure in ranked):
+        return ""
+    tasks = [
+        {result.place for result in results if result.method == figure.agent}
+        for figure in ranked
     ]
+    if any(places != tasks[0] for places in tasks):
+        return "; the methods were not run in the same tasks, so that none is ahead"
+    # Methods whose rounded figures are equal share a rank: readers see no difference.
+    ranks: dict[str, list[Aggregate]] = {}
+    for figure in ranked:
+        ranks.setdefault(f"{100 * figure.iqm:.0f} %", []).append(figure)
+    (share, leaders), *rest = ranks.items()
+    names = _join([figure.agent for figure in leaders])
+    if not rest:
+        who = f"{names} has"
+        if len(leaders) > 1:
+            who = f"{_all(len(leaders))} methods have"
+        return f"; {who} an interquartile mean of {share}"
+    verb = "is" if len(leaders) == 1 else "are level and"
+    next_share, followers = rest[0]
+    text = (
+        f"; {names} {verb} ahead with an interquartile mean of {share}, followed "
+        f"by {_join([figure.agent for figure in followers])} with {next_share}"
+    )
+    upper = [figure.interval for figure in leaders if figure.interval is not None]
+    lower = [figure.interval for figure in followers if figure.interval is not None]
+    if len(upper) < len(leaders) or len(lower) < len(followers):
+        text += ", which may be luck with so few training seeds"
+    elif min(low for low, _ in upper) <= max(high for _, high in lower):
+        text += ", though their 95 % intervals overlap"
+    return text
 
 
-def _reached(source: Source) -> float:
+def _measure(source: Source) -> float:
+    """What runs of one task are ranked by: the success rate, or else the return."""
     summary = source.rows[0].summary
     assert summary is not None, "only runs that were evaluated are compared"
     return summary.returns.mean if summary.score is None else summary.score.rate
 
 
-def _beside_paper(row: ResultRow) -> str:
-    """What to hold against a rate, and what to beware of when doing so."""
+def _compare_with_paper(row: ResultRow) -> str:
+    """The paper's number beside a rate, and why the two may not compare."""
     assert row.summary is not None, "a rate was reached"
     paper, steps = row.paper, row.summary.steps[-1]
     caveats = []
     if len(row.summary.seeds) < _FEW_SEEDS:
-        caveats.append("so few training seeds can be luck")
+        caveats.append("a rate over so few training seeds may be luck")
     if paper is None or paper.mean is None:
-        text = "the paper has no number for it"
+        text = "the paper has no number for this task and method"
     else:
         text = f"the paper reports {paper} % for {paper.method}"
         text += f" after {PAPER_STEPS:,} updates and {PAPER_SEEDS} seeds"
         if steps < PAPER_STEPS:
-            caveats.insert(0, f"this is {PAPER_STEPS / steps:.3g} times fewer updates")
+            caveats.insert(0, f"{PAPER_STEPS / steps:.3g} times as many updates")
         caveats.append("episodes and data may differ")
-    return text + (f" ({', '.join(caveats)})" if caveats else "")
-
-
-def _method(row: ResultRow) -> str:
-    return row.agent.upper()
+    return text + (f" ({'; '.join(caveats)})" if caveats else "")
 
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def _all(number: int) -> str:
+    return "both" if number == 2 else f"all {number}"
+
+
+def _range(numbers: set[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def _join(names: Sequence[str]) -> str:
+    """Names as a list in a sentence.
+
+    Example:
+        >>> _join(["iql", "fql", "qc"])
+        'iql, fql and qc'
+    """
+    return " and ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)

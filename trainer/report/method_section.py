@@ -1,6 +1,6 @@
 """What a report says of methods beside each other: pictures, figures, and limits."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -12,7 +12,8 @@ from trainer.report.comparisons import Float64
 from trainer.report.methods import Place, Results
 from trainer.report.page import Comparison
 
-# Curves of more tasks are drawn run by run only.
+# A page of more pictures than these is scrolled, not read; every run has a curve of its
+# own further down.
 _MAX_CURVES = 12
 _MAIN = "vast"
 
@@ -23,48 +24,47 @@ def compare(results: Sequence[Results]) -> Comparison | None:
     """Compares methods.
 
     Args:
-        results: By method and task.
+        results: Results of each method in each task.
 
     Returns:
-        What to show; None if there are no two methods with success rates.
+        What the page shows; None if fewer than two methods have success rates.
     """
-    scores = _scores(results)
+    scores = _list_scores(results)
     methods = list(scores)
     if len(methods) < 2:
         return None
-    common = sorted(set.intersection(*({*of} for of in scores.values())))
-    pictures = [*_curves(results, methods), _bars(scores, methods)]
-    notes = _notes(results, scores, common)
-    together = {name: [of[place] for place in common] for name, of in scores.items()}
-    if common and all(map(comparisons.enough, together.values())):
-        pictures += [
-            _profiles(together, methods, len(common)),
-            _improvements(together, len(common)),
-        ]
+    common = sorted(set.intersection(*(set(rates) for rates in scores.values())))
+    pictures = [*_draw_curves(results, methods), _draw_bars(scores)]
+    notes = _list_differences(results, scores, common)
+    # In equal tasks only: a method that was spared the hard tasks would win.
+    shared = {
+        method: [rates[place] for place in common] for method, rates in scores.items()
+    }
+    if common and all(map(comparisons.enough, shared.values())):
+        pictures += [_draw_profiles(shared), _draw_improvements(shared)]
     elif common:
         notes.append(
-            "Performance profiles and probabilities of improvement are left out: they "
-            f"take {comparisons.MIN_SEEDS} training seeds in each task and "
-            f"{comparisons.MIN_SCORES} in all of each method."
+            "There are no performance profiles and no probabilities of improvement: "
+            f"both take {comparisons.MIN_SEEDS} training seeds of each method in each "
+            f"task, and {comparisons.MIN_SCORES} in all tasks together."
         )
-    return Comparison(pictures, _tables(results), notes)
+    return Comparison(pictures, _list_pooled_runs(results), notes)
 
 
 def aggregate_table(results: Sequence[Results]) -> list[Table]:
-    """Interquartile means over tasks, of each method; none if nothing is evaluated."""
-    found = aggregates.aggregate(results)
-    if not found:
+    """Tabulates interquartile means over tasks; no table if nothing was evaluated."""
+    rows = [figures.cells for figures in aggregates.aggregate(results)]
+    if not rows:
         return []
-    rows = [each.cells for each in found]
     return [Table("Over tasks", aggregates.HEADINGS, rows, aggregates.NOTES)]
 
 
-def _tables(results: Sequence[Results]) -> list[Table]:
-    """Which runs make a method, where that is more than one."""
+def _list_pooled_runs(results: Sequence[Results]) -> list[Table]:
+    """Tabulates which runs make a method, where several runs do."""
     rows = [
-        (each.method, *_place(each.place), ", ".join(each.runs))
-        for each in results
-        if len(each.runs) > 1
+        (result.method, result.place[0], str(result.place[1]), ", ".join(result.runs))
+        for result in results
+        if len(result.runs) > 1
     ]
     if not rows:
         return []
@@ -72,137 +72,137 @@ def _tables(results: Sequence[Results]) -> list[Table]:
     return [Table("Runs pooled as seeds of one method", headings, rows, folded=True)]
 
 
-def _scores(results: Sequence[Results]) -> Scores:
+def _list_scores(results: Sequence[Results]) -> Scores:
     """Last success rate of every training seed, by method and place."""
     scores: Scores = {}
-    for each in results:
-        rates = aggregates.last_rates(each.evaluations)
+    for result in results:
+        rates = aggregates.last_rates(result.evaluations)
         if len(rates):
-            scores.setdefault(each.method, {})[each.place] = rates
+            scores.setdefault(result.method, {})[result.place] = rates
     return scores
 
 
-def _curves(results: Sequence[Results], methods: Sequence[str]) -> list[Picture]:
-    """Curves of every task in which there are two methods."""
+def _draw_curves(results: Sequence[Results], methods: Sequence[str]) -> list[Picture]:
+    """Curves of every task in which at least two methods were evaluated."""
     by_place: dict[Place, list[Results]] = {}
-    for each in results:
-        if each.method in methods and len(each.curve()[0]):
-            by_place.setdefault(each.place, []).append(each)
-    shared = {place: those for place, those in by_place.items() if len(those) > 1}
-    if len(shared) > _MAX_CURVES:
+    for result in results:
+        if result.method in methods and len(result.curve()[0]):
+            by_place.setdefault(result.place, []).append(result)
+    compared = {place: group for place, group in by_place.items() if len(group) > 1}
+    if len(compared) > _MAX_CURVES:
         return []
     pictures = []
-    for number, (place, those) in enumerate(shared.items(), 1):
+    for number, (place, group) in enumerate(compared.items(), 1):
         title = f"{place[0]} task {place[1]}"
         ends = [
-            f"{each.method} {100 * np.nanmean(each.curve()[1][:, -1]):.0f} %"
-            for each in those
+            f"{result.method} {100 * np.nanmean(result.curve()[1][:, -1]):.0f} %"
+            for result in group
         ]
         pictures.append(
             Picture(
                 name=f"methods-{number}",
-                caption=f"Success of each method in {title}; in brackets, its training "
-                "seeds, which the band spans from the lowest to the highest.",
+                caption=f"Success of each method in {title}. The legend gives the "
+                "number of training seeds in brackets; a band spans them from the "
+                "lowest to the highest. Markers of equal rates lie within each other.",
                 alt=f"Success by updates in {title}; at the end: {', '.join(ends)}.",
-                data=to_svg(comparison_charts.curves(title, those, methods)),
+                data=to_svg(comparison_charts.draw_curves(title, group, methods)),
             )
         )
     return pictures
 
 
-def _bars(scores: Scores, methods: Sequence[str]) -> Picture:
+def _draw_bars(scores: Scores) -> Picture:
     groups: dict[str, list[Bar]] = {}
-    for method, of in scores.items():
-        for dataset in dict.fromkeys(place[0] for place in of):
-            those = [rates for place, rates in of.items() if place[0] == dataset]
+    for method, by_place in scores.items():
+        for dataset in dict.fromkeys(place[0] for place in by_place):
+            rates = [rates for place, rates in by_place.items() if place[0] == dataset]
             interval = None
-            if comparisons.enough(those):
-                interval = aggregates.stratified_interval(those)
-            iqm = aggregates.interquartile_mean(np.concatenate(those))
+            if comparisons.enough(rates):
+                interval = aggregates.stratified_interval(rates)
+            iqm = aggregates.interquartile_mean(np.concatenate(rates))
             groups.setdefault(dataset, []).append(Bar(method, iqm, interval))
-    said = [
-        f"{each.method} {100 * each.value:.0f} % in {dataset}"
+    shares = [
+        f"{bar.method} {100 * bar.share:.0f} % in {dataset}"
         for dataset, group in groups.items()
-        for each in group
+        for bar in group
     ]
     return Picture(
         name="datasets",
-        caption="Interquartile mean of the last success rates: of all training seeds "
-        "and tasks of a data set, the mean of the middle half. A line is a 95 % "
-        "bootstrap interval over seeds, drawn where there are enough of them.",
-        alt=f"Bars of success by data set: {', '.join(said)}.",
-        data=to_svg(comparison_charts.bars(groups, methods)),
+        caption="Interquartile mean of the last success rates: the mean of the middle "
+        "half of all training seeds and tasks of a data set. Thin lines are 95 % "
+        "bootstrap intervals over seeds, drawn where there are enough seeds.",
+        alt=f"Bars of success by data set: {', '.join(shares)}.",
+        data=to_svg(comparison_charts.draw_bars(groups, list(scores))),
     )
 
 
-def _profiles(
-    together: dict[str, list[Float64]], methods: Sequence[str], tasks: int
-) -> Picture:
-    lines = {
+def _draw_profiles(shared: Mapping[str, Sequence[Float64]]) -> Picture:
+    profiles = {
         method: (
-            comparisons.performance_profile(those, THRESHOLDS),
-            comparisons.profile_band(those, THRESHOLDS),
+            comparisons.performance_profile(rates, THRESHOLDS),
+            comparisons.profile_band(rates, THRESHOLDS),
         )
-        for method, those in together.items()
+        for method, rates in shared.items()
     }
     half = [
-        f"{method} {100 * np.mean(np.concatenate(those) > 0.5):.0f} %"
-        for method, those in together.items()
+        f"{method} {100 * np.mean(np.concatenate(rates) > 0.5):.0f} %"
+        for method, rates in shared.items()
     ]
     return Picture(
         name="profiles",
-        caption="Share of single training runs above each success rate: the higher a "
-        f"line, the better. Over {_tasks(tasks)}; bands are 95 % bootstrap intervals.",
+        caption="Share of single training runs above each success rate, over "
+        f"{_name_tasks(shared)}: the higher a line, the better. Bands are 95 % "
+        "bootstrap intervals.",
         alt=f"Runs that solve more than half of their episodes: {', '.join(half)}.",
-        data=to_svg(comparison_charts.profiles(lines, THRESHOLDS, methods)),
+        data=to_svg(comparison_charts.draw_profiles(profiles, list(shared))),
     )
 
 
-def _improvements(together: dict[str, list[Float64]], tasks: int) -> Picture:
-    ours = _MAIN if _MAIN in together else next(iter(together))
+def _draw_improvements(shared: Mapping[str, Sequence[Float64]]) -> Picture:
+    ours = _MAIN if _MAIN in shared else next(iter(shared))
     others = [
         Bar(
             method,
-            comparisons.probability_of_improvement(together[ours], those),
-            comparisons.improvement_interval(together[ours], those),
+            comparisons.probability_of_improvement(shared[ours], rates),
+            comparisons.improvement_interval(shared[ours], rates),
         )
-        for method, those in together.items()
+        for method, rates in shared.items()
         if method != ours
     ]
-    said = [f"{each.method} {100 * each.value:.0f} %" for each in others]
+    shares = [f"{bar.method} {100 * bar.share:.0f} %" for bar in others]
     return Picture(
         name="improvement",
-        caption=f"How probably one training run of {ours} beats one of another method "
-        f"in a task drawn at random, of {_tasks(tasks)}; equal scores count half. "
-        "Lines are 95 % bootstrap intervals; those that cross the middle decide "
-        "nothing.",
-        alt=f"Probability that {ours} is better than {', '.join(said)}.",
-        data=to_svg(comparison_charts.improvements(ours, others)),
+        caption=f"How probably one training run of {ours} beats a run of another "
+        f"method, in a task drawn at random from {_name_tasks(shared)}; equal rates "
+        "count half. Lines are 95 % bootstrap intervals; an interval that crosses "
+        "50 % decides nothing.",
+        alt=f"Probability that {ours} is better than {', '.join(shares)}.",
+        data=to_svg(comparison_charts.draw_improvements(ours, others)),
     )
 
 
-def _notes(
+def _list_differences(
     results: Sequence[Results], scores: Scores, common: Sequence[Place]
 ) -> list[str]:
-    """What is unequal between the methods compared."""
+    """What is unequal between the methods compared, in sentences."""
     notes = []
-    told = [each for each in results if each.method in scores]
-    if any(len(of) != len(common) for of in scores.values()):
-        counts = ", ".join(f"{name} in {len(of)}" for name, of in scores.items())
+    compared = [result for result in results if result.method in scores]
+    if any(len(rates) != len(common) for rates in scores.values()):
+        counts = ", ".join(f"{name} in {len(rates)}" for name, rates in scores.items())
         notes.append(
             f"Methods were not run in the same tasks ({counts}; {len(common)} in "
-            "common): means over a data set's tasks are not of one set of tasks."
+            "common): means of a data set are over different tasks."
         )
-    for what, values in (
-        ("updates", {each.updates for each in told}),
-        ("episodes of each seed", {each.episodes for each in told}),
+    for noun, numbers in (
+        ("updates", {result.updates for result in compared}),
+        ("episodes of each seed", {result.episodes for result in compared}),
     ):
-        if len(values) > 1:
+        if len(numbers) > 1:
             notes.append(
-                f"Results are of unequal numbers of {what}: {min(values):,} to "
-                f"{max(values):,}."
+                f"Results are of unequal numbers of {noun}: {min(numbers):,} to "
+                f"{max(numbers):,}."
             )
-    seeds = {len(rates) for of in scores.values() for rates in of.values()}
+    seeds = {len(rates) for by_place in scores.values() for rates in by_place.values()}
     if len(seeds) > 1:
         notes.append(
             f"Methods have {min(seeds)} to {max(seeds)} training seeds in a task; in "
@@ -211,9 +211,6 @@ def _notes(
     return notes
 
 
-def _place(place: Place) -> tuple[str, str]:
-    return place[0], str(place[1])
-
-
-def _tasks(count: int) -> str:
-    return "1 task" if count == 1 else f"the {count} tasks that all were run in"
+def _name_tasks(shared: Mapping[str, Sequence[Float64]]) -> str:
+    count = len(next(iter(shared.values())))
+    return "1 task" if count == 1 else f"the {count} tasks that all methods were run in"

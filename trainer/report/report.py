@@ -62,8 +62,8 @@ def write_report(runs: Sequence[RunFolder], out: epath.Path) -> list[epath.Path]
     rows = [row for source in sources for row in source.rows]
     page = Page(
         title=_title(sources),
-        lead=headline.lead(sources, results),
-        sentences=headline.by_place(sources),
+        lead=headline.write_lead(sources, results),
+        sentences=headline.describe_places(sources),
         tables=[*result_table.tables(rows), *method_section.aggregate_table(results)],
         comparison=method_section.compare(results),
         sections=[make_section(source) for source in sources],

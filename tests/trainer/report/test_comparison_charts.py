@@ -1,0 +1,80 @@
+"""Pictures of methods: what is equal, or nothing, is seen all the same."""
+
+import itertools
+from typing import Any
+
+import numpy as np
+from matplotlib.colors import to_hex
+
+from pipeline.pages.drawing import CYCLE
+from tests.evaluated import evaluation
+from trainer.report.comparison_charts import (
+    THRESHOLDS,
+    Bar,
+    draw_bars,
+    draw_curves,
+    draw_improvements,
+    draw_profiles,
+)
+from trainer.report.methods import Results
+
+METHODS = ("vast", "iql", "fql")
+
+
+def made(method: str, *solved: int) -> Results:
+    """A method that was evaluated at 1, 2, ... updates."""
+    evaluations = [evaluation(step, 0, rate) for step, rate in enumerate(solved, 1)]
+    return Results(method, ("some data", 1), evaluations, [method])
+
+
+def dashes(axes: Any) -> list[tuple[float, tuple[float, ...]]]:
+    """Offset and lengths of every line, in widths of the line."""
+    return [
+        (offset / line.get_linewidth(), tuple(np.array(on_off) / line.get_linewidth()))
+        for line in axes.lines
+        for offset, on_off in [line._dash_pattern]
+        if on_off is not None
+    ]
+
+
+def test_markers_of_equal_points_lie_within_each_other() -> None:
+    results = [made("vast", 2, 9), made("iql", 2, 0), made("fql", 2, 0)]
+    axes: Any
+    (axes,) = draw_curves("a title", results, METHODS).axes
+    assert [line.get_ydata().tolist() for line in axes.lines] == [
+        *([20, 90], [20, 0], [20, 0])
+    ]
+    sizes = [line.get_markersize() for line in axes.lines]
+    assert sizes == sorted(sizes, reverse=True)
+    assert min(a - b for a, b in itertools.pairwise(sizes)) >= 2
+    assert {line.get_markerfacecolor() for line in axes.lines} == {"none"}
+
+
+def test_equal_lines_fill_each_others_gaps() -> None:
+    results = [made("vast", 2, 9), made("iql", 0, 0), made("fql", 0, 0)]
+    axes: Any
+    (axes,) = draw_curves("a title", results, METHODS).axes
+    assert axes.lines[0].get_linestyle() == "-"
+    # Both are drawn for three widths in six, the second where the first is not.
+    assert dashes(axes) == [(0, (3, 3)), (3, (3, 3))]
+    shares = np.zeros(101)
+    band = (shares, shares)
+    (axes,) = draw_profiles(dict.fromkeys(METHODS, (shares, band)), METHODS).axes
+    assert [offset for offset, _ in dashes(axes)] == [0, 3, 6]
+    assert len(shares) == len(THRESHOLDS)
+
+
+def test_a_bar_of_nothing_is_seen() -> None:
+    axes: Any
+    (axes,) = draw_bars({"data": [Bar("vast", 0.0, None)]}, METHODS).axes
+    (bar,) = axes.patches
+    assert bar.get_width() == 0
+    assert to_hex(bar.get_edgecolor()) == CYCLE[0]
+    assert bar.get_linewidth() >= 3
+    assert axes.get_xlim()[0] < 0
+
+
+def test_points_at_the_end_of_an_axis_are_whole() -> None:
+    bar = Bar("iql", 1.0, (1.0, 1.0))
+    (axes,) = draw_improvements("vast", [bar]).axes
+    assert not axes.lines[-1].get_clip_on()
