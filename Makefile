@@ -17,9 +17,9 @@ $(STAMP): pyproject.toml infra/constraints.txt
 	  --editable '.[pipeline,trainer,eval,report,cloud,dask,rlds,launch,docs,dev]'
 	touch $@
 
-# The compiler for TPUs, which needs none: 0.7 GB, for Linux on x86-64. It lies beside
-# the packages, not among them, since JAX asks every machine that has it for a TPU.
-# Where it cannot be had, the tests that need it are skipped and say so.
+# The compiler for TPUs, which needs no TPU: 0.7 GB, for Linux on x86-64. It is installed
+# beside the other packages, not among them, because JAX looks for a TPU on every machine
+# that has it. If it cannot be installed, the tests that need it are skipped and say so.
 LIBTPU := $(VENV)/libtpu
 
 libtpu: setup
@@ -27,8 +27,8 @@ libtpu: setup
 	  --constraint infra/containers/accelerators.txt --no-deps \
 	  --target $(LIBTPU) libtpu || rm -rf $(LIBTPU)
 
-# Chromium of the system, and what drives it: the tests of pages. Where they cannot be
-# had, those tests are skipped and say so.
+# The system's Chromium and the packages that drive it, for the tests of pages. If they
+# cannot be installed, these tests are skipped and say so.
 browser: setup
 	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet \
 	  --constraint infra/constraints.txt --editable '.[browser]' || true
@@ -36,8 +36,9 @@ browser: setup
 	  { apt-get update && apt-get install --yes --no-install-recommends chromium; } \
 	  >/dev/null 2>&1 || echo "no Chromium here, and apt-get cannot install it"
 
-# The documentation, to be opened from the disk. Strict: a link or a reference that leads
-# nowhere fails. The theme's notice is of its own future versions; ours are pinned.
+# The documentation, to be opened from the disk. With --strict, a broken link or reference
+# is an error. NO_MKDOCS_2_WARNING silences the theme's notice about future versions of
+# MkDocs, since ours is pinned.
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --config-file .mkdocs.yml --strict --quiet
 	@echo "open build/site/index.html"
@@ -51,9 +52,10 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Two workers, as much of the time is one thread that compiles; what one of them has
-# left at the end is shared. Lint and types run beside the tests, in what these leave of
-# the cores, and are printed after them: either may fail, and both are seen.
+# Two workers, because for much of the time only one thread of each compiles; at the end,
+# an idle worker takes over tests of the other one. Lint and types run beside the tests, on
+# the time the tests leave of the cores. Their output is printed after that of the tests,
+# so that both are seen whichever fails.
 PYTEST = $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 define beside_lint
 @said=$$(mktemp); \

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # The whole path on real data, small enough for a laptop: collect in MuJoCo, train,
-# evaluate, report, of a maze that is solved and of a robot arm that is not yet; and the
-# 4x4 grid. `make demo` runs it; it goes on where an interrupted one stopped.
+# evaluate and report, for a maze that is solved and a robot arm that is not solved yet.
+# Then the 4x4 grid. `make demo` runs this script; repeated, it continues where an
+# interrupted run stopped.
 set -euo pipefail
 
 out=${DEMO_OUT:-demo-out}
-# Chosen because it is solved: README.md has what came of task 1.
+# This task is chosen because it is solved; README.md has its results.
 maze_task=1
 started=$SECONDS
 

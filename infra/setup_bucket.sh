@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A bucket with four folders and two service accounts that may do there what their jobs
-# need, and nothing elsewhere. Repeat it as often as you like.
+# Makes a bucket with four folders, and two service accounts whose rights are limited to
+# what their jobs need in these folders. The script may be repeated at any time.
 #
 #   infra/setup_bucket.sh PROJECT REGION BUCKET [NAMESPACE]
 #
@@ -10,11 +10,11 @@
 #   stores/  reads, writes    reads
 #   runs/    -                reads, writes
 #
-# NAMESPACE is Kubernetes', where accounts of the same two names act as these: training
-# as the one, pipelines on Flink as the other. No keys are made: Dataflow and GKE attach
-# accounts to workers. REPOSITORY, one of Artifact
-# Registry's in REGION, lets the workers pull their image from it. DRY_RUN=1 prints the
-# commands that would change something instead of running them.
+# NAMESPACE is the namespace of Kubernetes in which accounts of the same two names act as
+# these: training as vast-trainer, pipelines on Flink as vast-pipeline. No keys are made,
+# because Dataflow and GKE attach accounts to workers. With REPOSITORY, a repository of
+# Artifact Registry in REGION, Dataflow's workers may pull their image from it. DRY_RUN=1
+# prints the commands that would change something instead of running them.
 set -euo pipefail
 
 fail() {
@@ -33,7 +33,7 @@ trainer=vast-trainer@$project.iam.gserviceaccount.com
 command -v gcloud >/dev/null || [[ -n ${DRY_RUN:-} ]] ||
   fail "gcloud is not installed here; see https://cloud.google.com/sdk/docs/install"
 
-# Changes something, or says what it would.
+# Runs a command that changes something; on a dry run, prints it instead.
 change() {
   if [[ -n ${DRY_RUN:-} ]]; then
     printf '%q ' "$@"
@@ -43,7 +43,7 @@ change() {
   fi
 }
 
-# Tells whether something is there already; on a dry run nothing is.
+# Tells whether a resource exists already; a dry run pretends that none does.
 there() {
   [[ -z ${DRY_RUN:-} ]] && "$@" >/dev/null 2>&1
 }
@@ -61,7 +61,7 @@ make_folder() {
     change gcloud storage managed-folders create "gs://$bucket/$1/"
 }
 
-# Adding a binding that is there changes nothing.
+# Adding an existing binding again changes nothing.
 grant_folder() {
   local folder=$1 account=$2 role=$3
   change gcloud storage managed-folders add-iam-policy-binding "gs://$bucket/$folder/" \
@@ -71,7 +71,7 @@ grant_folder() {
 make_account vast-pipeline "vast-rl pipeline workers"
 make_account vast-trainer "vast-rl trainers"
 
-# Folders that can be granted one by one need uniform access.
+# Rights to single folders can only be granted in a bucket with uniform access.
 there gcloud storage buckets describe "gs://$bucket" ||
   change gcloud storage buckets create "gs://$bucket" --project="$project" \
     --location="$region" --uniform-bucket-level-access --public-access-prevention
@@ -84,13 +84,14 @@ grant_folder stores "$pipeline" roles/storage.objectUser
 grant_folder stores "$trainer" roles/storage.objectViewer
 grant_folder runs "$trainer" roles/storage.objectUser
 
-# To see where the bucket is, and nothing in it.
+# This role shows where the bucket is, but nothing in it.
 for account in "$pipeline" "$trainer"; do
   change gcloud storage buckets add-iam-policy-binding "gs://$bucket" \
     --member="serviceAccount:$account" --role=roles/storage.bucketViewer
 done
 
-# Dataflow asks this of a worker's account, and of no smaller thing than the project.
+# Dataflow requires this role of a worker's account, and it can only be granted for the
+# whole project.
 change gcloud projects add-iam-policy-binding "$project" \
   --member="serviceAccount:$pipeline" --role=roles/dataflow.worker --condition=None
 
@@ -100,7 +101,7 @@ if [[ -n ${REPOSITORY:-} ]]; then
     --member="serviceAccount:$pipeline" --role=roles/artifactregistry.reader
 fi
 
-# The pods of a Kubernetes account act as Google's of its name; no key leaves Google.
+# Pods of a Kubernetes account act as Google's account of the same name, without a key.
 pool=$project.svc.id.goog
 for account in "$pipeline" "$trainer"; do
   change gcloud iam service-accounts add-iam-policy-binding "$account" \

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Writes what each image installs, every file by its hash: NAME.txt, from pyproject.toml,
-# NAME.in and the versions that infra/constraints.txt and accelerators.txt pin.
+# Writes NAME.txt, the packages that each image installs, every file with its hash. They
+# follow from pyproject.toml, NAME.in, and the versions that infra/constraints.txt and
+# accelerators.txt pin.
 #
-#   infra/containers/lock.sh        # after a change of any of them
+#   infra/containers/lock.sh        # after a change of any of these files
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

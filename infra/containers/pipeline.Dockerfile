@@ -1,11 +1,11 @@
-# What a Beam worker runs: the pipeline and its pinned dependencies, no JAX.
+# Image of a Beam worker: the pipeline and its pinned dependencies, without JAX.
 #
 #   docker build --file infra/containers/pipeline.Dockerfile --build-arg VERSION=0.1.0 \
 #     --tag REGISTRY/vast-rl-pipeline:0.1.0 .
 #   docker push REGISTRY/vast-rl-pipeline:0.1.0
 #
-# `python -m infra launch pipeline --target dataflow` takes it; the tag is the package's
-# version, which is what the launcher compares with its own.
+# `python -m infra launch pipeline --target dataflow` takes this image. The tag must be the
+# package's version, because the launcher compares it with its own version.
 FROM apache/beam_python3.11_sdk:2.77.0
 
 ARG VERSION
@@ -21,7 +21,7 @@ RUN pip install --no-cache-dir --require-hashes --requirement infra/requirements
   && python -c "import importlib.metadata as m; assert m.version('vast-rl') == '${VERSION}'" \
   && useradd --uid 10001 --create-home worker
 
-# MuJoCo draws nothing here; relabelling and collecting need no display.
+# Relabelling and collecting draw nothing, so MuJoCo needs no display.
 ENV MUJOCO_GL=disabled
 USER 10001
 ENTRYPOINT ["/opt/apache/beam/boot"]

@@ -1,11 +1,11 @@
-# What a trainer on NVIDIA GPUs runs: trainer, evaluation, JAX and its libraries, no Beam.
+# Image of a trainer on NVIDIA GPUs: trainer, evaluation, JAX with its libraries, no Beam.
 #
 #   docker build --file infra/containers/trainer-cuda.Dockerfile \
 #     --build-arg VERSION=0.1.0 --tag REGISTRY/vast-rl-trainer-cuda:0.1.0 .
 #   docker push REGISTRY/vast-rl-trainer-cuda:0.1.0
 #
-# The driver comes with the node, everything else of CUDA with the wheels. It
-# evaluates on CPUs, too.
+# The node provides the driver, the wheels everything else of CUDA. Evaluation on CPUs uses
+# this image, too.
 FROM python:3.11.14-slim-bookworm
 
 ARG VERSION
@@ -23,7 +23,7 @@ RUN pip install --no-cache-dir --require-hashes --requirement infra/requirements
   && python -c "import importlib.metadata as m; assert m.version('vast-rl') == '${VERSION}'" \
   && useradd --uid 10001 --create-home trainer
 
-# Rollouts need no display. Logs appear as they are written.
+# Rollouts need no display. Unbuffered output shows logs as they are written.
 ENV MUJOCO_GL=disabled PYTHONUNBUFFERED=1
 USER 10001
 ENTRYPOINT ["python", "-m", "trainer"]

@@ -1,10 +1,10 @@
-# What a trainer on TPUs runs: trainer, evaluation, JAX and its libraries, no Beam.
+# Image of a trainer on TPUs: trainer, evaluation, JAX with its libraries, no Beam.
 #
 #   docker build --file infra/containers/trainer-tpu.Dockerfile \
 #     --build-arg VERSION=0.1.0 --tag REGISTRY/vast-rl-trainer-tpu:0.1.0 .
 #   docker push REGISTRY/vast-rl-trainer-tpu:0.1.0
 #
-# The TPU's library comes with the wheels.
+# The wheels provide the TPU's library.
 FROM python:3.11.14-slim-bookworm
 
 ARG VERSION
@@ -22,7 +22,7 @@ RUN pip install --no-cache-dir --require-hashes --requirement infra/requirements
   && python -c "import importlib.metadata as m; assert m.version('vast-rl') == '${VERSION}'" \
   && useradd --uid 10001 --create-home trainer
 
-# Rollouts need no display. Logs appear as they are written.
+# Rollouts need no display. Unbuffered output shows logs as they are written.
 ENV MUJOCO_GL=disabled PYTHONUNBUFFERED=1
 USER 10001
 ENTRYPOINT ["python", "-m", "trainer"]

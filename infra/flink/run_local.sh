@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# The pipeline on a real Apache Flink cluster, all of it on loopback: a job manager, two
-# task managers that start their own workers, and Beam's job server. Shards one file
-# there and on the local runner, and compares the two stores byte for byte; then once
-# more with a task manager killed in the middle; then tells a launcher to end, and sees
-# that its job ends.
+# Runs the pipeline on a real Apache Flink cluster, all of it on loopback: a job manager,
+# two task managers that start their own workers, and Beam's job server. The script
+# shards one file there and on the local runner, and compares the two stores byte for
+# byte. It repeats this with a task manager killed in the middle. At last it ends a
+# launcher, and checks that the launcher's job ends, too.
 #
 #   pip install --no-deps --target flink 'apache-flink-libraries==1.20.*'
 #   BEAM_JOB_SERVER_JAR=... FLINK_HOME=flink/pyflink \
 #     infra/flink/run_local.sh FILE.npz DATASET [OUT]
 #
-# Without BEAM_JOB_SERVER_JAR, Maven is asked for it. CLUSTER_ONLY=1 starts the cluster,
-# waits until both task managers are there, and stops.
+# Without BEAM_JOB_SERVER_JAR, Maven downloads it. CLUSTER_ONLY=1 only starts the cluster,
+# waits until both task managers are registered, and stops.
 set -euo pipefail
 
 BEAM_VERSION=${BEAM_VERSION:-$(python -c 'import apache_beam; print(apache_beam.__version__)')}
@@ -35,7 +35,7 @@ stop() {
 }
 trap stop EXIT
 
-# Sets $started to the new process.
+# Starts a command in the background and sets $started to its process.
 start() {
   local log=$work/$1.log
   shift
@@ -57,7 +57,7 @@ await() {
 }
 
 flink() {
-  # In the background, so the process to kill later is Java itself.
+  # exec, so that the process to kill later is Java itself.
   exec java -Xmx768m \
     --add-opens=java.base/java.lang=ALL-UNNAMED \
     --add-opens=java.base/java.net=ALL-UNNAMED \
@@ -77,7 +77,7 @@ listening() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 
 start_cluster() {
   mkdir "$work/conf"
-  # Flink tries nothing again: the launcher does, for it knows lost workers from wrong
+  # Flink restarts nothing. The launcher does, because it can tell lost workers from wrong
   # data.
   cat >"$work/conf/config.yaml" <<END
 jobmanager.rpc.address: 127.0.0.1
@@ -132,7 +132,8 @@ shard() {
     --out "$out" "$@"
 }
 
-# In a shell of its own, which becomes the launcher: what is told to it, is told to it.
+# Runs in a shell of its own, which becomes the launcher: a signal to the shell's process
+# reaches the launcher.
 on_flink() (
   shard "$1" -- --runner=PortableRunner --job_endpoint="localhost:$JOB_PORT" \
     --flink_master="127.0.0.1:$REST_PORT" --environment_type=PROCESS \
