@@ -1,4 +1,4 @@
-"""Chromium for the tests of pages; `make browser` installs it and what drives it."""
+"""Chromium for the tests of pages; `make browser` installs it and its driver."""
 
 import shutil
 from collections.abc import Iterator
@@ -12,35 +12,39 @@ CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))),
     None,
 )
-# Minutes of work, and nothing without a browser.
+# These tests take minutes, and test nothing without a browser.
 IN_A_BROWSER = [
     pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: make browser"),
 ]
 SCREENS = [(width, scheme) for width in (1280, 400) for scheme in ("light", "dark")]
 
-# How far right anything reaches that is not inside what can be scrolled.
+# Elements that reach beyond the right edge of the screen, and are not inside an element
+# that can be scrolled or is folded.
 _OVERFLOWING = """() => [...document.querySelectorAll('body *')]
   .filter(e => !e.parentElement.closest('.scroll, pre, details:not([open])'))
   .filter(e => e.getBoundingClientRect().right > innerWidth + 0.5)
   .map(e => e.outerHTML.slice(0, 80))"""
-# Pictures that were not decoded, and text of less than 12 px.
+# Pictures that the browser could not decode.
 _BROKEN = """() => [...document.images].filter(i => !i.complete || !i.naturalWidth)
   .map(i => i.alt)"""
+# Elements with text smaller than 12 px.
 _SMALL = """() => [...document.querySelectorAll('body *')]
   .filter(e => [...e.childNodes].some(n => n.nodeType == 3 && n.data.trim()))
   .filter(e => parseFloat(getComputedStyle(e).fontSize) < 12)
   .map(e => e.outerHTML.slice(0, 80))"""
+# Links that do not lead to an element of the same page.
 _LINKS = """() => [...document.links].map(a => a.getAttribute('href'))
   .filter(h => h[0] != '#' || !document.getElementById(h.slice(1)))"""
 
 
 @contextmanager
 def open_browser() -> Iterator[Any]:
-    """Starts Chromium without a window, and ends it."""
+    """Starts Chromium without a window, and ends it after the block."""
     playwright = pytest.importorskip("playwright.sync_api", reason="make browser")
     with playwright.sync_playwright() as driver:
-        # Containers have no user namespaces for the sandbox, and the pages are ours.
+        # The sandbox needs user namespaces, which containers lack. Our own pages need
+        # no sandbox.
         browser = driver.chromium.launch(
             executable_path=CHROMIUM, args=["--no-sandbox"]
         )
@@ -50,7 +54,11 @@ def open_browser() -> Iterator[Any]:
 
 @contextmanager
 def open_page(browser: Any, width: int, scheme: str) -> Iterator[tuple[Any, ...]]:
-    """Opens a tab: the page, what its console said, and what was asked for."""
+    """Opens a tab.
+
+    Yields:
+        The page, the messages on its console, and the addresses that it requested.
+    """
     page = browser.new_page(
         viewport={"width": width, "height": 900}, color_scheme=scheme
     )
@@ -66,20 +74,20 @@ def open_page(browser: Any, width: int, scheme: str) -> Iterator[tuple[Any, ...]
 def check_page(
     browser: Any, file: Path, width: int, scheme: str, *, pictures: int
 ) -> None:
-    """Asserts that a page is whole, can be read, and asks nobody for anything.
+    """Asserts that a page is complete, readable and accessible, and loads nothing else.
 
     Args:
-        browser: Of ``open_browser``.
+        browser: Browser of ``open_browser``.
         file: The page.
-        width: Of the screen, in pixels.
+        width: Width of the screen, in pixels.
         scheme: ``"light"`` or ``"dark"``.
-        pictures: That are on it at least.
+        pictures: Least number of pictures on the page.
     """
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
     with open_page(browser, width, scheme) as (page, said, asked):
         page.goto(file.as_uri())
         assert page.evaluate("document.images.length") >= pictures
-        # Folded away is part of the page too.
+        # The folded parts of a page are checked, too.
         page.evaluate(
             "document.querySelectorAll('details').forEach(d => d.open = true)"
         )

@@ -1,4 +1,4 @@
-"""Makes JAX strict, and gives it eight CPU devices, before anything imports it."""
+"""Makes JAX strict and gives it eight CPU devices, before a test imports JAX."""
 
 import os
 from pathlib import Path
@@ -15,8 +15,8 @@ os.environ["XLA_FLAGS"] = " ".join(
     )
 ).strip()
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Many tests compile the same program: each is compiled once for all workers, for child
-# processes, and for the next time the tests are run.
+# Many tests compile the same program. With a cache, each program is compiled only once
+# for all workers, child processes and later runs of the tests.
 os.environ.setdefault(
     "JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".cache" / "jax")
 )
@@ -25,8 +25,8 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 import jax
 
-# The same examples every time, and none is wrong for being slow: machines are busy.
-# Others are tried with `pytest --hypothesis-profile default`.
+# Hypothesis tries the same examples every time, without deadlines, because machines may
+# be busy. `pytest --hypothesis-profile default` tries other examples.
 hypothesis.settings.register_profile(
     "repeatable",
     derandomize=True,
@@ -35,5 +35,5 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("repeatable")
 
-# A [B, 1] minus a [B] is the classic critic bug: an error here, not a silent [B, B].
+# [B, 1] minus [B] is a classic bug of critics: it must raise, not broadcast to [B, B].
 jax.config.update("jax_numpy_rank_promotion", "raise")

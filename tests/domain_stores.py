@@ -1,4 +1,4 @@
-"""Stores of made-up rows that can be acted on: a domain's shapes and its own tasks."""
+"""Stores of made-up rows with the shapes and tasks of a real domain, to evaluate in."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -19,13 +19,13 @@ _EPISODES = ((80, 80), (80,))
 def write_domain_store(
     folder: Path, dataset: str, *, discounts: Sequence[float], episode_limit: int
 ) -> Path:
-    """Writes a store of one domain, its tasks as read from its environment.
+    """Writes a store of one domain, with the tasks of its environment.
 
     Args:
-        folder: That the store's is made in, by the data set's name.
+        folder: Parent of the store's folder, which is named after the data set.
         dataset: Name, such as ``"scene-play"``.
-        discounts: Of the returns it holds.
-        episode_limit: Steps after which an episode of its tasks is cut.
+        discounts: Discounts of the returns in the store.
+        episode_limit: Steps after which an episode of the tasks is truncated.
 
     Returns:
         The store's folder.
@@ -46,7 +46,7 @@ def write_domain_store(
 def _label(
     root: Path, environment_id: str, tasks: tuple[Task, ...], episode_limit: int
 ) -> None:
-    """Says in a store's manifest where its tasks are evaluated, in short episodes."""
+    """Sets a store's environment and its tasks, with short episodes."""
     read = files.read(str(root), manifest.DATASET_MANIFEST)
     assert read is not None
     before = Store(str(root)).manifest

@@ -1,4 +1,4 @@
-"""A run that was trained and evaluated, as its folder has it, with figures made up."""
+"""The folder of a run that was trained and evaluated, with made-up figures."""
 
 import dataclasses
 import json
@@ -34,7 +34,7 @@ RUN = Run(
 
 
 def record(step: int, seed: int) -> dict[str, Any]:
-    """What training logs, made up."""
+    """A made-up record of training's metrics."""
     horizons = np.arange(K + 1)
     share = step / 4000
     windows = np.where(horizons < 2, 0, 100)
@@ -62,7 +62,7 @@ def record(step: int, seed: int) -> dict[str, Any]:
 
 
 def evaluation(step: int, seed: int, solved: int, **changes: Any) -> Evaluation:
-    """Ten episodes of which the first ones succeeded."""
+    """An evaluation of ten episodes, of which the first ``solved`` ones succeed."""
     episodes = changes.pop("episodes", 10)
     return dataclasses.replace(
         Evaluation(
@@ -75,7 +75,7 @@ def evaluation(step: int, seed: int, solved: int, **changes: Any) -> Evaluation:
 
 
 def write_evaluated_run(parent: Path) -> Path:
-    """A run that logged four points and was evaluated at them, in two seeds."""
+    """Writes a run of two seeds that was logged and evaluated at four steps."""
     folder = parent / "some run"
     write_run(RunFolder.open(folder), RUN)
     lines = [record(step, seed) for step in range(1000, 5000, 1000) for seed in (0, 1)]

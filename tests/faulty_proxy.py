@@ -1,7 +1,7 @@
 """A server between clients and Cloud Storage that fails as the real one does.
 
-Some requests are answered 503 or 429 before anything is done, some are done and their
-answer is cut off in the middle.
+Some requests are answered with 503 or 429, and have no effect. Others take effect, but
+their answer is cut off in the middle.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-# Of one connection, not of the message.
+# Headers of one connection, which must not be passed on.
 _HOP = {"connection", "keep-alive", "transfer-encoding", "content-length"}
 # Status, headers and body.
 _Answer = tuple[int, list[tuple[str, str]], bytes]
@@ -27,11 +27,11 @@ class FaultyProxy:
     """Passes requests on to another server, or fails them.
 
     Args:
-        target: ``http://host:port`` of it.
-        refused: Share of requests that are answered 503 or 429.
+        target: ``http://host:port`` of the other server.
+        refused: Share of requests that are answered with 503 or 429.
         cut: Share of answers that end in the middle.
-        delay_s: Seconds that every request takes longer.
-        seed: Of which they are; the order of requests is not fixed.
+        delay_s: Delay of every request in seconds.
+        seed: Seed of the choice; requests may still come in another order.
     """
 
     def __init__(
@@ -69,10 +69,10 @@ class FaultyProxy:
             self._server.server_close()
 
     def fate(self, credentials: str | None) -> str:
-        """Decides what becomes of a request: ``503``, ``429``, ``cut`` or ``passed``.
+        """Draws the outcome of a request: ``503``, ``429``, ``cut`` or ``passed``.
 
         Args:
-            credentials: What it carries.
+            credentials: Authorization header of the request.
         """
         with self._lock:
             drawn = self._random.random()
@@ -89,8 +89,8 @@ class FaultyProxy:
     ) -> _Answer:
         """Has the target answer a request.
 
-        The last part of an upload, sent once more, is answered as it was the first
-        time: Cloud Storage remembers uploads that are done, that server forgets them.
+        If a client repeats the last part of an upload, it gets the first answer again,
+        because Cloud Storage remembers finished uploads and the target forgets them.
         """
         time.sleep(self._delay_s)
         if path in self._uploaded:
@@ -110,7 +110,7 @@ class FaultyProxy:
             connection.request(method, path, body, headers)
             with connection.getresponse() as answer:
                 data, told = answer.read(), answer.getheaders()
-        # Where the target says to go on, clients must come through here as well.
+        # Addresses in answers must lead clients to this proxy, not to the target.
         if answer.getheader("Content-Type", "").startswith("application/json"):
             data = data.replace(self._target.encode(), self.url.encode())
         told = [(name, value.replace(self._target, self.url)) for name, value in told]
@@ -120,10 +120,10 @@ class FaultyProxy:
 def _as_multipart(
     path: str, body: bytes, headers: dict[str, str]
 ) -> tuple[str, bytes, dict[str, str]]:
-    """Sends an upload that is conditional as the server on loopback expects it.
+    """Rewrites a conditional upload in the form that the server on loopback checks.
 
-    Cloud Storage looks at the generation asked for in every upload, that server only
-    in those of several parts.
+    Cloud Storage checks the required generation in every upload, the server on loopback
+    only in multipart uploads.
     """
     if "uploadType=media" not in path or "ifGenerationMatch=" not in path:
         return path, body, headers
@@ -147,11 +147,11 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def handle(self) -> None:
-        """Serves one connection; one that its client drops is no error here."""
+        """Serves one connection; a client may drop it without an error."""
         with contextlib.suppress(ConnectionError):
             super().handle()
 
-    # Headers and body are two writes, and the second would wait for the first one.
+    # Headers and body are two writes; Nagle's algorithm would delay the second one.
     disable_nagle_algorithm = True
 
     def _answer(self) -> None:

@@ -1,6 +1,6 @@
-"""Spoiling valid files, to see that whoever reads them says so in one line.
+"""Damages valid files, to test that readers refuse them with a message of one line.
 
-A small mutator: the same seed gives the same mutations. Knows nothing of formats but
+The same seed gives the same mutations. The mutations know nothing about formats, except
 that headers stand at the beginnings and ends of files.
 """
 
@@ -20,10 +20,10 @@ from pipeline.front_door import exit_code
 from pipeline.sources.base import Source
 from pipeline.sources.episodes import cut
 
-# Of every reader: some in the fast suite, which take it less than 10 s, and many.
+# Mutations for every reader: 2,000 take less than 10 s in the fast suite.
 MUTATIONS = (2_000, pytest.param(100_000, marks=pytest.mark.slow))
 
-# Numbers that counts, sizes and offsets go wrong at.
+# Numbers at which counts, sizes and offsets overflow.
 _EDGES = (0, 1, 2, 127, 128, 255, 65_535, 2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**63 - 1)
 _HEADER_BYTES = 256
 _VALUES: tuple[Any, ...] = (
@@ -35,11 +35,11 @@ _VALUES: tuple[Any, ...] = (
 
 @dataclass(frozen=True)
 class Outcomes:
-    """What became of mutations.
+    """Counts of how mutations were received.
 
     Attributes:
-        read: Were read as if nothing had been, though perhaps as other values.
-        refused: Were refused in one line.
+        read: Mutations that were read as if valid, perhaps with other values.
+        refused: Mutations that were refused with a message of one line.
     """
 
     read: int
@@ -53,19 +53,20 @@ def drill(
     count: int,
     seed: int = 0,
 ) -> Outcomes:
-    """Reads mutations, and lets through no exception that is none of ours.
+    """Reads mutations, and fails for exceptions without an exit code.
 
     Args:
         mutate: Makes a mutation.
-        read: Reads it.
-        count: How many.
-        seed: Of the mutations.
+        read: Reads a mutation.
+        count: Number of mutations.
+        seed: Seed of the mutations.
 
     Returns:
-        How many came to what.
+        How many mutations were read and how many were refused.
 
     Raises:
-        AssertionError: If one ended in a traceback: with its number, to find it again.
+        AssertionError: If a mutation would end in a traceback; the message has its
+            number, to find it again.
     """
     refused = 0
     for number in range(count):
@@ -86,23 +87,23 @@ def drill_source(
     *,
     count: int,
 ) -> Outcomes:
-    """Spoils a source's file, which is read as it is first, and reads all of it.
+    """Reads the valid file of a source, then mutations of it, each from end to end.
 
     Args:
-        make: The source of a path.
-        path: A valid file; it is written over.
-        mutate: Spoils its bytes.
-        count: How many times.
+        make: Makes the source of a path.
+        path: A valid file, which is overwritten.
+        mutate: Damages its bytes.
+        count: Number of mutations.
 
     Returns:
-        As of `drill`.
+        The counts of `drill`.
     """
     valid = path.read_bytes()
 
     def read(data: bytes) -> None:
         path.write_bytes(data)
         source = make(str(path))
-        with np.errstate(all="ignore"):  # Of values that are spoilt, no more.
+        with np.errstate(all="ignore"):  # Damaged values may overflow.
             for _ in source.read(cut(source.describe().episodes, 10)):
                 pass
 
@@ -111,17 +112,17 @@ def drill_source(
 
 
 def flip_bits(folder: Path, *, count: int, seed: int = 0) -> Iterator[str]:
-    """Flips a bit of one of a folder's files, again and again, one at a time.
+    """Flips single bits in the files of a folder, and restores each before the next.
 
-    Half of the time every file is as likely, and half of the time every byte.
+    Half of the time all files are equally likely, half of the time all bytes.
 
     Args:
-        folder: That all files below may be chosen of.
-        count: How many times.
-        seed: Of the choices.
+        folder: Folder whose files, at any depth, are chosen from.
+        count: Number of bits.
+        seed: Seed of the choices.
 
     Yields:
-        Which bit of which file it is, until it is asked on.
+        The bit and the file, while the bit is flipped.
     """
     found = sorted(path for path in folder.rglob("*") if path.is_file())
     paths = [path for path in found if path.stat().st_size]
@@ -142,7 +143,7 @@ def flip_bits(folder: Path, *, count: int, seed: int = 0) -> Iterator[str]:
 
 
 def mutate_bytes(data: bytes, draw: random.Random) -> bytes:
-    """Flips bits, cuts, copies or writes numbers over some of the bytes."""
+    """Flips, deletes, duplicates or overwrites some of the bytes."""
     spoilt = bytearray(data)
     for _ in range(draw.choice((1, 1, 1, 2, 4))):
         if not spoilt:
@@ -166,7 +167,7 @@ def mutate_bytes(data: bytes, draw: random.Random) -> bytes:
 
 
 def mutate_value(value: Any, draw: random.Random) -> Any:
-    """Replaces, drops or doubles one of the values within plain values."""
+    """Replaces, drops or duplicates one of the values within nested values."""
     spoilt = [copy.deepcopy(value)]
     holder: Any = spoilt
     key: Any = 0
@@ -187,14 +188,14 @@ def mutate_value(value: Any, draw: random.Random) -> Any:
 
 
 def mutate_json(data: bytes, draw: random.Random) -> bytes:
-    """Spoils the bytes of JSON, or the values that it says."""
+    """Damages the bytes of JSON, or its values."""
     if draw.random() < 0.5:
         return mutate_bytes(data, draw)
     return json.dumps(mutate_value(json.loads(data), draw)).encode()
 
 
 def mutate_json_lines(data: bytes, draw: random.Random) -> bytes:
-    """Spoils one line of JSON lines, or their bytes."""
+    """Damages one line of JSON lines, or the bytes of the whole."""
     if draw.random() < 0.3:
         return mutate_bytes(data, draw)
     lines = data.splitlines()
@@ -204,6 +205,6 @@ def mutate_json_lines(data: bytes, draw: random.Random) -> bytes:
 
 
 def _place(size: int, draw: random.Random) -> int:
-    """Anywhere, or near the beginning or the end, where headers are."""
+    """Draws a position anywhere, or near the beginning or end, where headers are."""
     near = draw.randrange(min(size, _HEADER_BYTES))
     return draw.choice((draw.randrange(size), near, size - 1 - near))

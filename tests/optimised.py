@@ -1,4 +1,4 @@
-"""Calls that compute for long, in a process whose XLA optimises what it compiles."""
+"""Runs long computations in a process in which XLA optimises its programs."""
 
 import multiprocessing
 import os
@@ -7,13 +7,13 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 from unittest import mock
 
-# Compiling is most of what the tests cost, and what they compile runs a few times: XLA
-# is told to be quick about it.
+# Compiling takes most of the time of the tests, and a compiled program runs only a few
+# times. So XLA is told to compile quickly.
 QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 
 
 def call_optimised(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function of a module returns; it and its arguments are pickled."""
+    """Calls a function of a module; the function and its arguments are pickled."""
     flags = os.environ["XLA_FLAGS"].replace(QUICK, "")
     spawn = multiprocessing.get_context("spawn")
     with (

@@ -1,33 +1,33 @@
-"""The page on data of one's own: what it shows is what a test runs."""
+"""Reads the page on own data, so that a test can run the code it shows."""
 
 import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-# Where it stands: a page, and the section of it.
+# The page and its section.
 PAGE = Path(__file__).parents[1] / "docs/how-to/own-data.md"
 HEADING = "Your own data"
-# What it makes stores of besides the npz that it goes on with.
+# Other kinds of files that the page makes stores of; it continues with the npz.
 OTHERS = ("robomimic", "minari")
-# Its names of stores, runs and reports of that npz.
+# The page's names of stores, runs and reports of the npz.
 _OWN = re.compile(r"\b(stores|runs|reports)/walk(?![\w-])")
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What a page shows.
+    """Code and commands of a page.
 
     Attributes:
-        files: Programs by file name, which a comment in their first line is.
-        commands: Command lines, as a shell would take them apart.
+        files: Programs by file name, which is a comment in their first line.
+        commands: Command lines, split into words as a shell would.
     """
 
     files: dict[str, str]
     commands: list[list[str]]
 
     def commands_for(self, other: str) -> list[list[str]]:
-        """What is done with a store once it is there, of another kind of file."""
+        """The commands that follow `shard`, for the store of another kind of file."""
         named = [[_OWN.sub(rf"\1/walk-{other}", w) for w in c] for c in self.commands]
         return [
             changed
@@ -37,7 +37,7 @@ class Shown:
 
 
 def read_page() -> Shown:
-    """Reads the fenced blocks of the section: Python is files, all else commands."""
+    """Reads the fenced blocks of the section: Python as files, others as commands."""
     text = PAGE.read_text()
     start = re.search(rf"^(#+) {HEADING}\n", text, re.MULTILINE)
     assert start is not None, f"{PAGE} has no section {HEADING!r}"

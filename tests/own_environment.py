@@ -1,4 +1,7 @@
-"""An environment of somebody's own: a point on a line. Importing it registers it."""
+"""An environment such as a user may bring: a point on a line.
+
+Importing this module registers the environment.
+"""
 
 from typing import Any
 
@@ -8,17 +11,17 @@ from gymnasium.spaces import Box, Dict
 
 
 class Line(gymnasium.Env[Any, Any]):
-    """Rewards minus the distance to a goal; says nothing of success.
+    """The reward is minus the distance to a goal; `info` reports no success.
 
     Args:
-        size: Where the line ends, on either side of 0.
+        size: Distance from 0 to both ends of the line.
         flat: Whether an observation is an array rather than a dictionary.
     """
 
     def __init__(self, size: float = 10.0, flat: bool = False) -> None:
         self.size = size
         inner = Box(-size, size, (1,), np.float32)
-        # Not in the order of the names, in which stores have it.
+        # The order differs from that of sorted names, which stores use.
         self.observation_space: Any = Dict({"place": inner, "goal": inner})
         if flat:
             self.observation_space = Box(-size, size, (2,), np.float32)
@@ -41,11 +44,11 @@ class Line(gymnasium.Env[Any, Any]):
 
 
 class Bare(gymnasium.Env[Any, Any]):
-    """Lacks its spaces."""
+    """An environment without spaces."""
 
 
 class Broken(gymnasium.Env[Any, Any]):
-    """Cannot be made."""
+    """An environment that cannot be made."""
 
     def __init__(self) -> None:
         raise RuntimeError("no licence")

@@ -1,4 +1,4 @@
-"""Losses written a second time, as NumPy loops in float64, to compare against."""
+"""Losses and samples written again as NumPy loops in float64, to compare with."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ Params = dict[str, Any]
 
 
 def mlp(params: Params, *inputs: np.ndarray) -> np.ndarray:
-    """Dense, tanh, LayerNorm (epsilon 1e-6), ..., Dense."""
+    """A multilayer perceptron: Dense, tanh, LayerNorm (epsilon 1e-6), ..., Dense."""
     x = np.concatenate(inputs, axis=-1).astype(np.float64)
     layer = 0
     while f"hidden_{layer}" in params:
@@ -32,7 +32,7 @@ def member(params: Params, index: int) -> Params:
 def window(
     rewards: np.ndarray, masks: np.ndarray, start: int, k: int, discount: float
 ) -> tuple[np.longdouble, bool]:
-    """Return of a window, cut after the first solved row, summed forwards."""
+    """Return up to a window's first solved row, and whether it has no solved row."""
     total, weight, alive = np.longdouble(0), np.longdouble(1), True
     for row in range(start, start + k):
         total += weight * np.longdouble(rewards[row])
@@ -44,7 +44,7 @@ def window(
 
 
 def longest_window(masks: np.ndarray, start: int, last: int, most: int) -> int:
-    """Steps to the first solved row after the start, to the last row, or the most."""
+    """Steps to the first solved row after the start or ``last``, at most ``most``."""
     for steps in range(1, most + 1):
         if masks[start + steps] == 0 or start + steps == last:
             return steps
@@ -52,7 +52,7 @@ def longest_window(masks: np.ndarray, start: int, last: int, most: int) -> int:
 
 
 def flow_samples(field: Any, noise: np.ndarray, steps: int) -> np.ndarray:
-    """Euler's method, a step at a time."""
+    """Integrates a field by Euler's method, one step at a time."""
     x = noise
     for step in range(steps):
         x = x + field(x, np.full((len(x), 1), step / steps)) / steps

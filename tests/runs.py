@@ -1,4 +1,4 @@
-"""A run on disk with checkpoints of made-up nets, for tests that need no training."""
+"""A run on disk with checkpoints of made-up networks, for tests without training."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ TABLE = make_table([20, 20], S=2, A=2)
 
 
 def make_run() -> Run:
-    """Two seeds of a tiny agent in the point maze, whose episodes are short."""
+    """A run of two seeds of a tiny agent in the point maze, with short episodes."""
     kwargs = {
         "reward_task_id": 1,
         "add_noise_to_goal": False,
@@ -54,13 +54,13 @@ def make_run() -> Run:
 
 
 class FakeTrainer:
-    """Commits checkpoints of untrained nets where a trainer would.
+    """Commits checkpoints of untrained networks, as training commits its own.
 
     Args:
-        folder: RUN; ``run.json`` is written at once.
-        keep: Latest steps kept; None keeps all.
-        run: That is written down; that of ``make_run`` if not given.
-        between: Least and largest value of what is saved.
+        folder: Folder of the run; ``run.json`` is written at once.
+        keep: Number of latest steps to keep; None keeps all.
+        run: Run to write; by default that of ``make_run``.
+        between: Smallest and largest value of a parameter.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class FakeTrainer:
     def commit(self, step: int) -> None:
         """Saves a step and waits for it."""
         state = jax.tree.map(
-            # Made up, not drawn by `init`: compiling that takes longer than all else.
+            # Not drawn by `init`, because compiling it would take most of the time.
             lambda leaf: jnp.asarray(
                 self._rng.uniform(*self._between, leaf.shape).astype(leaf.dtype)
             ),
@@ -105,7 +105,12 @@ class FakeTrainer:
 
 
 def final_params(out: Path, step: int) -> list[np.ndarray]:
-    """Every parameter of a one-seed run's last checkpoint, which is of that step."""
+    """Reads all parameters of the last checkpoint, which must be of this step.
+
+    Args:
+        out: Folder of a run of one seed.
+        step: Step of its last checkpoint.
+    """
     checkpoints = CheckpointReader(RunFolder.open(out))
     try:
         assert checkpoints.latest() == step

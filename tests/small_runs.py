@@ -1,4 +1,4 @@
-"""Runs of forty updates, the quickest to compile, and all that they leave."""
+"""Runs of forty updates of a small agent, and everything that a checkpoint holds."""
 
 import dataclasses
 from pathlib import Path
@@ -57,7 +57,7 @@ def fresh(run: Run, table: RowTable) -> tuple[Any, Any]:
 
 
 def everything(folder: Path, run: Run, table: RowTable, step: int) -> list[np.ndarray]:
-    """Every array a checkpoint holds."""
+    """Reads every array of a checkpoint."""
     like, feed = fresh(run, table)
     state = CheckpointReader(RunFolder.open(folder)).restore(
         step, like, feed, updates_per_call=5

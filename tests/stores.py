@@ -1,4 +1,4 @@
-"""Small stores and tables of made-up rows, for tests that need data and no MuJoCo."""
+"""Small stores and tables of made-up rows, for tests that need no MuJoCo."""
 
 import dataclasses
 import json
@@ -32,7 +32,7 @@ def make_rows(
     seed: int = 0,
     share: float = 0.02,
 ) -> Arrays:
-    """Random walks with rewards -1, and 0 on the share of rows that is solved."""
+    """Makes random walks with rewards of -1, and 0 in the share of solved rows."""
     rng = np.random.default_rng(seed)
     rows = int(sum(lengths))
     solved = rng.random((rows, tasks)) < share
@@ -49,7 +49,7 @@ def make_rows(
 def make_table(
     lengths: Sequence[int], *, discount: float = 0.99, task: int = 1, **rows: float
 ) -> RowTable:
-    """A table of made-up rows, without a store."""
+    """Makes a table of made-up rows, without a store."""
     arrays = make_rows(lengths, **rows)
     column = [task - 1]
     counts = np.asarray(lengths, np.int64)
@@ -77,7 +77,7 @@ def numbers_of(
     seed: int = 0,
     step: int = 0,
 ) -> np.ndarray:
-    """What the batch of one step and seed is chosen by: ``f64[D, B]``."""
+    """Random numbers ``f64[D, B]`` that the batch of a step and seed is drawn by."""
     steps = range(step, step + 1)
     return uniform_numbers(table, sampler, seeds=(seed,), steps=steps, batch_size=size)[
         :, 0, 0
@@ -85,7 +85,7 @@ def numbers_of(
 
 
 def make_facts(table: RowTable) -> DataFacts:
-    """The facts of a table."""
+    """Computes the facts of a table."""
     flat = table.observations
     return DataFacts(
         observation_dim=flat.shape[1],
@@ -100,7 +100,7 @@ def make_facts(table: RowTable) -> DataFacts:
 
 @contextmanager
 def version_1() -> Iterator[None]:
-    """Within, stores are written as version 1 of the format wrote them."""
+    """Makes stores be written in version 1 of the format within the block."""
 
     def to_json(value: DatasetManifest | PartManifest) -> str:
         if isinstance(value, DatasetManifest):
@@ -130,7 +130,7 @@ def write_store(
     val: Sequence[Sequence[int]] = (),
     **rows: int,
 ) -> Path:
-    """Writes and commits a store, a part for each list of episode lengths."""
+    """Writes and commits a store, with a part for each list of episode lengths."""
     written, fields = [], {}
     for index, lengths in enumerate((*parts, *val)):
         arrays = make_rows(lengths, seed=seed + index, **rows)

@@ -1,4 +1,4 @@
-"""pipeline, trainer and infra are used alike: help, version, mistakes."""
+"""The three programs treat help, the version and mistakes alike."""
 
 import pytest
 

@@ -1,7 +1,7 @@
-"""The examples in docstrings come true, in every module that has some.
+"""Runs the examples in docstrings.
 
-pytest's own `--doctest-modules` imports all modules, with what they need, to look for
-examples, and does so in every worker and for every single test that is asked for.
+pytest's own `--doctest-modules` would import all modules to look for examples, in every
+worker, even if only a single test was asked for.
 """
 
 import doctest

@@ -1,4 +1,4 @@
-"""What each half must not bring along: checked in a fresh interpreter."""
+"""Modules that a package must not import, checked in a fresh interpreter."""
 
 import ast
 import functools
@@ -102,7 +102,7 @@ def test_help_loads_nothing_that_takes_seconds() -> None:
 
 
 def test_updates_need_only_the_packages_of_an_accelerators_machine() -> None:
-    """The GPU benchmark runs where nothing but these has been installed."""
+    """The GPU benchmark runs on a machine that has only these packages."""
     packages = required("jax", "flax", "optax", "orbax-checkpoint", "tensorstore")
     missing = {
         module
@@ -110,7 +110,7 @@ def test_updates_need_only_the_packages_of_an_accelerators_machine() -> None:
         if not packages & set(map(packaging.utils.canonicalize_name, distributions))
     } - {"trainer", "pipeline", "tests"}
     assert {"grain", "mujoco", "ogbench", "pydantic", "tyro"} <= missing
-    # None in place of a module: Python's way to say that it cannot be imported.
+    # None in place of a module makes Python refuse to import it.
     subprocess.run(
         [
             sys.executable,
@@ -124,7 +124,7 @@ def test_updates_need_only_the_packages_of_an_accelerators_machine() -> None:
 
 
 def imported() -> set[str]:
-    """Modules of others that the source imports anywhere, by their first name."""
+    """Top-level names of the other projects' modules that the source imports."""
     names: set[str] = set()
     packages = ("pipeline", "trainer", "infra")
     for file in (file for name in packages for file in (ROOT / name).rglob("*.py")):
@@ -146,19 +146,19 @@ def test_whatever_may_be_missing_is_named_with_its_extra() -> None:
 
 @pytest.mark.parametrize(("module", "extra"), EXTRAS.items())
 def test_the_extra_that_is_named_brings_the_module(module: str, extra: str) -> None:
-    if extra == "wandb":  # No part of `make setup`.
+    if extra == "wandb":  # `make setup` does not install it.
         pytest.importorskip(module, reason="the extra wandb is not installed")
     assert module in provided_by(f"vast-rl[{extra}]")
 
 
 @functools.cache
 def distributions_by_module() -> dict[str, list[str]]:
-    """Packages by what is imported of them; finding them takes a second."""
+    """Packages by the modules they contain; cached, as this takes a second."""
     return dict(importlib.metadata.packages_distributions())
 
 
 def provided_by(requirement: str) -> set[str]:
-    """Modules that installing a requirement brings, by their first name."""
+    """Top-level names of the modules that a requirement installs."""
     packages = required(requirement)
     return {
         module
@@ -168,7 +168,7 @@ def provided_by(requirement: str) -> set[str]:
 
 
 def required(*lines: str) -> set[str]:
-    """Packages and all that they require, with the extras that are asked for."""
+    """Names of packages, with their extras, and of all packages that they require."""
     found: set[tuple[str, frozenset[str]]] = set()
     waiting = [packaging.requirements.Requirement(line) for line in lines]
     while waiting:

@@ -1,11 +1,11 @@
 """Every message for a user names a place, and what was expected or what to do next.
 
-The messages are read out of the source: all that is given to an exception with an
+The messages are read from the source: the first argument of every exception with an
 ``exit_code``. A message has to
 
-- name a place: by an interpolated value, or by an option, setting or variable; and
-- say what was expected, in this word, or what to do, by a clause that begins with a
-  verb of the list below.
+- name a place, by an interpolated value, an option, a setting or a variable; and
+- say what was expected, with the word "expected", or what to do next, in a clause that
+  begins with a verb of the list below.
 """
 
 import ast
@@ -21,9 +21,9 @@ TREES = {
     for package in ("pipeline", "trainer", "infra")
     for path in sorted((ROOT / package).rglob("*.py"))
 }
-# A value, an option, or names before a colon at the beginning.
+# An interpolated value, an option, or names before a colon at the beginning.
 PLACE = re.compile(r"\{|--[a-z]|^[\w.]+( and [\w.]+)*: ")
-# Shorter texts only join parts that are written elsewhere.
+# Texts with fewer letters only join parts that are written elsewhere.
 LEAST_LETTERS = 12
 ADVICE = re.compile(r"\{\w*(remedy|advice|hint)\w*", re.IGNORECASE)
 VERBS = re.compile(
@@ -39,7 +39,7 @@ VERBS = re.compile(
 
 
 def find_classes() -> frozenset[str]:
-    """Names of the exceptions with an exit code, and of those derived from them."""
+    """Names of exceptions with an exit code, and of classes derived from them."""
     classes = [
         node
         for tree in TREES.values()
@@ -64,7 +64,7 @@ def find_classes() -> frozenset[str]:
 
 
 def text_of(node: ast.expr) -> str:
-    """The text of an expression, with its values in braces."""
+    """The text of an expression, with interpolated values in braces."""
     match node:
         case ast.Constant(value=str(text)):
             return text
@@ -80,7 +80,7 @@ def text_of(node: ast.expr) -> str:
 
 
 def find_messages() -> Iterator[tuple[str, str]]:
-    """Every message, and where it stands."""
+    """Every message, after its file and line."""
     classes = find_classes()
     for path, tree in TREES.items():
         for node in ast.walk(tree):
@@ -96,7 +96,7 @@ def find_messages() -> Iterator[tuple[str, str]]:
 
 
 def find_fault(message: str) -> str | None:
-    """What a message lacks."""
+    """Says what a message lacks; None if it is complete."""
     if PLACE.search(message) is None:
         return "no place"
     clauses = re.split(r"[;.:,]\s+(?:or |and |then |first )?", message)[1:]

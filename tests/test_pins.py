@@ -1,6 +1,6 @@
-"""What stores, runs and launchers depend on, pinned: no move or rename may change it.
+"""Pins values that stores, runs and launchers depend on, against moves and renames.
 
-A pin changes only on purpose, with an entry of its own in CHANGELOG.md.
+A pinned value changes only on purpose, with an entry of its own in CHANGELOG.md.
 """
 
 import hashlib
@@ -47,7 +47,7 @@ from trainer.errors import (
 
 
 def test_what_keys_the_random_streams() -> None:
-    """The repr of samplers is hashed into every key, the schedule's into its own."""
+    """The repr of a sampler enters the key of batches, a schedule's that of blocks."""
     assert repr(HorizonSampler(max_horizon=25, discount=0.99)) == (
         "HorizonSampler(max_horizon=25, discount=0.99, min_horizon=2, "
         "goal_shares=(0.1, 0.8, 0.1), goal_rule='uniform')"
@@ -78,7 +78,7 @@ def test_what_keys_the_random_streams() -> None:
 
 
 def test_the_digest_of_a_part() -> None:
-    """Finished parts are recognised by it when a command is repeated."""
+    """A repeated command recognises finished parts by their digest."""
     plan = PartPlan(
         root="/anywhere",
         index=0,
@@ -117,14 +117,14 @@ def test_the_bytes_of_a_store(tmp_path: Path, version: int, expected: str) -> No
     assert digest.hexdigest() == expected
     store = Store(str(tmp_path))
     assert store.manifest.format_version == version
-    # Runs name the data they were trained on by it, whichever version holds them.
+    # Runs recognise their data by the fingerprint, in either version of the format.
     assert store.manifest.fingerprint() == (
         "8d428dcc3e69d192d0290bd290570d8a41e3993ea9d42a2c25b37ea5ae1c3316"
     )
 
 
 def test_what_a_run_calls_its_data(tmp_path: Path) -> None:
-    """It is hashed into the key of every random stream."""
+    """The fingerprint of a table enters the key of every random stream."""
     store = Store(str(write_store(tmp_path)))
     table = load_table(store, task=2, discount=0.99)
     assert table.fingerprint == (
@@ -158,7 +158,7 @@ def test_what_a_run_calls_its_data(tmp_path: Path) -> None:
 def test_exit_codes_that_launchers_act_on(
     error: Exception, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are the same in all three programs."""
+    """Exit codes are the same in all three programs."""
     for run in fail_with(error, monkeypatch):
         assert run() == code
 
@@ -175,7 +175,7 @@ def test_a_bug_is_not_called_wrong_use(
 def fail_with(
     error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> list[Callable[[], int]]:
-    """A command of trainer, pipeline and infra each that raises the error."""
+    """Calls of one command of each program, patched to raise the error."""
 
     def fail(*_: object) -> int:
         raise error

@@ -1,4 +1,4 @@
-"""What tests with devices that are not there need."""
+"""A mark for tests that compile for TPUs, which need not be present."""
 
 import pytest
 

@@ -1,7 +1,7 @@
-"""Two commands at once for one store: the first stopped at some moment, and its end.
+"""Runs two commands at once on one store, and stops the first at a chosen moment.
 
-Both are forked from a process that has imported all they need, as imports take seconds
-and the work that matters here fractions of one.
+Both are forked from a process that has imported their modules, because imports take
+seconds and the work to be tested takes a fraction of a second.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ _processes.set_forkserver_preload(
 
 
 def _execute(arguments: list[str], log: str) -> None:
-    """Runs a command of the pipeline, as a process of its own would."""
+    """Runs a command of the pipeline as its own process would."""
     from pipeline.cli import main
 
     said = os.open(log, os.O_WRONLY | os.O_CREAT)
@@ -43,8 +43,8 @@ class Run:
     """A command that is running.
 
     Args:
-        arguments: Of ``python -m pipeline``.
-        log: Where to write what it says.
+        arguments: Arguments of ``python -m pipeline``.
+        log: File for its output.
     """
 
     def __init__(self, arguments: Sequence[object], log: Path) -> None:
@@ -56,7 +56,7 @@ class Run:
         self._process.start()
 
     def wait(self) -> tuple[int, str]:
-        """Its exit code, and all that it has said."""
+        """Waits for the end; returns the exit code and the output."""
         self._process.join(_TIMEOUT_S)
         code = self._process.exitcode
         if code is None:
@@ -65,22 +65,22 @@ class Run:
         return code, self._log.read_text()
 
     def signal(self, number: int) -> None:
-        """Sends a signal, if it has not ended."""
+        """Sends a signal if the command is still running."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._process.pid or 0, number)
 
     def most_files(self, root: Path) -> int:
-        """Waits for its end, and counts the files that a folder held at the most."""
+        """Waits for the end; returns the most files that a folder held meanwhile."""
         most = 0
         while self._process.is_alive():
             most = max(most, _count_files(root))
         return most
 
     def stop_at(self, root: Path, files: int, seconds: float) -> bool:
-        """Stops it once a folder holds so many files and a moment has passed.
+        """Stops the command some time after a folder holds a number of files.
 
         Returns:
-            Whether it still ran.
+            Whether the command was still running.
         """
         while self._process.is_alive() and _count_files(root) < files:
             time.sleep(0.0005)

@@ -1,4 +1,4 @@
-"""A few frames that move, as files."""
+"""A short animation as a file."""
 
 import io
 
@@ -7,7 +7,7 @@ from PIL import Image
 
 
 def make_gif(frames: int = 3) -> bytes:
-    """An animation, as inspections of sub-goals leave one."""
+    """Makes an animation like those that `subgoals` writes."""
     images = [
         Image.fromarray(np.full((24, 32, 3), 80 * index, np.uint8))
         for index in range(frames)

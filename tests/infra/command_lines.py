@@ -1,4 +1,4 @@
-"""Launches that several tests look at."""
+"""Command lines of launches, for several tests."""
 
 import os
 import shutil
@@ -54,7 +54,7 @@ SPARK = "--target spark --job-endpoint spark:8099 --workers-at /opt/bin/vast-rl-
 
 
 def printed(capsys: Any, command: str) -> tuple[str, str]:
-    """Runs a command that succeeds; what it printed to output and error."""
+    """Runs a command that must succeed; returns its output and standard error."""
     capsys.readouterr()
     code = main(command.split())
     output, error = capsys.readouterr()
@@ -63,7 +63,7 @@ def printed(capsys: Any, command: str) -> tuple[str, str]:
 
 
 def refused(capsys: Any, command: str) -> str:
-    """Runs a command that is refused; the one line that says so."""
+    """Runs a command that must be refused; returns its one line of error."""
     capsys.readouterr()
     code = main(command.split())
     output, error = capsys.readouterr()
@@ -75,21 +75,21 @@ def refused(capsys: Any, command: str) -> str:
 
 
 def submission(command: str) -> Submission:
-    """What a launch would submit."""
+    """The submission of a launch."""
     parsed, arguments = front_door.parse(PROGRAM, command.split())
     assert isinstance(parsed, Launch)
     return parsed.stage.submission(arguments)
 
 
 def documents(command: str) -> list[Any]:
-    """YAML documents that a launch would submit."""
+    """The YAML documents that a launch would submit."""
     document = submission(command).document
     assert document is not None
     return list(yaml.safe_load_all(document))
 
 
 def installed(program: str) -> str:
-    """A program that a package brought, though its environment is not activated."""
+    """Path of a program of the environment, which need not be activated."""
     here = str(Path(sys.executable).parent)
     found = shutil.which(program, path=os.pathsep.join((here, os.environ["PATH"])))
     assert found is not None, f"{program}: not installed; `make setup` does"

@@ -1,4 +1,4 @@
-"""What the tests of launching share."""
+"""Fixtures for the tests of launching."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +10,6 @@ from tests.fake_gcs import serve
 
 @pytest.fixture(scope="module")
 def gcs() -> Iterator[Any]:
-    """A client of a Cloud Storage server on loopback; no test after it sees it."""
+    """A client of a Cloud Storage server on loopback, which ends with the module."""
     with serve() as client:
         yield client

@@ -1,21 +1,21 @@
-"""What Flink's operator takes: the FlinkDeployment around the pods.
+"""Schema of a FlinkDeployment, the resource of Flink's operator around the pods.
 
-Taken from the custom resource that the operator publishes (apache/flink-kubernetes-
-operator, helm/flink-kubernetes-operator/crds/flinkdeployments.flink.apache.org-v1.yml)
-and from what its validator asks besides (DefaultValidator.java), for a session cluster:
-fields of jobs, ingresses and autoscaling are left out. The pods inside are checked by
-Kubernetes' own schemas.
+It is taken from the custom resource that the operator publishes
+(apache/flink-kubernetes- operator,
+helm/flink-kubernetes-operator/crds/flinkdeployments.flink.apache.org-v1.yml) and from
+its validator (DefaultValidator.java), for a session cluster. Fields of jobs, ingresses
+and autoscaling are left out. Kubernetes' own schemas check the pods inside.
 """
 
 from typing import Any
 
 from tests.infra.json_schema import TEXT, closed_object
 
-# Memory as Flink reads it, not as Kubernetes does.
+# Amounts of memory in Flink's notation, which differs from that of Kubernetes.
 _MEMORY = {"type": "string", "pattern": "^[0-9]+ ?(m|mb|g|gb|k|kb|b)$"}
 
 
-# The validator asks for memory of both.
+# The validator requires the memory of job manager and task manager.
 _MANAGER = {
     "resource": closed_object(
         ("memory",),
@@ -48,13 +48,13 @@ FLINK_DEPLOYMENT: dict[str, Any] = closed_object(
         image=TEXT,
         imagePullPolicy={"enum": ["Always", "IfNotPresent", "Never"]},
         serviceAccount=TEXT,
-        # Of those that the operator knows, the ones for which Beam 2.77 has a runner.
+        # These are the versions that the operator knows and Beam 2.77 has a runner for.
         flinkVersion={"enum": ["v1_19", "v1_20", "v2_0", "v2_1", "v2_2"]},
         mode={"enum": ["native", "standalone"]},
         flinkConfiguration={
             "type": "object",
             "additionalProperties": TEXT,
-            # The operator sets them itself.
+            # The operator sets these properties itself.
             "propertyNames": {
                 "not": {
                     "enum": [

@@ -1,9 +1,10 @@
-"""What JobSet's custom resource takes: the wrapper around the jobs.
+"""Schema of a JobSet, the custom resource around the jobs.
 
-Derived from the fields that its published Go types document (kubernetes-sigs/jobset,
-api/jobset/v1alpha2/jobset_types.go: JobSetSpec, ReplicatedJob, Network, FailurePolicy
-and FailurePolicyRule), without those that are deprecated or behind a feature gate.
-Kubernetes publishes no schema for it; the jobs inside are checked by Kubernetes' own.
+It is derived from the fields that the published Go types document
+(kubernetes-sigs/jobset, api/jobset/v1alpha2/jobset_types.go: JobSetSpec, ReplicatedJob,
+Network, FailurePolicy and FailurePolicyRule), without those that are deprecated or
+behind a feature gate. No schema of JobSet is published. Kubernetes' own schemas check
+the jobs inside.
 """
 
 from typing import Any
@@ -30,7 +31,7 @@ _RULE = closed_object(
     onJobFailureReasons={
         "type": "array",
         "uniqueItems": True,
-        # Reasons a Job's Failed condition can have (batch/v1).
+        # Possible reasons of a Job's Failed condition (batch/v1).
         "items": {
             "enum": [
                 "BackoffLimitExceeded",

@@ -1,4 +1,4 @@
-"""Pieces of JSON schemas of custom resources."""
+"""Parts of JSON schemas of custom resources."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ TEXT = {"type": "string", "minLength": 1}
 
 
 def closed_object(required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
-    """An object with these properties and no others."""
+    """Schema of an object with these properties and no others."""
     return {
         "type": "object",
         "additionalProperties": False,

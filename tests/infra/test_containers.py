@@ -1,4 +1,4 @@
-"""Container recipes. None is built here: a linter reads them, and so do these tests."""
+"""Container recipes. No image is built: a linter and these tests read the recipes."""
 
 import re
 import subprocess
@@ -48,10 +48,10 @@ def test_what_is_in_an_image(recipe):
     lines = text.splitlines()
     (base,) = [line for line in lines if line.startswith("FROM ")]
     assert re.search(r":[\d.]+(-\S+)?$", base)
-    # The last user is the one it runs as, and the one the manifests ask for.
+    # An image runs as its last user, which must be the user of the manifests.
     assert [line for line in lines if line.startswith("USER ")][-1] == f"USER {USER}"
     assert f"useradd --uid {USER}" in text
-    # Nothing is installed but by its hash, and this project, from what is copied.
+    # Packages are installed by their hashes, and this project from the copied files.
     packages, project = re.findall(r"pip install (.*?)\\?\n", text)
     assert packages == (
         "--no-cache-dir --require-hashes --requirement infra/requirements.txt "
@@ -63,20 +63,20 @@ def test_what_is_in_an_image(recipe):
     copied = set(re.findall(r"^COPY ((?:\S+ )+)\S+$", text, re.MULTILINE))
     words = {word for line in copied for word in line.split()}
     ignored = recipe.with_name(f"{recipe.name}.dockerignore").read_text().splitlines()
-    # All but what is copied stays out of the build.
+    # Only files that are copied are sent to the builder.
     assert ignored[1] == "*"
     assert {line[1:] for line in ignored if line.startswith("!")} == words
     assert all(Path(word).exists() for word in words)
 
 
 def read_locked(file: Path) -> dict[str, str]:
-    """Versions by name, of a file in which every package has its hashes."""
+    """Reads versions by name from a file in which every package has its hashes."""
     text = file.read_text()
     digests = r"(?: +--hash=sha256:[0-9a-f]{64}(?: \\)?\n)+"
     packages = re.findall(
         rf"^(\S+)==(\S+)(?: ; [^\\]+)? \\\n{digests}", text, re.MULTILINE
     )
-    # That is all there is in it.
+    # The file has no other lines than these.
     assert len(packages) == len(re.findall(r"^\S", text, re.MULTILINE)) > 50
     return {name.partition("[")[0]: version for name, version in packages}
 
@@ -96,7 +96,7 @@ def test_images_install_what_is_locked_by_hash(name, extras):
         for line in file.read_text().splitlines():
             package, _, version = line.partition(" ;")[0].partition("==")
             pinned.setdefault(package, set()).add(version)
-    # What builds this project is pinned here alone.
+    # The package that builds this project is pinned only in these lists.
     others = {package for package in locked if package not in pinned}
     assert others <= {"setuptools"}
     assert all(locked[each] in pinned[each] for each in locked.keys() - others)

@@ -1,4 +1,4 @@
-"""The demo's script: commands that there are, and closing lines that were measured."""
+"""The demo's script runs existing commands, and ends with the report's own words."""
 
 import os
 import shlex
@@ -14,7 +14,7 @@ from pipeline import front_door
 PROGRAMS = {
     program.name: program for program in (pipeline.cli.PROGRAM, trainer.cli.PROGRAM)
 }
-# Takes down what it is called with, and answers as a report does.
+# Records its arguments, and answers as `report` does.
 RECORDER = """#!/usr/bin/env bash
 printf '%q ' "$@" >> "$RECORD"
 echo >> "$RECORD"
@@ -23,7 +23,7 @@ case "$3" in "$FAILS") exit 3 ;; report) echo "what the report says" ;; esac
 
 
 def play(tmp_path: Path, *, fails: str = "") -> tuple[list[list[str]], str, int]:
-    """Commands that the script ran, what it printed, and its exit code."""
+    """Runs the script; returns its commands, its output and its exit code."""
     recorder = tmp_path / "python"
     recorder.write_text(RECORDER)
     recorder.chmod(0o755)
@@ -60,7 +60,7 @@ def test_the_demo_ends_with_what_the_report_says(tmp_path: Path) -> None:
     _, shown, _ = play(tmp_path)
     _, _, closing = shown.rpartition("== done in ")
     assert "what the report says" in closing
-    # Nothing that it says by itself claims a success.
+    # The script's own lines must not claim a success.
     assert "solved:" not in closing
 
 

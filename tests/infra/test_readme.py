@@ -1,4 +1,4 @@
-"""What the pages show of launching is what is printed and what was measured."""
+"""Pages about launching show what commands print and what was measured."""
 
 import dataclasses
 import re
@@ -20,7 +20,7 @@ PAGES = ("docs/how-to/clusters.md", "infra/README.md")
 
 
 def blocks(file: str) -> list[str]:
-    """Fenced blocks of a page, lines that go on joined."""
+    """Fenced blocks of a page, with continued lines joined."""
     text = Path(file).read_text()
     return [
         block.replace("\\\n", " ")
@@ -29,7 +29,7 @@ def blocks(file: str) -> list[str]:
 
 
 def commands(block: str) -> list[list[str]]:
-    """Whole commands of ours in a block; a synopsis of many is none."""
+    """Complete commands of infra in a block; a synopsis is not complete."""
     lines = [
         line.replace("REGISTRY", REGISTRY)
         for line in block.splitlines()
@@ -39,7 +39,7 @@ def commands(block: str) -> list[list[str]]:
 
 
 def rates() -> dict[str, float]:
-    """Rows a second of the pipeline's benchmarks, by what was measured."""
+    """Rows a second in the pipeline's benchmarks, by the label of their row."""
     text = Path("tests/benchmarks/README.md").read_text()
     found = re.findall(r"^\| ([^|]+?) \| (?:[^|]*, )?([\d,]+) rows/s \|", text, re.M)
     return {name: float(rate.replace(",", "")) for name, rate in found}

@@ -1,4 +1,4 @@
-"""Shell: scripts, and what is run on machines found by SkyPilot."""
+"""Shell scripts, and the commands that SkyPilot runs on its machines."""
 
 import os
 import shutil
@@ -40,7 +40,7 @@ def test_shellcheck_has_nothing_to_say(script):
 def test_what_skypilot_runs_passes_too(command):
     task = yaml.safe_load(submission(command).document)
     for part in ("setup", "run"):
-        # The environment it activates is made on the machine.
+        # shellcheck cannot read the environment, which is made on the machine.
         done = check("--shell=bash", "--exclude=SC1090", "-", text=task[part])
         assert (done.returncode, done.stdout) == (0, "")
 
@@ -50,7 +50,7 @@ def test_shellcheck_can_fail():
 
 
 def test_processes_on_skypilots_nodes():
-    """Its variables, as they are on node 1 of three, become ours."""
+    """SkyPilot's variables, here those of node 1 of three, become ours."""
     task = yaml.safe_load(
         submission(
             f"{SKY} --chips 24 -- --mesh.fsdp 8 --trainer.seeds 3 --mesh.seed 3"
@@ -81,7 +81,7 @@ def test_processes_on_skypilots_nodes():
     assert skypilot.CONFIG in task["file_mounts"]
 
 
-# The bucket's set-up, with a gcloud that remembers.
+# Tests of the bucket's set-up, with a fake gcloud that records what it made.
 
 
 def set_up(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -125,7 +125,7 @@ def gcloud(tmp_path):
 def test_a_second_set_up_makes_nothing_again(gcloud):
     first = gcloud(*ARGUMENTS)
     made = [words for words in first if "create" in words]
-    # Two accounts, the bucket, four folders.
+    # The first set-up makes two accounts, the bucket and four folders.
     assert len(made) == 7
     again = gcloud(*ARGUMENTS)[len(first) :]
     assert [words for words in again if "create" in words] == []

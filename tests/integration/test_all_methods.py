@@ -1,7 +1,7 @@
-"""Every method trains and acts on every data set of the paper, under shipped settings.
+"""Every method trains and acts on every data set of the paper, with shipped settings.
 
-Five updates of narrow networks on made-up rows, then an episode cut short, through the
-commands people run. That the networks learn is for other tests.
+The commands run five updates of narrow networks on made-up rows, then a short episode.
+Other tests check that the networks learn.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from trainer.runs.run import read_run
 TASK = 2
 STEPS = 5
 EPISODE_LIMIT = 20
-# What is narrow and short, by the names of settings that a method may have.
+# Small values of settings, of which a method has some.
 SMALL = {
     "width": 8,
     "depth": 1,

@@ -1,7 +1,7 @@
-"""Every task of the paper starts: its configuration, data of its shape, its simulator.
+"""Every task of the paper trains and acts, with its configuration and its simulator.
 
-Twenty updates of narrow networks on made-up rows, then an episode cut short, through
-the commands people run. That the networks learn is for other tests.
+The commands run twenty updates of narrow networks on made-up rows of the task's shape,
+then a short episode. Other tests check that the networks learn.
 """
 
 import dataclasses
@@ -60,7 +60,7 @@ def test_trains_and_acts(store: Path, task: int, tmp_path: Path) -> None:
     trained = read_run(RunFolder.open(out))
     agent = configuration(dataset, task).agent
     assert trained.config.agent == dataclasses.replace(agent, **SMALL)
-    # Equal facts of all five tasks: one compiled program serves them.
+    # All five tasks have equal facts, so one compiled program serves them.
     assert (trained.facts.reward_min, trained.facts.return_max) == (-1, 0)
     assert [line["step"] for line in RunFolder.open(out).read_lines(METRICS_FILE)] == [
         10,

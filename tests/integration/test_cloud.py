@@ -1,7 +1,7 @@
-"""From raw trajectories to a report on Cloud Storage: the bytes of a local disk.
+"""The path from raw trajectories to a report on Cloud Storage writes a disk's bytes.
 
-Against a real server on loopback, once as it is and once behind one that refuses some
-requests and cuts some answers off.
+It runs on a server on loopback, once directly, and once behind a proxy that refuses
+some requests and cuts off some answers.
 """
 
 import dataclasses
@@ -64,7 +64,7 @@ from trainer.training import loop
 from trainer.training.session import check_folder
 
 pytestmark = [
-    # Google's client warns of its own ways.
+    # Google's client causes these warnings.
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
@@ -84,7 +84,7 @@ CONFIG = Config(
         checkpoint_every=10,
     ),
 )
-# Half of the rows at most are in memory.
+# The limit allows at most half of the rows in memory.
 WINDOWED = FeedConfig(
     prefetch_calls=1, memory_limit_bytes=4_000, block_rows=25, reuse=8.0
 )
@@ -92,7 +92,7 @@ WINDOWED = FeedConfig(
 
 @dataclass(frozen=True)
 class Local:
-    """What a disk holds after the same commands."""
+    """The store, run and report of the same commands on a disk."""
 
     folder: Path
     run: Run
@@ -104,7 +104,7 @@ class Local:
 
 @pytest.fixture(scope="module", autouse=True)
 def _tasks_read_once() -> Iterator[None]:
-    """Reading tasks starts the simulator; once is enough."""
+    """Reads tasks only once, because that starts the simulator."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(goals, "read_tasks", functools.cache(goals.read_tasks))
         yield
@@ -124,7 +124,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Local:
 
 @pytest.fixture
 def gcs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A bucket, for somebody who has credentials that nobody must be shown."""
+    """A bucket, with credentials that must not be sent to the server."""
     credentials = tmp_path / "credentials.json"
     secret = {"client_id": "me", "client_secret": "secret", "refresh_token": "secret"}
     credentials.write_text(json.dumps({"type": "authorized_user", **secret}))
@@ -137,7 +137,7 @@ def gcs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 @pytest.fixture
 def conditional(gcs: Any) -> Iterator[Any]:
-    """The bucket behind a server that looks at all preconditions."""
+    """The bucket behind a proxy, with which all preconditions are checked."""
     with failing(refused=0, cut=0):
         forget_clients()
         yield gcs
@@ -145,7 +145,7 @@ def conditional(gcs: Any) -> Iterator[Any]:
 
 
 def write_npz(path: Path, *, episodes: int, seed: int, length: int = 25) -> None:
-    """Made-up walks in OGBench's format."""
+    """Writes made-up walks in OGBench's format."""
     rng = np.random.default_rng(seed)
     rows = episodes * length
     at = np.cumsum(rng.normal(scale=0.5, size=(rows, 2)), axis=0).astype(np.float32)
@@ -167,7 +167,7 @@ def shard(source: object, out: object) -> int:
 
 
 def train(store: str, out: str, *, steps: int) -> Run:
-    """What ``trainer train`` does, but for the arguments."""
+    """Does what ``trainer train`` does, without parsing arguments."""
     trainer = dataclasses.replace(CONFIG.trainer, steps=steps)
     config = dataclasses.replace(CONFIG, trainer=trainer)
     rows = rows_of(store, FeedConfig())
@@ -190,7 +190,7 @@ def rows_of(store: str, feed: FeedConfig) -> Any:
 
 
 def assess(runs: Any, report: Any) -> list[str]:
-    """What ``evaluate --watch`` and ``report`` do; the report's files."""
+    """Does what ``evaluate --watch`` and ``report`` do; returns the report's files."""
     evaluations = watch_run(
         RunFolder.open(f"{runs}/one"),
         EvaluationSettings(episodes=1, environments=1, workers=1),
@@ -204,7 +204,7 @@ def assess(runs: Any, report: Any) -> list[str]:
 
 
 def evaluated(out: Any) -> list[Evaluation]:
-    """Everything but how long it took."""
+    """Reads the evaluations, without their durations."""
     return [
         dataclasses.replace(each, duration_s=0.0)
         for each in read_evaluations(RunFolder.open(out))
@@ -212,7 +212,7 @@ def evaluated(out: Any) -> list[Evaluation]:
 
 
 def windowed_batches(store: str) -> list[np.ndarray]:
-    """Every array of the batches drawn from a window of a store."""
+    """Draws batches from a window of a store; returns all their arrays."""
     rows = rows_of(store, WINDOWED)
     assert isinstance(rows, ResidentRows)
     sampler = describe_run(CONFIG, Store(store), 1, fingerprint="").agent().sampler
@@ -252,7 +252,7 @@ def losses(out: str) -> list[tuple[int, int, float]]:
 
 
 def demo(bucket: Any, local: Local) -> None:
-    """The whole way on a bucket; at the end its bytes are those of the disk."""
+    """Goes the whole path on a bucket, and compares its bytes with the disk's."""
     for path in local.folder.glob("*.npz"):
         bucket.blob(f"raw/{path.name}").upload_from_filename(str(path))
     store, out = f"gs://{BUCKET}/store", f"gs://{BUCKET}/runs/one"
@@ -263,7 +263,7 @@ def demo(bucket: Any, local: Local) -> None:
     assert pipeline_main(["verify", store, "--deep"]) == 0
     local_store = str(local.folder / "store")
     assert_equal(windowed_batches(store), windowed_batches(local_store))
-    # In two goes, as after a preemption.
+    # The run stops once and is resumed, as after a preemption.
     train(store, out, steps=10)
     run = train(store, out, steps=20)
     assert dataclasses.replace(run, store=local.run.store) == local.run
@@ -276,9 +276,8 @@ def demo(bucket: Any, local: Local) -> None:
         == read_history(RunFolder.open(open_folder(out))).names()
     )
     events = files.list_names(out, "tensorboard")
-    # One file for each seed, of the last go.
+    # There is one file for each seed, of the resumed run.
     assert [name.split("/")[0] for name in events] == ["seed-0", "seed-1"]
-    # Evaluated and reported.
     report = f"gs://{BUCKET}/report"
     written = assess(f"gs://{BUCKET}/runs", report)
     assert evaluated(out) == evaluated(local.out)
@@ -338,8 +337,8 @@ def test_a_run_on_a_bucket_is_watched_inspected_and_found(
     assert read_evaluations(RunFolder.open(folder)) == evaluations
     run = ("evaluate", folder, "--watch", "--episodes", "1", "--environments", "1")
     assert trainer_main([*run, "--workers", "1"]) == 0
-    assert len(read_evaluations(RunFolder.open(folder))) == 4  # Nothing was left to do.
-    # Evaluated by several at once, no line is lost.
+    assert len(read_evaluations(RunFolder.open(folder))) == 4  # None was missing.
+    # Several evaluators that append at once lose no line.
     more = [
         dataclasses.replace(evaluations[0], evaluation_seed=seed) for seed in (1, 2, 3)
     ]
@@ -353,7 +352,7 @@ def test_a_run_on_a_bucket_is_watched_inspected_and_found(
     assert trainer_main(["subgoals", f"{folder}/", *store, *drawn]) == 0
     there = files.list_names(folder, SUBGOALS)
     assert {"subgoals.json", "subgoals.npz", "subgoal_errors.png"} <= set(there)
-    # A folder of runs holds other things too.
+    # A folder of runs may hold other files, too.
     files.write(f"gs://{BUCKET}/runs", "notes/first.txt", b"try wider nets")
     runs, report = f"gs://{BUCKET}/runs/*", f"gs://{BUCKET}/report"
     assert trainer_main(["report", runs, "--out", report]) == 0
@@ -401,7 +400,7 @@ def test_a_store_committed_at_the_last_moment_is_not_replaced(
     def look_then_lose(*asked: Any, **of: Any) -> None:
         files.write(store, DATASET_MANIFEST, b"of somebody else")
 
-    # Looked for while there was none: nothing but the precondition is left to notice.
+    # The other store appears after the check, so only the precondition can notice it.
     monkeypatch.setattr(commit, "_find", look_then_lose)
     with pytest.raises(DataFormatError, match="another run has committed"):
         commit_store(plan, parts)

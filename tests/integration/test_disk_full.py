@@ -1,7 +1,7 @@
-"""A full disk: one error that says so, and the last good checkpoint goes on.
+"""On a full disk, a run ends with one error, and continues from its last checkpoint.
 
-The system lets a process write no file above a size: what is larger fails as it would
-on a full disk, but for the reason given.
+A limit on the size of files stands for a full disk: larger files fail in the same way,
+but with another reason.
 """
 
 import os
@@ -31,14 +31,15 @@ updates_per_call = 2
 log_every = 2
 checkpoint_every = 4
 """
-# Python ignores the signal that would end the process instead.
+# Python ignores the signal SIGXFSZ, which would end the process instead.
 CHILD = """
 import resource, runpy, sys
 room = int(sys.argv.pop(1))
 resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
 runpy.run_module("trainer", run_name="__main__")
 """
-# Bytes of a file. The parameters take more, run.json and some records less.
+# Largest size of a file in bytes: parameters are larger, run.json and some records are
+# smaller.
 ROOM = 20_000
 ENVIRONMENT = os.environ | {"XLA_FLAGS": QUICK}
 
@@ -59,7 +60,7 @@ def eight_updates(data: Path) -> Path:
 
 
 def train(data: Path, out: Path, *, steps: int, room: int = -1) -> tuple[int, str]:
-    """Trains with so much room for a file; the exit code and what was said."""
+    """Trains with a largest size of files; returns the exit code and standard error."""
     done = subprocess.run(
         [
             *(sys.executable, "-c", CHILD, str(room)),
@@ -67,7 +68,7 @@ def train(data: Path, out: Path, *, steps: int, room: int = -1) -> tuple[int, st
             *("--store", str(data / "store"), "--out", str(out)),
             *("--trainer.steps", str(steps)),
         ],
-        # What lacks room to be cached may be cut short: none but these shall read it.
+        # A cached program may be cut short, so no other test may read this cache.
         env=ENVIRONMENT | {"JAX_COMPILATION_CACHE_DIR": str(data / "cache")},
         capture_output=True,
         text=True,
@@ -110,8 +111,7 @@ def test_records_that_cannot_be_written_stop_the_run(
 ) -> None:
     out = tmp_path / "run"
     shutil.copytree(eight_updates, out)
-    # Spaces in a record change nothing, and make room for run.json, which is written
-    # again.
+    # run.json is written again and must fit, so spaces make the records larger.
     padding = " " * (out / RUN_FILE).stat().st_size
     metrics = out / METRICS_FILE
     metrics.write_text(
@@ -124,7 +124,7 @@ def test_records_that_cannot_be_written_stop_the_run(
     last = said.splitlines()[-1]
     assert last.startswith(f"error: {out}: the run's metrics could not be written")
     assert "File too large" in last
-    # What was cut short is no record, and without records nothing is saved.
+    # A record that was cut short does not count, and nothing is saved without records.
     assert steps_logged(out) == [2, 4, 6, 8]
     assert final_params(out, 8)
 
@@ -141,7 +141,7 @@ def test_a_start_without_room_can_be_repeated(
 ) -> None:
     out = tmp_path / "run"
     code, said = train(data, out, steps=8, room=room)
-    assert code == 1  # Not 2: with room, the same command is right.
+    assert code == 1  # Not 2, because with room the same command is right.
     assert f"error: {out}: {message}" in said
     assert "Traceback" not in said
     code, said = train(data, out, steps=8)

@@ -1,7 +1,7 @@
-"""Killed without a word at any moment, and started again: the same run bit by bit.
+"""A run that is killed at any moment and started again is the same run bit by bit.
 
-A process is killed while it starts, updates, saves or commits a save; its run is then
-gone on with, and killed again, until it reaches its last step.
+A process is killed while it starts, updates, saves or commits a save. Another process
+resumes the run and is killed, too, until the run reaches its last step.
 """
 
 import os
@@ -20,7 +20,7 @@ from tests.stores import write_store
 from trainer.runs.checkpoints import CheckpointReader
 from trainer.runs.folder import CHECKPOINTS, METRICS_FILE, RunFolder
 
-# Saves are many and updates few, so that most kills fall into a save.
+# There are many saves and few updates, so that most kills fall into a save.
 TOML = """
 dataset = "pointmaze-medium-navigate"
 [agent]
@@ -36,7 +36,8 @@ checkpoint_every = 4
 keep_checkpoints = 2
 keep_every = 20
 """
-# One device, and compiled quickly rather than well: most of a process is its start.
+# One device, and programs that are compiled quickly rather than well, because a process
+# spends most of its time on starting.
 ENVIRONMENT = os.environ | {"XLA_FLAGS": QUICK}
 
 
@@ -46,13 +47,13 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def latest(out: Path) -> int:
-    """The last step that is committed, by what a reader sees; 0 for none."""
+    """The last committed step that a reader finds; 0 for none."""
     if not (out / CHECKPOINTS).is_dir():
         return 0
     checkpoints = CheckpointReader(RunFolder.open(out))
     try:
         for step in checkpoints.steps():
-            # Whole: it can be read what run it is of, and all that acting needs.
+            # A step is whole if its run and the parameters for acting can be read.
             agent = checkpoints.read_run(step).agent()
             params = checkpoints.restore_params(step, agent, seeds=1)
             assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(params))
@@ -66,7 +67,11 @@ def steps_logged(out: Path) -> list[int]:
 
 
 def train_and_kill(command: list[str], out: Path, *, after_s: float) -> bool:
-    """Kills a run some time after its first new record; whether it was at work."""
+    """Kills a run some time after its first new record.
+
+    Returns:
+        Whether the run was still at work.
+    """
     before = steps_logged(out)
     process = subprocess.Popen(
         command,
@@ -76,7 +81,7 @@ def train_and_kill(command: list[str], out: Path, *, after_s: float) -> bool:
     )
     try:
         deadline = time.monotonic() + 300
-        # Records of updates that are done again go away first.
+        # A resumed run first removes the records of updates that it repeats.
         while process.poll() is None and time.monotonic() < deadline:
             now = steps_logged(out)
             if now and now != before:
@@ -90,7 +95,7 @@ def train_and_kill(command: list[str], out: Path, *, after_s: float) -> bool:
 
 
 def environment(out: Path) -> dict[str, str]:
-    """A cache of its own: what a killed process was about to cache is cut short."""
+    """Gives a run its own cache, because a killed process leaves damaged entries."""
     return ENVIRONMENT | {"JAX_COMPILATION_CACHE_DIR": str(out.parent / "cache")}
 
 
@@ -106,7 +111,7 @@ def train(command: list[str]) -> None:
 
 
 def check(store: Path, folder: Path, *, steps: int, kills: int) -> None:
-    """Kills a run so often, lets it end, and compares it with one never killed."""
+    """Kills a run several times, lets it end, and compares it with one never killed."""
     config = folder / "tiny.toml"
     config.write_text(TOML.format(steps=steps))
     straight, killed = folder / "straight", folder / "killed"
@@ -121,7 +126,7 @@ def check(store: Path, folder: Path, *, steps: int, kills: int) -> None:
             [*start, str(killed)], killed, after_s=rng.uniform(0, 0.2)
         )
         step = latest(killed)
-        assert reached <= step <= steps  # Nothing that was committed is lost.
+        assert reached <= step <= steps  # No committed step is lost.
         reached = step
     assert at_work >= kills / 2
     train([*start, str(killed)])

@@ -1,4 +1,4 @@
-"""The notebook: run as a person runs it, in a folder of its own."""
+"""The notebook runs from top to bottom in a folder of its own."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ NOTEBOOK = Path(__file__).parents[1] / "notebooks/own_data.ipynb"
 
 
 @pytest.mark.slow
-# Of the kernel's libraries, which are nobody's here.
+# The warnings come from the kernel's libraries, which this project does not use.
 @pytest.mark.filterwarnings("ignore")
 def test_own_data_becomes_a_policy(tmp_path: Path) -> None:
     notebook = nbformat.read(NOTEBOOK, as_version=4)

@@ -1,4 +1,4 @@
-"""Training in several processes: the same run as in one, whatever their number."""
+"""Training in any number of processes gives the same run as in one process."""
 
 import os
 import re
@@ -37,7 +37,8 @@ keep_checkpoints = 10
 [mesh]
 {mesh}
 """
-# Sums over a batch are taken in another order, and Adam divides by small roots.
+# Sums over a batch are taken in another order, and Adam's division by small roots
+# enlarges the differences.
 TOLERANCE = {"rtol": 2e-3, "atol": 2e-5}
 
 
@@ -65,7 +66,7 @@ def start(
     address: str | None = None,
     token: str = "",
 ) -> list[subprocess.Popen]:
-    """Starts a run as a launcher does: one command, three variables each."""
+    """Starts a run as a launcher does: one command, with variables for each process."""
     config = out.parent / f"{out.name}-{steps}-{processes}.toml"
     config.write_text(TOML.format(steps=steps, mesh=mesh))
     address = address or free_address()
@@ -82,7 +83,8 @@ def start(
                 "VAST_NUM_PROCESSES": str(processes),
                 "VAST_PROCESS_ID": str(index),
                 "VAST_START_TIMEOUT": str(timeout_s),
-                # Nobody listens there; processes must reach each other all the same.
+                # No proxy listens at this address; processes must not use it among
+                # themselves.
                 "http_proxy": "http://127.0.0.1:9",
                 "VAST_TOKEN": token,
             }
@@ -103,7 +105,7 @@ def start(
 
 
 def finish(processes: list[subprocess.Popen]) -> list[tuple[int, str]]:
-    """Exit code and output of each."""
+    """Waits for all processes; returns the exit code and output of each."""
     ended = []
     for process in processes:
         output, _ = process.communicate(timeout=500)
@@ -112,7 +114,7 @@ def finish(processes: list[subprocess.Popen]) -> list[tuple[int, str]]:
 
 
 def train(store: Path, out: Path, **options) -> str:
-    """Trains to the end; what process 0 said."""
+    """Trains to the end; returns the output of process 0."""
     ended = finish(start(store, out, **options))
     assert [code for code, _ in ended] == [0] * len(ended), ended
     return ended[0][1]
@@ -153,7 +155,7 @@ def test_two_processes_train_what_one_does(
     assert "seeds 0 to 0, rows 8 to 15 of each batch" in said
     np.testing.assert_allclose(weights(out, 40), weights(alone, 40), **TOLERANCE)
     assert np.abs(weights(out, 40) - weights(out, 20)).max() > 1e-3
-    # Written once, by process 0.
+    # Process 0 writes the records, and no other process does.
     lines = RunFolder.open(out).read_lines(METRICS_FILE)
     assert [line["step"] for line in lines] == [10, 20, 30, 40]
     losses = [
@@ -165,7 +167,7 @@ def test_two_processes_train_what_one_does(
 
 @pytest.mark.slow
 def test_strangers_at_the_port_change_nothing(store: Path, tmp_path: Path) -> None:
-    """From before process 0 listens until the end; the port is JAX's in the end."""
+    """Strangers knock before process 0 listens, and later at JAX's own server."""
     quiet, out = tmp_path / "quiet", tmp_path / "run"
     train(store, quiet, processes=2)
     address = free_address()
@@ -297,7 +299,7 @@ def wait_for_a_checkpoint(out: Path) -> None:
 
 
 def survivor_of(killed: int, store: Path, out: Path) -> tuple[int, str]:
-    """Kills one of two after a checkpoint: how the other ends, soon after."""
+    """Kills one of two processes after a checkpoint; returns how the other one ends."""
     processes = start(store, out, processes=2, steps=1_000_000)
     wait_for_a_checkpoint(out)
     processes[killed].kill()
@@ -331,14 +333,14 @@ def test_one_trainer_a_folder(store: Path, tmp_path: Path, processes: int) -> No
         assert code == 2, said
         assert named in said
     assert all(each.poll() is None for each in first)
-    # One that takes over is let in, and the first saves nothing any more.
+    # A trainer with --take-over may start, and the first one saves nothing afterwards.
     over = {index: ["--take-over"] for index in range(processes)}
     second = start(store, out, processes=processes, steps=1_000_000, overrides=over)
     code, said = finish(first)[0]
     assert code == 1, said
     assert f"process {second[0].pid} on {socket.gethostname()}" in said
     assert "has taken over; this process has saved nothing since" in said
-    # A killed one is succeeded at once.
+    # After a killed trainer, the next one need not wait.
     for each in second:
         each.kill()
     finish(second)
@@ -351,7 +353,7 @@ def test_one_trainer_a_folder(store: Path, tmp_path: Path, processes: int) -> No
 @pytest.mark.slow
 def test_without_process_0_the_others_end_at_once(store: Path, tmp_path: Path) -> None:
     code, said = survivor_of(0, store, tmp_path / "run")
-    # JAX aborts them as well.
+    # JAX would abort them, too, but later than ours end.
     assert code == 1, said
     assert f"error: process 0 on {socket.gethostname()} is gone" in said
 

@@ -1,8 +1,8 @@
-"""A JobSet's processes on loopback: trained, one killed, started again, resumed.
+"""Runs the processes of a JobSet on loopback, kills one, restarts and resumes them.
 
-What a cluster does is done here by hand, from the manifest alone: every pod's
-environment, with the coordinator's name answered by 127.0.0.1, the set's policy on
-exit codes, and the end of all pods once the job has failed.
+The test does the cluster's work, from the manifest alone: it gives every pod its
+environment, with 127.0.0.1 for the coordinator's name, applies the set's policy on exit
+codes, and ends all pods once the job has failed.
 """
 
 import os
@@ -28,9 +28,10 @@ from trainer.runs.folder import CHECKPOINTS, METRICS_FILE, RunFolder
 
 INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 JOB = "metadata.labels['batch.kubernetes.io/controller-uid']"
-HOSTS = 3  # One is lost, and both process 0 and another see it.
+HOSTS = 3  # One is lost; process 0 and another process notice it.
 STORE, RUN = "gs://vast-data/stores/cube", "gs://vast-data/runs/replay"
-# Saves are slower than updates: of 100 the last is done before the first save is seen.
+# Saves are slower than updates: a run of 100 updates would end before the test sees its
+# first save.
 STEPS, CHECKPOINT_EVERY, LOG_EVERY = 400, 20, 10
 CONFIG = f"""\
 dataset = "cube-single-play"
@@ -47,19 +48,19 @@ updates_per_call = 10
 log_every = {LOG_EVERY}
 checkpoint_every = {CHECKPOINT_EVERY}
 """
-# Three processes start on whatever cores there are.
+# The three processes may start slowly, on few cores.
 PATIENCE_S = 240
-# What pods may take to find out that a peer is gone before the cluster ends them.
+# Seconds that pods have to notice that a peer is gone, before the cluster ends them.
 NOTICE_S = 10
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """What runs a JobSet's pods here.
+    """Runs the pods of a JobSet as processes.
 
     Attributes:
         job_set: The manifest.
-        folder: Stands for the volume of the configuration; logs lie there too.
+        folder: Folder in place of the configuration's volume, and for logs.
     """
 
     job_set: Any
@@ -93,11 +94,11 @@ class Cluster:
             argument.replace(CONFIG_FOLDER, str(self.folder))
             for argument in container["args"]
         ]
-        # Of pytest's own devices each process needs one; of threads too, as all of
-        # them share the cores here.
+        # Each process needs one device, not the eight of pytest, and one thread,
+        # because the processes share the cores.
         flags = f"{QUICK} --xla_cpu_multi_thread_eigen=false"
         kept = {**os.environ, "XLA_FLAGS": flags, "OMP_NUM_THREADS": "1"}
-        # What a killed process was about to cache is cut short.
+        # A killed process may leave a damaged entry in its cache.
         kept["JAX_COMPILATION_CACHE_DIR"] = str(self.folder / "cache")
         with (self.folder / f"{index}.log").open("a") as log:
             return subprocess.Popen(
@@ -109,7 +110,7 @@ class Cluster:
             )
 
     def means(self, code: int) -> str:
-        """What the job's policy does on an exit code: the first rule that matches."""
+        """Action of the first rule in the job's policy that matches an exit code."""
         for rule in self._job()["podFailurePolicy"]["rules"]:
             if code in rule.get("onExitCodes", {}).get("values", ()):
                 return str(rule["action"])
@@ -123,7 +124,7 @@ class Cluster:
 
 @pytest.fixture
 def bucket(tmp_path):
-    """The bucket that the launch names, with its store, on loopback."""
+    """The bucket of the launch, on loopback, with its store."""
     local = write_store(tmp_path / "store", ((60,) * 12,), dataset="cube-single-play")
     with serve() as client:
         client.create_bucket("vast-data")
@@ -140,7 +141,7 @@ def cluster(tmp_path, bucket):
     config = tmp_path / CONFIG_FILE
     config.write_text(CONFIG)
     command = GPU.replace("tests/infra/run.toml", str(config))
-    # Three machines; of GPUs the processes here have none and need none.
+    # The manifest asks for GPUs on three machines; the processes run on CPUs.
     config_map, _, job_set = documents(
         f"{command} --chips {8 * HOSTS} --name replay --out {RUN} --store {STORE}"
     )
@@ -163,7 +164,7 @@ def start(cluster: Cluster) -> list[subprocess.Popen[str]]:
 
 
 def wait(cluster: Cluster, pods: list[subprocess.Popen[str]]) -> list[int]:
-    """Exit codes of all pods."""
+    """Waits for all pods; returns their exit codes."""
     end = time.monotonic() + PATIENCE_S
     try:
         return [pod.wait(max(0.1, end - time.monotonic())) for pod in pods]
@@ -172,9 +173,10 @@ def wait(cluster: Cluster, pods: list[subprocess.Popen[str]]) -> list[int]:
 
 
 def end(pods: list[subprocess.Popen[str]]) -> list[int]:
-    """Ends what is left of a failed job, as its controller does; codes of before it.
+    """Ends the remaining pods of a failed job, as its controller does.
 
-    Pods that had ended by themselves, the others being told and then killed.
+    Returns:
+        Exit codes of the pods that ended by themselves.
     """
     limit = time.monotonic() + NOTICE_S
     while time.monotonic() < limit and any(pod.poll() is None for pod in pods):
@@ -188,11 +190,11 @@ def end(pods: list[subprocess.Popen[str]]) -> list[int]:
 
 
 def wait_for_checkpoint(cluster: Cluster, pods: list[subprocess.Popen[str]]) -> int:
-    """The step of the first checkpoint that is there."""
+    """Waits for a first checkpoint; returns the latest complete step."""
     end = time.monotonic() + PATIENCE_S
     while time.monotonic() < end:
         names = [name.split("/") for name in files.list_names(RUN, CHECKPOINTS)]
-        # The last object of a step says that it is whole.
+        # This object is written last, so it marks a complete step.
         steps = [int(name[0]) for name in names if name[1:] == ["commit_success.txt"]]
         if steps:
             return max(steps)
@@ -212,11 +214,11 @@ def test_a_set_that_lost_a_process_starts_again_and_resumes(cluster):
     assert first < STEPS
     pods[2].kill()
     assert pods[2].wait() == -signal.SIGKILL
-    # One pod more than the job may lose, and no reason to give the set up.
+    # The job may lose no pod, but the set may be restarted.
     job, policy = cluster.job_set["spec"], cluster.job_set["spec"]["failurePolicy"]
     assert job["replicatedJobs"][0]["template"]["spec"]["backoffLimit"] == 0
     assert policy["maxRestarts"] > 0
-    # Its peers cannot go on, and none that sees so says that no restart helps.
+    # The other pods cannot continue, but no exit code of theirs may forbid a restart.
     others = end(pods[:2] + pods[3:])
     assert 0 not in others, cluster.logs()
     assert all(cluster.means(abs(code)) == "Count" for code in others), others
@@ -235,7 +237,8 @@ def test_a_set_that_lost_a_process_starts_again_and_resumes(cluster):
 def test_a_set_told_to_stop_saves_and_is_replaced_without_counting(cluster):
     pods = start(cluster)
     wait_for_checkpoint(cluster, pods)
-    # One pod is told, as when its node is taken away; all agree on the step to stop at.
+    # One pod gets the signal, as if its node was taken away; all pods agree on a step
+    # to stop at.
     pods[1].send_signal(signal.SIGTERM)
     codes = wait(cluster, pods)
     assert {cluster.means(code) for code in codes} == {"Ignore"}, cluster.logs()

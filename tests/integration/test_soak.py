@@ -54,7 +54,7 @@ def test_resident_memory_is_flat_over_a_hundred_thousand_batches(
             used.append(process.memory_info().rss)
     rows.close()
     assert number == BATCHES // 10 - 1
-    # Blocks were changed over and over: nothing of them was kept.
+    # Blocks were exchanged many times, so a block that is kept would show.
     assert BATCHES // rows.schedule.swap_every > 10 * rows.schedule.blocks
     settled = used[len(used) // 5 :]
     assert max(settled) - min(settled) < 32 * 2**20

@@ -1,7 +1,8 @@
-"""Two commands at once for one store: the second takes over from one that is stopped.
+"""Two commands on one store: the second takes over from the first, which is stopped.
 
-The first is stopped at a random moment, goes on when the second has ended, and is let
-end or killed. Whatever it was doing, the store is that of one command alone.
+The first command is stopped at a random moment and continues after the second has
+ended; then it ends by itself or is killed. In every case the store must equal that of
+one command alone.
 """
 
 import shutil
@@ -22,7 +23,7 @@ Arguments = list[object]
 
 
 def write_npz(path: Path, lengths: Sequence[int], seed: int) -> Path:
-    """Data with rewards of their own: nobody needs a simulator for them."""
+    """Writes data with rewards, so that no command needs a simulator."""
     random = np.random.default_rng(seed)
     rows = sum(lengths)
     ends = np.zeros(rows, np.bool_)
@@ -39,7 +40,7 @@ def write_npz(path: Path, lengths: Sequence[int], seed: int) -> Path:
 
 
 def read_tree(root: Path) -> dict[str, bytes]:
-    """Every file but those that a killed process had not yet renamed to a store's."""
+    """Reads all files, without the unfinished ones that a killed process left."""
     tree = {
         str(path.relative_to(root)): path.read_bytes()
         for path in sorted(root.rglob("*"))
@@ -61,15 +62,15 @@ def drill(
     already: str,
     seed: int,
 ) -> None:
-    """Stops a command at so many moments, and looks at what comes of its store.
+    """Stops a command at several moments, and checks its store each time.
 
     Args:
         folder: An empty folder.
-        base: The store to begin with, if there is one.
-        make: The command, given the store.
-        moments: How often.
-        already: What the command says where all is done.
-        seed: Of the moments.
+        base: Store to start from; None for no store.
+        make: Makes the command's arguments for a store.
+        moments: Number of moments.
+        already: Part of the command's message if everything is done already.
+        seed: Seed of the moments.
     """
 
     def begin(name: str) -> Path:
@@ -97,7 +98,8 @@ def drill(
         still = first.stop_at(out, files, random.uniform(0, 0.02))
         second = [*make(out), "--take-over"]
         code, said = run(second, folder / f"{moment}-second.log")
-        # Amid its commit: the file that it holds cannot be had, and that is said.
+        # If the first was stopped amid its commit, it holds the lock of the manifest,
+        # and the second must say so.
         held = still and "dataset.json: another process has held its lock" in said
         if held:
             assert code == 1, said

@@ -1,4 +1,4 @@
-"""The wheel: built, installed where nothing of a checkout is, and run from a folder."""
+"""Builds the wheel, installs it apart from any checkout, and runs its programs."""
 
 import contextlib
 import json
@@ -23,14 +23,14 @@ COLLECT = (
     *("--episodes", "1", "--out", "store"),
 )
 SHARD = ("vast-pipeline", "shard", "own.npz", "--dataset", "own", "--out", "store")
-# `make setup` puts it beside Python, which no PATH need have.
+# `make setup` installs uv beside Python, in a folder that PATH may lack.
 UV = str(Path(sysconfig.get_path("scripts"), "uv"))
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of the files that git has."""
+    """The wheel of the files that git tracks."""
     copy, out = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("wheel")
     listed = subprocess.run(
         ["git", "ls-files", "-z", "pipeline", "trainer", "infra", "configs"],
@@ -48,7 +48,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make_environment(folder: Path, python: str = sys.executable) -> Run:
-    """An empty virtual environment, and what runs a program of it elsewhere."""
+    """Makes an empty virtual environment; returns a function that runs its programs."""
     subprocess.run([python, "-m", "venv", "--without-pip", folder / "venv"], check=True)
     cwd = folder / "empty"
     cwd.mkdir()
@@ -72,7 +72,8 @@ def run(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     run = make_environment(folder)
     succeed(run, UV, "pip", "install", "--offline", "--no-deps", wheel)
     (site,) = (folder / "venv/lib").glob("python*/site-packages")
-    # No file of *this* folder that makes a checkout importable is looked at.
+    # Python reads no .pth file of the folder that is added here, so the checkout is not
+    # importable.
     (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return run
 
@@ -104,7 +105,7 @@ def test_the_programs_run_from_an_empty_folder(run: Run) -> None:
 def test_a_package_that_is_missing_is_named_with_its_pip_line(
     wheel: Path, tmp_path: Path
 ) -> None:
-    """Nothing is installed but what every part needs."""
+    """The wheel is installed without extras."""
     run = make_environment(tmp_path)
     succeed(run, UV, "pip", "install", wheel)
     make_data(tmp_path / "empty/own.npz")
@@ -129,7 +130,7 @@ def test_a_package_that_is_missing_is_named_with_its_pip_line(
 
 
 @pytest.mark.slow
-# For 3.13 there is no wheel of labmaze, which OGBench's dm-control needs.
+# Not 3.13, for which labmaze has no wheel; OGBench's dm-control needs labmaze.
 @pytest.mark.parametrize(("version", "others"), [("3.11", OTHERS), ("3.12", ())])
 def test_what_is_shown_of_own_data_in_an_installation_with_its_dependencies(
     wheel: Path, tmp_path: Path, version: str, others: tuple[str, ...]
@@ -152,13 +153,13 @@ def test_what_is_shown_of_own_data_in_an_installation_with_its_dependencies(
         for command in shown.commands_for(other):
             succeed(run, *command)
         check_results(here, f"walk-{other}")
-        # The same episodes, whatever file they were in.
+        # The files of other kinds hold the same episodes.
         for name, rows in read_rows(here / f"stores/walk-{other}").items():
             np.testing.assert_array_equal(rows, stored[name], err_msg=name)
 
 
 def check_results(folder: Path, name: str) -> None:
-    """What came of a run: it acts far better than its data, which score about 0."""
+    """Checks that a run acts far better than its data, which score about 0."""
     (line,) = (folder / "runs" / name / "evaluations.jsonl").read_text().splitlines()
     evaluation = json.loads(line)
     assert (evaluation["environment_id"], evaluation["episodes"]) == ("Walk-v0", 20)
@@ -172,14 +173,14 @@ def check_results(folder: Path, name: str) -> None:
 
 
 def read_rows(store: Path) -> dict[str, np.ndarray]:
-    """All rows that are trained on."""
+    """Reads the rows that are trained on."""
     opened = Store(str(store))
     assert opened.rows() == 200 * 21
     return {name: opened.read(name) for name in ("observations", "actions", "rewards")}
 
 
 def find_python(version: str) -> str:
-    """An interpreter of that version that runs; a shim of pyenv's may be none."""
+    """Finds an interpreter of a version, and runs it, as a shim may lead to none."""
     root = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser()
     installed = sorted(root.glob(f"versions/{version}.*/bin/python"))
     for candidate in (sys.executable, f"python{version}", *map(str, installed)):
@@ -194,7 +195,7 @@ def find_python(version: str) -> str:
 
 
 def make_data(file: Path) -> None:
-    """Four episodes of fifteen rows, of a made-up task."""
+    """Writes four episodes of fifteen rows, of a made-up task."""
     random = np.random.default_rng(0)
     ends = np.arange(60) % 15 == 14
     np.savez(
@@ -208,7 +209,7 @@ def make_data(file: Path) -> None:
 
 
 def succeed(run: Run, *words: str | Path) -> str:
-    """What a program prints that ends well."""
+    """Runs a program that must succeed; returns its standard output."""
     done = run(*words)
     assert done.returncode == 0, done.stderr
     return done.stdout
