@@ -90,15 +90,14 @@ def launch(submission: Submission, output: Output, *, dry_run: bool) -> int:
 
     for path in (*submission.reads, *submission.writes):
         bucket.require(path, region=submission.region, write=path in submission.writes)
-    # Last, since it takes longest and a wrong bucket would make it vain.
+    # This check comes last: it takes longest, and is of no use if a bucket is wrong.
     if submission.last_check is not None:
         say(output.progress, f"# {submission.last_check()}")
     return _run(submission)
 
 
 def _run(submission: Submission) -> int:
-    # The command writes to this terminal itself: its progress and its errors are
-    # better than anything that could be told of them here.
+    # The command's output is not captured: its progress and errors go to this terminal.
     if submission.document is None or "{}" not in submission.command:
         return subprocess.run(
             submission.command, input=submission.document, text=True, check=False

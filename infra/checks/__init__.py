@@ -1,1 +1,1 @@
-"""Checks before a submission: names that cannot be, and buckets out of reach."""
+"""Checks before a submission: invalid names, and unreachable buckets."""

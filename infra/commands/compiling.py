@@ -60,8 +60,8 @@ def compile_first(
     Raises:
         LaunchError: If the run does not fit.
     """
-    # In another process, because a machine that launches need not have JAX: the command
-    # then says so, and the launch continues.
+    # Another process compiles, because a machine that launches need not have JAX.
+    # Without JAX the process says so, and the launch continues.
     topology = f"{chips.accelerator.name}-{chips.chips}"
     given = (str(config), "--topology", topology, "--task", str(task), "--json")
     done = subprocess.run(
@@ -73,8 +73,8 @@ def compile_first(
     if done.stdout.lstrip().startswith("{"):
         return _check_fits(compiled.parse(json.loads(done.stdout)))
     reason = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-    # This exit code says that the compiler refused the program; any other one that
-    # there is no compiler for these chips here, which is no reason not to launch.
+    # This exit code means that the compiler refused the program. Any other one means
+    # that this machine has no compiler for these chips, which need not stop the launch.
     if done.returncode == EXIT_FAILED:
         raise LaunchError(f"{topology}: {reason}")
     return f"not compiled before it is launched: {reason}"

@@ -42,7 +42,7 @@ class Doctor:
         if self.region is not None:
             names.check_region(self.region)
         sound = True
-        # Printed as they are found: a check of the network may take many seconds.
+        # Each finding is printed at once, because a check may wait for the network.
         for finding in bucket.examine(
             self.path, region=self.region, write=not self.read_only
         ):

@@ -1,4 +1,4 @@
-"""``launch sweep``: every cell of a sweep that is not finished, as a job of its own."""
+"""``launch sweep``: launches a job for every cell of a sweep that is not finished."""
 
 import json
 import subprocess
@@ -20,36 +20,37 @@ from pipeline.store.units import format_duration
 if TYPE_CHECKING:
     from trainer.sweep.cells import Cell
 
-# How far a cell has come, as ``sweep --dry-run --json`` says it.
+# State of a cell, as ``sweep --dry-run --json`` prints it.
 State = dict[str, Any]
 _NEW: State = {"stage": "new"}
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Launches every cell of a sweep that is not finished, a job each.
+    """Launches a job for every cell of a sweep that is not finished.
 
-    What a cell lacks is launched: its training, or once that is done, its evaluation.
-    Repeated, it launches what is left then; a job that runs still is left as it is.
+    The job of a cell trains it, or evaluates it once training is done. The same
+    command, repeated later, launches the remaining jobs; jobs that still run are left
+    alone.
 
     Attributes:
-        sweep: The grid, such as configs/sweeps/table-1.toml; its store and out are in
-            buckets.
-        target: Where: gke is GPUs on GKE, tpu slices of TPUs there; evaluations run on
-            CPUs.
-        accelerator: Kind of chips of a cell's training.
-        chips: How many.
-        only: Cells whose names are like this pattern, such as 'cube-*-fql-*'.
-        image: Of the pods, as for `launch train`.
-        evaluation_image: Of pods that evaluate; that of training if not given.
-        region: Of the cluster and the bucket; for sky such as gcp/europe-west4.
+        sweep: File of the sweep, such as configs/sweeps/table-1.toml; its store and out
+            must be in buckets.
+        target: Place to run at; gke is GPUs on GKE, tpu slices of TPUs there, and
+            evaluations run on CPUs.
+        accelerator: Kind of chips to train a cell on.
+        chips: Number of chips of a cell.
+        only: Pattern for the names of cells to launch, such as 'cube-*-fql-*'.
+        image: Image of the pods, as for `launch train`.
+        evaluation_image: Image of pods that evaluate; that of training by default.
+        region: Region of the cluster and the bucket; for sky such as gcp/europe-west4.
         namespace: Kubernetes namespace.
         account: Kubernetes service account.
-        spot: On machines that can be taken away.
-        updates_per_s: Measured on such chips, for the hours.
-        cpus: Cores of an evaluation.
+        spot: Use machines that the provider may take away.
+        updates_per_s: Rate measured on such chips, to estimate hours with.
+        cpus: Number of cores of an evaluation.
         compile: Compile each training first, as `launch train` does.
-        dry_run: Print what would be submitted and what it sums up to, and stop.
+        dry_run: Print what would be submitted, with the totals, and stop.
     """
 
     sweep: Annotated[Path, tyro.conf.Positional]
@@ -72,20 +73,20 @@ class Sweep:
         """Launches the cells one after another, or prints what would be launched.
 
         Raises:
-            LaunchError: If a cell cannot be launched; those before it have been, and
-                the same command goes on.
+            LaunchError: If a cell cannot be launched. Cells before it are launched
+                already; the same command continues after them.
         """
         from trainer.sweep.cells import make_cells, read_sweep
 
         if more:
             raise LaunchError(
                 f"launch sweep: expected nothing after --, got {' '.join(more)}; "
-                "overrides stand in the sweep's file"
+                "put overrides into the sweep's file"
             )
         cells = make_cells(read_sweep(self.sweep), only=self.only)
         states = self._read_states(output)
-        # All of them are put together before one is launched: what is wrong with the
-        # last one is said first.
+        # All submissions are built before one is launched, so that an error in any cell
+        # is reported before machines are paid for.
         jobs = [
             (cell, job)
             for cell in cells
@@ -101,7 +102,7 @@ class Sweep:
         return 0
 
     def _submission(self, cell: "Cell", state: State) -> Submission | None:
-        """What a cell lacks, as a job; None for one that is finished."""
+        """Builds the job that a cell lacks; None for a finished cell."""
         match state["stage"]:
             case "finished":
                 return None
@@ -110,8 +111,8 @@ class Sweep:
             case "differs":
                 raise LaunchError(
                     f"{cell.folder}: expected nothing, or a run of these settings, got "
-                    f"one of others ({state['difference']}); give another `out`, or "
-                    "move it away"
+                    f"one of other settings ({state['difference']}); give another "
+                    "`out`, or move the run away"
                 )
         environment = cell.environment_options
         return self._training(cell).submission(
@@ -121,9 +122,9 @@ class Sweep:
     def _training(self, cell: "Cell") -> Train:
         if cell.file is None:
             raise LaunchError(
-                f"{cell.name}: expected a configuration, which travels with a job, and "
-                f"none is known for {cell.config.dataset}; write one and name it in "
-                "the sweep's `config`"
+                f"{cell.name}: expected a configuration to send with the job, got none "
+                f"for {cell.config.dataset}; write one and name it in the sweep's "
+                "`config`"
             )
         return Train(
             config=Path(cell.file),
@@ -162,7 +163,7 @@ class Sweep:
         return evaluation.submission((*more, *environment, "--steps", *steps))
 
     def _read_states(self, output: Output) -> dict[str, State]:
-        """States of the cells by name; of a dry run none where they cannot be read."""
+        """Reads the states of cells; a dry run may go on without them."""
         try:
             return ask_states(self.sweep, self.only)
         except LaunchError as error:
@@ -174,7 +175,7 @@ class Sweep:
     def _totals(
         self, cells: Sequence["Cell"], states: dict[str, State], left: Sequence["Cell"]
     ) -> list[str]:
-        """Sums up what is launched: cells, training seeds, chips and hours."""
+        """Sums up cells, training seeds, chips and hours."""
         stages = {name: state["stage"] for name, state in states.items()}
         finished = sum(stages.get(cell.name) == "finished" for cell in cells)
         training = [cell for cell in left if stages.get(cell.name) != "trained"]
@@ -212,11 +213,11 @@ class Sweep:
 
 
 def ask_states(sweep: Path, only: str) -> dict[str, State]:
-    """Asks the trainer how far each cell has come: it can read runs, infra cannot.
+    """Asks the trainer for the state of each cell, because infra cannot read runs.
 
     Args:
-        sweep: The grid.
-        only: Pattern of names.
+        sweep: File of the sweep.
+        only: Pattern for the names of cells.
 
     Returns:
         States by name, as ``sweep --dry-run --json`` prints them.
@@ -230,8 +231,8 @@ def ask_states(sweep: Path, only: str) -> dict[str, State]:
     if asked.returncode != 0:
         said = (asked.stderr.strip().splitlines() or ["it said nothing"])[-1]
         raise LaunchError(
-            f"expected to read how far each cell of {sweep} is, and the trainer, which "
-            f"reads that, ended with exit code {asked.returncode}: {said}"
+            f"{sweep}: expected the states of its cells from `python -m trainer "
+            f"sweep`, which ended with exit code {asked.returncode}: {said}"
         )
     states: dict[str, State] = json.loads(asked.stdout)
     return states

@@ -58,8 +58,8 @@ class Train:
             this repository's by default, if it has one.
         compiled: Figures of `python -m trainer compile --json` for this run, for gke
             and tpu; without them, the run is compiled before it is launched.
-        compile: Compile the run before it is launched, for gke and tpu, unless dry;
-            --no-compile if that takes too long.
+        compile: Compile the run before it is launched, for gke and tpu; a dry run
+            compiles nothing.
         dry_run: Print what would be submitted, and stop.
     """
 

@@ -158,7 +158,7 @@ def expect(call: Compiled) -> Expected:
         action_dim=facts.action_dim,
     )
     spread = call_memory.Spread(**call.mesh)
-    chip = ACCELERATORS.get(call.accelerator)  # CPUs are none.
+    chip = ACCELERATORS.get(call.accelerator)  # None for CPUs.
     return Expected(
         call_memory.call_bytes(shape, spread, chip, seeds=call.seeds, rows=call.rows),
         scale.sent_bytes(shape, spread, chip, seeds=call.seeds),

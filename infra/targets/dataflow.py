@@ -66,7 +66,7 @@ def dataflow_arguments(job: DataflowJob) -> tuple[str, ...]:
         f"--machine_type={job.machine_type}",
         "--autoscaling_algorithm=THROUGHPUT_BASED",
         f"--max_num_workers={job.max_workers}",
-        # Images of one's own need the second version of Dataflow's runner.
+        # Custom images need the second version of Dataflow's runner.
         "--experiments=use_runner_v2",
         *(_ONE_A_CORE if job.collecting else _ONE_AT_A_TIME),
     )

@@ -156,4 +156,4 @@ def test_mistakes(
     monkeypatch.setattr(module, "ask_states", lambda path, only: {})
     code, documents, said = launch(sweep, capsys)
     assert (code, documents) == (2, [])
-    assert "none is known for own; write one and name it" in said
+    assert "got none for own; write one and name it" in said
