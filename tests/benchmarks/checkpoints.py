@@ -1,9 +1,9 @@
 """How long a checkpoint blocks training: ``python -m tests.benchmarks.checkpoints``.
 
-Saves a state of random numbers of configs/wide as training does, and prints how long
-the loop waits, what the background takes, and how long restoring does. Nothing is
-trained: a call that only rewrites its donated state stands for an update, as a save
-that still holds the state's memory is paid for there.
+Saves a state of random numbers, with the sizes of configs/wide, as training does.
+Prints how long the loop waits, how long the save takes in the background, and how long
+restoring takes. Nothing is trained: a call that only rewrites its donated state stands
+for an update, because a save that still uses the state's memory slows that call down.
 """
 
 import argparse
@@ -35,12 +35,12 @@ from trainer.runs.run import Run
 from trainer.step.state import abstract_state
 
 CONFIG = Path(__file__).parents[2] / "configs" / "wide" / "cube-triple-play-4096.toml"
-# Saving costs the loop the share of a minute between two checkpoints.
+# Seconds between two checkpoints; the time that the loop waits is a share of them.
 INTERVAL_S = 60
 
 
 def random_state(agent: Any, mesh: jax.sharding.Mesh) -> Any:
-    """A state of random numbers: equal ones would deflate to nothing."""
+    """Makes a state of random numbers, because equal numbers would compress away."""
     rng = np.random.default_rng(0)
     placed = replicated(mesh)
 
@@ -56,14 +56,14 @@ def random_state(agent: Any, mesh: jax.sharding.Mesh) -> Any:
 
 @partial(jax.jit, donate_argnums=0)
 def rewrite(state: Any) -> Any:
-    """Touches every number, in place if nobody else holds them."""
+    """Rewrites every number, in place if no other holds their memory."""
     return jax.tree.map(
         lambda leaf: leaf * 0.5 if leaf.dtype == np.float32 else leaf, state
     )
 
 
 def timed_rewrite(state: Any) -> tuple[Any, float]:
-    """One call; seconds until the device has done it."""
+    """Makes one call; returns the state and the seconds until it is finished."""
     started = time.perf_counter()
     state = jax.block_until_ready(rewrite(state))
     return state, time.perf_counter() - started
@@ -74,7 +74,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--width", type=int, default=4096)
     parser.add_argument("--saves", type=int, default=3)
-    parser.add_argument("--out", type=Path, help="on the disk to be measured")
+    parser.add_argument("--out", type=Path, help="folder on the disk to measure")
     given = parser.parse_args()
 
     settings = config.load(CONFIG, task=1)

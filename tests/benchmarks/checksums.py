@@ -1,8 +1,8 @@
 """What checksums of a store's chunks cost: ``python -m tests.benchmarks.checksums``.
 
 Writes and reads the same made-up rows in versions 1 and 2 of the format, which differ
-in them alone, by turns in one process, and prints the ratios of their throughputs. Of
-processor time as well: it holds on a machine that other programs load.
+only in checksums, in turns in one process. Prints the ratios of their throughputs, and
+of their processor times, which hold on a machine that other programs load, too.
 """
 
 import argparse
@@ -41,7 +41,7 @@ STATE, ACTION = 46, 5
 
 
 def write(folder: Path, rows: dict[str, np.ndarray]) -> None:
-    """Writes one part, as `shard` does, from memory."""
+    """Writes one part from memory, as `shard` does."""
     fields = {
         name: FieldSpec(values.dtype.name, values.shape[1:])
         for name, values in rows.items()
@@ -55,7 +55,7 @@ def write(folder: Path, rows: dict[str, np.ndarray]) -> None:
 
 
 def make_npz(path: Path, rows: int) -> Path:
-    """A compressed file of rows with rewards of their own, as `shard` reads it."""
+    """Writes a compressed file of rows with rewards, as `shard` reads it."""
     random = np.random.default_rng(0)
     ends = np.arange(1, rows + 1) % EPISODE_ROWS == 0
     walk = np.cumsum(random.normal(size=(rows, STATE), scale=0.01), axis=0)
@@ -87,7 +87,7 @@ def shard(path: Path, folder: Path, task: Task) -> None:
 
 
 def evict(store: Store) -> None:
-    """Has the system forget what it holds of a store's files in memory."""
+    """Drops a store's files from the page cache."""
     for path in Path(store.root).rglob("*"):
         if path.is_file():
             with path.open("rb") as file:
@@ -101,7 +101,7 @@ def load(store: Store) -> RowTable:
 
 
 def load_from_disk(store: Store) -> RowTable:
-    """Reads all of a task from the disk, of which nothing is in memory."""
+    """Reads all of a task from the disk, with nothing in the page cache."""
     evict(store)
     return load(store)
 
@@ -177,7 +177,7 @@ def main() -> None:
     )
     for what in ways:
         before, now = (np.array(taken[what, version]) for version in VERSIONS)
-        # Turn by turn: what else the machine does is nearly the same in both.
+        # Ratios are taken turn by turn, since other load is nearly the same within one.
         ratios = np.median(before / now, axis=0)
         table.add_row(
             what,

@@ -1,8 +1,8 @@
-"""What cores do for narrow networks: ``python -m tests.benchmarks.cores``.
+"""What more cores gain with narrow networks: ``python -m tests.benchmarks.cores``.
 
 Three ways to use two cores take turns: one process as XLA threads it, one process with
-one thread, and as many of these as there are cores, as ``sweep --parallel`` runs them.
-All of a way compute at the same time, each an agent of its own; updates a second are
+one thread, and one such process per core, as ``sweep --jobs`` runs them. The processes
+of a way compute at the same time, each with its own agent; the updates a second are
 summed over them.
 """
 
@@ -19,12 +19,12 @@ from rich.table import Table
 
 from trainer.sweep.run import ONE_THREAD
 
-CALL = 10  # Updates.
+CALL = 10  # Updates of a call.
 OBSERVATION_DIM, ACTION_DIM = 29, 8
 
 
 def work(width: int, batch_size: int, seconds: float) -> None:
-    """Says that it is ready, waits for a line, and prints its updates a second."""
+    """Prints "ready", waits for a line, and prints its updates a second."""
     import jax
 
     from trainer.agents.vast import VAST
@@ -59,7 +59,7 @@ def work(width: int, batch_size: int, seconds: float) -> None:
 def measure(
     processes: int, *, one_thread: bool, arguments: Sequence[str]
 ) -> list[float]:
-    """Updates a second of each process, all at the same time."""
+    """Measures updates a second of processes that compute at the same time."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} {ONE_THREAD if one_thread else ''}"
     workers = [
         subprocess.Popen(
@@ -79,11 +79,13 @@ def measure(
 
 
 def main() -> None:
-    """Measures in turns, and prints."""
+    """Measures the ways in turns, and prints a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--widths", nargs="+", type=int, default=[64, 128, 512])
     parser.add_argument("--batch-size", type=int, default=256)
-    parser.add_argument("--seconds", type=float, default=10.0, help="of each turn")
+    parser.add_argument(
+        "--seconds", type=float, default=10.0, help="seconds of each turn"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()

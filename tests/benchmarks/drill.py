@@ -1,9 +1,9 @@
 """Twenty million rows on this machine: ``python -m tests.benchmarks.drill --work DIR``.
 
-Grows files of cube-triple's layout, shards them with the local runner and with a Dask
-cluster of this machine, by turns, compares the two stores byte for byte, and trains
-from a window over them. Prints one table. Files and stores stay in ``DIR`` (24 GB at
-full size), so that an interrupted drill goes on with the files it has.
+The drill grows files of cube-triple's layout and shards them with the local runner and
+with a Dask cluster of this machine, in turns. It compares the two stores byte for byte,
+trains from one of them, and prints a table. Files and stores stay in ``DIR`` (24 GB at
+full size), so that an interrupted drill continues with the existing files.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from tests.benchmarks.pipeline import (
 
 RUNNERS = {"local": (), "dask": ("--runner", "dask")}
 WORKERS = 2
-# What the window may hold, of 4.1 GB that an agent reads of 20M rows.
+# Size of the window; an agent reads 4.1 GB of 20M rows.
 WINDOW_BYTES = 1 << 30
 GOAL_ROWS = 100_000_000
 
@@ -51,7 +51,7 @@ def make_files(console: Console, work: Path, *, files: int, rows: int) -> Path:
 
 
 def digests(root: Path) -> dict[str, str]:
-    """SHA-256 of each file of a store, but for what tells when it was made."""
+    """SHA-256 of each file of a store, except the one that has its date."""
     found = {}
     for path in sorted(root.rglob("*")):
         name = str(path.relative_to(root))
@@ -62,7 +62,7 @@ def digests(root: Path) -> dict[str, str]:
 
 
 def shard(report: Report, folder: Path, work: Path, repeats: int) -> None:
-    """Rows a second and memory on both runners, and their bytes compared."""
+    """Measures rows a second and memory on both runners, and compares the stores."""
     rates: dict[str, list[float]] = {name: [] for name in RUNNERS}
     memory: dict[str, list[int]] = {name: [] for name in RUNNERS}
     rows = 0
@@ -105,7 +105,7 @@ def shard(report: Report, folder: Path, work: Path, repeats: int) -> None:
 
 
 def train(report: Report, work: Path, updates: int) -> None:
-    """Trains from all of it and from a window of a part."""
+    """Trains with all rows in memory, and with a window of a part of them."""
     for label, limit in (("whole in memory", None), ("in a window", WINDOW_BYTES)):
         out = work / "run"
         shutil.rmtree(out, ignore_errors=True)
@@ -119,7 +119,7 @@ def train(report: Report, work: Path, updates: int) -> None:
             *options,
         )
         lines = (out / "metrics.jsonl").read_text().splitlines()
-        # The first tenth compiles and fills the window.
+        # In the first tenth, the program is compiled and the window filled.
         records = [json.loads(line) for line in lines][1:]
         rate = statistics.median(record["updates_per_s"] for record in records)
         report.add(

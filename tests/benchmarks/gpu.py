@@ -1,8 +1,8 @@
 """How fast an accelerator updates VAST: ``python tests/benchmarks/gpu.py``.
 
-Needs the trainer's packages but no data, Grain, environment or network: random batches
-of the paper's shapes (puzzle-4x4-play: S = 83, A = 5) lie on the device. Prints tables
-of which every row is measured here and now, and one line of JSON after each.
+It needs the trainer's packages, but no data, Grain, environment or network: random
+batches of the paper's shapes (puzzle-4x4-play: S = 83, A = 5) lie on the device. It
+prints tables of measurements, and one line of JSON after each.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from trainer.costs.bench_step import StepFigures, bench_step, table_of
 
 OUT = Console(width=140)
 PAPER = {"widths": (512,), "batches": (512,), "seeds": (1,), "updates": 1500}
-# Tables by name: what varies, all else being the paper's.
+# Tables by name, with the settings that differ from the paper's.
 TABLES: dict[str, dict[str, Any]] = {
     "precision": PAPER | {"precisions": ("float32", "bfloat16")},
     "seeds": PAPER | {"seeds": (1, 8), "precisions": ("float32", "bfloat16")},
@@ -39,7 +39,7 @@ TABLES: dict[str, dict[str, Any]] = {
 
 
 def run(name: str, settings: dict[str, Any], *, shrink: int) -> None:
-    """Measures one table, row by row: what does not fit must not cost the others."""
+    """Measures one table row by row, so that a row that does not fit loses no other."""
     rows: list[StepFigures] = []
     settings = {"updates_per_call": 50, "precisions": ("float32",)} | settings
     fixed = {

@@ -1,10 +1,11 @@
 """What a GPU would run, without one: ``python tests/benchmarks/gpu_program.py``.
 
-XLA compiles for a GPU from a description of it. At the paper's size an update's kernels
-are so small that their number says more about its time than its operations do, so this
-counts them: what a change of the networks or losses makes of them can be seen on any
-machine. Needs ``pip install "jax[cuda12]"`` beside the trainer's packages. Without a
-device XLA cannot try which matrix product is fastest, so those are its default ones.
+XLA compiles for a GPU from a description of it. At the paper's size the kernels of an
+update are so small that their number says more about its time than its operations do.
+So this script counts kernels, and shows on any machine how a change of networks or
+losses affects them. It needs ``pip install "jax[cuda12]"`` beside the trainer's
+packages. Without a device XLA cannot try which matrix product is fastest, so it uses
+its default ones.
 
 Dimensions: M updates per call.
 """
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-# JAX looks for a device's driver before it registers CUDA.
+# Otherwise JAX looks for a driver before it registers CUDA.
 os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
 os.environ["JAX_PLATFORMS"] = "cpu,cuda"
 
@@ -34,20 +35,20 @@ from trainer.costs.gpu_targets import TARGETS
 from trainer.costs.random_data import draw_batches, random_table, shape_facts
 from trainer.step.state import abstract_state
 
-# Of puzzle-4x4-play, whose sizes the paper times; and M.
+# Sizes of puzzle-4x4-play, for which the paper has times; and M.
 OBSERVATION_DIM, ACTION_DIM, BATCH, UPDATES = 83, 5, 512, 50
-# Instructions that nothing is launched for.
+# Instructions that launch nothing.
 _FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast"}
 
 
 @dataclass(frozen=True)
 class Program:
-    """What one update launches.
+    """Kernels of one update.
 
     Attributes:
-        kernels: In all.
-        sampling: Of them in the loops that integrate flows.
-        products: Of them matrix products, with what is fused into them.
+        kernels: Number of all kernels.
+        sampling: Number of kernels in the loops that integrate flows.
+        products: Number of matrix products, with the operations fused into them.
         temporary_bytes: Memory of a call besides its arguments and results.
     """
 
@@ -63,13 +64,13 @@ def compile_update(
     """Compiles M updates of an agent for a device that need not be there.
 
     Args:
-        name: Of the agent; at its default width.
-        seeds: Updated at once.
-        precision: Of hidden layers' products.
-        device: Where everything lies.
+        name: Name of the agent, which has its default width.
+        seeds: Number of seeds that are updated together.
+        precision: Precision of the hidden layers' products.
+        device: Device of all arrays.
 
     Returns:
-        What one of the updates launches.
+        The kernels of one update.
     """
     facts = shape_facts(OBSERVATION_DIM, ACTION_DIM)
     kind = AGENTS[name]
@@ -112,7 +113,7 @@ def compile_update(
 
 
 def _computations(text: str) -> dict[str, list[str]]:
-    """Instructions of every computation of a module, by its name."""
+    """Parses a module's text: the instructions of every computation, by its name."""
     found: dict[str, list[str]] = {}
     for line in text.splitlines():
         head = re.match(r"(?:ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{$", line)
@@ -124,7 +125,7 @@ def _computations(text: str) -> dict[str, list[str]]:
 
 
 def _loops(lines: list[str]) -> Iterator[tuple[str, int]]:
-    """Loops among instructions: the computation they repeat and how often."""
+    """Finds loops among instructions: the computation that each repeats, how often."""
     for line in lines:
         times = re.search(r'"known_trip_count":\{"n":"(\d+)"', line)
         body = re.search(r"\bbody=%?([\w.\-]+)", line)
@@ -133,7 +134,7 @@ def _loops(lines: list[str]) -> Iterator[tuple[str, int]]:
 
 
 def _launched(lines: list[str]) -> Counter[str]:
-    """Kernels by kind: matrix products and others."""
+    """Counts kernels by kind: matrix products and others."""
     kinds = Counter[str]()
     for line in lines:
         operation = _operation(line)

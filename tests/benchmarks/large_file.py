@@ -1,10 +1,10 @@
 """What a large npz costs: ``python -m tests.benchmarks.large_file FILE --work FOLDER``.
 
-Of one deflated file of cube-triple's layout: planning, what each part of it inflates
-when parts are written apart from each other, with places to take members up at and
-without, and processor time of sharding by stage. Bytes hold anywhere and processor
-time nearly so; seconds only on an idle machine. A file that is not there is grown from
-a collection, as those of `pipeline.py` are.
+For one deflated file of cube-triple's layout, it measures planning, the bytes that each
+part inflates if parts are written independently, with and without places where the
+deflate streams can be entered, and the processor time of sharding by stage. Bytes hold
+on any machine, processor time nearly so, and seconds only on an idle machine. A missing
+file is grown from a collection, like those of `pipeline.py`.
 """
 
 import argparse
@@ -34,13 +34,13 @@ from tests.benchmarks.pipeline import DATASET, DISCOUNT, grow, machine
 
 
 class Meter:
-    """Seconds, processor seconds and inflated bytes of a block, and a row of them."""
+    """Measures seconds, processor seconds and inflated bytes, and adds rows of them."""
 
     def __init__(self, table: Table, console: Console) -> None:
         self._table, self._console = table, console
 
     def measure(self, what: str, work: Callable[[], object]) -> None:
-        """Does some work, and adds a row."""
+        """Does some work, and adds a row with its figures."""
         inflated = 0
         following = MemberReader._next
 
@@ -65,13 +65,13 @@ class Meter:
 
 
 def _cpu() -> float:
-    """Processor seconds of this process, all threads."""
+    """Processor seconds of all threads of this process."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
 
 def make_plan(path: Path, root: Path, part_rows: int) -> StorePlan:
-    """Looks at the file, and plans a store of it."""
+    """Plans a store of the file."""
     domain = parse_dataset(DATASET)
     return plan_inputs(
         str(root),
@@ -94,7 +94,7 @@ def read_by_zlib(path: Path) -> None:
 
 
 def parts_apart(meter: Meter, path: Path, work: Path, part_rows: int) -> None:
-    """What the first, the middle and the last part read, and preparing them."""
+    """Measures reading the first, middle and last part, and preparing the parts."""
     plans: list[StorePlan] = []
     meter.measure(
         "planning", lambda: plans.append(make_plan(path, work / "store", part_rows))
@@ -120,14 +120,14 @@ def parts_apart(meter: Meter, path: Path, work: Path, part_rows: int) -> None:
 
 
 def read(runs: Sequence[Sequence[parts.PartPlan]]) -> None:
-    """Reads runs, all in one pass if they are of one source that has no places."""
+    """Reads runs of one source in one pass."""
     ranges = [block for run in runs for plan in run for block in plan.blocks()]
     for _ in runs[0][0].source.read(ranges):
         pass
 
 
 def stages(meter: Meter, path: Path, work: Path) -> None:
-    """Processor time of sharding, each stage with all before it."""
+    """Measures the processor time of sharding, each stage with all stages before it."""
     plan = make_plan(path, work / "store", 1_000_000)
 
     def walk(*, labels: bool, sums: bool) -> None:
@@ -165,9 +165,13 @@ def main() -> None:
     parser.add_argument("file", type=Path, help="deflated npz of cube-triple's layout")
     parser.add_argument("--work", type=Path, required=True, help="folder for the store")
     parser.add_argument("--collection", type=Path, help="a real collection's npz")
-    parser.add_argument("--rows", type=int, default=20_000_000, help="of a new file")
+    parser.add_argument(
+        "--rows", type=int, default=20_000_000, help="rows of a new file"
+    )
     parser.add_argument("--part-rows", type=int, default=1_000_000)
-    parser.add_argument("--stages", action="store_true", help="of sharding, instead")
+    parser.add_argument(
+        "--stages", action="store_true", help="measure the stages of sharding instead"
+    )
     options = parser.parse_args()
     console = Console(width=120)
     if options.collection is not None:

@@ -31,7 +31,7 @@ from trainer.step.state import init_state
 DATASET = "cube-double-play"
 CONFIG = Path(__file__).parents[2] / "configs" / f"{DATASET}.toml"
 REFERENCE = "fql"
-# Hours of a million updates on an A100.
+# Hours of a million updates on an A100, as published.
 # Source: *Horizon Adaptive Offline Policy Learning via Value Stitching*, its comparison
 # of training times.
 PAPER_HOURS = {"fql": 0.67, "floq": 1.2, "qc": 2.25, "vast": 2.5, "value-flows": 3.75}
@@ -39,7 +39,7 @@ PAPER_HOURS = {"fql": 0.67, "floq": 1.2, "qc": 2.25, "vast": 2.5, "value-flows":
 
 @dataclass
 class Method:
-    """One method, compiled: its state, and the batches it is updated on again."""
+    """One compiled method, with its state and the batches that every call uses."""
 
     name: str
     width: int
@@ -51,7 +51,7 @@ class Method:
     batches: Any
 
     def run(self) -> float:
-        """One call; seconds until the device has done it."""
+        """Makes one call; returns the seconds until the device has finished it."""
         started = time.perf_counter()
         self.state, metrics = self.call(self.state, None, self.batches)
         jax.block_until_ready((self.state, metrics))
@@ -59,7 +59,7 @@ class Method:
 
 
 def prepare(name: str, *, width: int | None, updates: int) -> Method:
-    """Compiles one method's call of so many updates, and makes its first call."""
+    """Compiles a method's call of several updates, and makes the first call."""
     settings = config.load(CONFIG, task=1, agent=name)
     agent_config, size = settings.agent, settings.trainer.batch_size
     if width is not None:
@@ -92,7 +92,7 @@ def prepare(name: str, *, width: int | None, updates: int) -> Method:
 
 
 def rows(methods: list[Method], *, updates: int, rounds: int) -> Iterator[list[str]]:
-    """Measures all methods in turn: rows of the table."""
+    """Measures all methods in turn; yields rows of the table."""
     taken = [[method.run() for method in methods] for _ in range(rounds)]
     seconds = {
         method.name: statistics.median(times) / updates
@@ -116,8 +116,10 @@ def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--methods", nargs="+", default=list(AGENTS), choices=AGENTS)
-    parser.add_argument("--width", type=int, help="of all; as configured if not given")
-    parser.add_argument("--updates", type=int, default=5, help="of a call")
+    parser.add_argument(
+        "--width", type=int, help="width of all methods; as configured by default"
+    )
+    parser.add_argument("--updates", type=int, default=5, help="updates of a call")
     parser.add_argument("--rounds", type=int, default=3, help="calls of each method")
     given = parser.parse_args()
     names = [name for name in AGENTS if name in {REFERENCE, *given.methods}]

@@ -1,17 +1,17 @@
 """What VAST's open points change: ``python -m tests.benchmarks.open_points grid``.
 
-The paper leaves some choices open; each is an option of ``VASTConfig``, or here, of
-``Reading``. Every option takes each of its values in turn, all else as in the base, on
-a task that two cores can afford: the 4x4 grid (``grid``), or a store in whose
-environment successes are counted (``store STORE``). All seeds of a variant train side
-by side in one program.
+The paper leaves some choices open; each is an option of ``VASTConfig``, or of
+``Reading`` below. Every variant gives one option another value than the base, on a task
+that two cores can afford: the 4x4 grid (``grid``), or a store in whose environment
+successes are counted (``store STORE``). All seeds of a variant train side by side in
+one program.
 
 A mark says that a variant's mean over seeds differs from the base's by an exact
 permutation test over seeds: ``*`` at 5 %, ``**`` at 5 % shared among all variants of
-the table, though not among its columns. Few seeds reach neither: p is at least 2 over
-the ways to deal them.
+the table, though not among its columns. With few seeds neither mark is possible,
+because p is at least 2 divided by the number of ways to divide the seeds in two groups.
 
-Every variant is added to ``--out`` as soon as it is done and is not run again.
+A finished variant is appended to ``--out`` at once, and is not run again.
 """
 
 import argparse
@@ -65,22 +65,22 @@ READINGS: dict[str, tuple[Any, ...]] = {
     "flow_loss": ("sum", "mean"),
 }
 BASE = "base"
-WINDOWS = 4_096  # Measured on.
+WINDOWS = 4_096  # Windows to measure on.
 EVALUATION_SEED = 0
-CALL = 250  # Updates that trainer.toy.training does at once.
+CALL = 250  # Updates of one call of trainer.toy.training.
 
 Variant = dict[str, Any]  # Options that differ from the base.
-Figures = dict[str, float]  # Of one seed.
+Figures = dict[str, float]  # Measurements of one seed.
 Progressed = Callable[[int], None]
 
 
 @dataclass(frozen=True)
 class Reading(VAST):
-    """VAST, read in ways that are no options of it.
+    """VAST with readings of the paper that are no options of ``VASTConfig``.
 
     Attributes:
-        clip: Whether one norm of all gradients is clipped, or one of each network's.
-        flow_loss: Whether the flows' errors are summed over components or averaged.
+        clip: Whether the norm of all gradients is clipped, or that of each network.
+        flow_loss: Whether errors of flows are summed over components or averaged.
     """
 
     clip: Literal["global", "network"] = "global"
@@ -91,7 +91,8 @@ class Reading(VAST):
         c = self.config
         if self.clip == "global":
             return optimizers.adam(c.learning_rate, clip_norm=c.clip_norm)
-        # Optax's own clip, which measures what it is given: ours is told the norm.
+        # Optax's own clip computes the norm of the gradients that it is given; ours
+        # would be given the norm of all.
         one = optax.chain(
             optax.clip_by_global_norm(c.clip_norm), optax.adam(c.learning_rate)
         )
@@ -112,12 +113,12 @@ class Reading(VAST):
         return loss / (self.facts.action_dim if self.flow_loss == "mean" else 1)
 
 
-# Trains and measures what a configuration and a reading are: figures of each seed.
+# Function that trains and measures a variant, and returns figures of each seed.
 Cell = Callable[[VASTConfig, Variant, Progressed], list[Figures]]
 
 
 def variants(base: VASTConfig, options: Sequence[str]) -> dict[str, Variant]:
-    """The base, then every other value of every option, by name."""
+    """Lists the base, then every other value of every option, by name."""
     known = OPTIONS | READINGS
     return {BASE: {}} | {
         f"{name} = {str(value).lower()}": {name: value}
@@ -128,10 +129,10 @@ def variants(base: VASTConfig, options: Sequence[str]) -> dict[str, Variant]:
 
 
 def windows(config: VASTConfig, table: RowTable) -> HorizonBatch:
-    """Windows drawn alike for all variants.
+    """Draws the same windows for all variants.
 
-    Those of one step are among them, and goals lie within K rows, as those that the
-    stitching policy sets do.
+    Windows of one step are among them, and goals lie within K rows, as sub-goals of the
+    stitching policy do.
     """
     sampler = HorizonSampler(
         max_horizon=config.max_horizon,
@@ -162,10 +163,10 @@ def draw_subgoals(
 
 
 def estimates(agent: VAST, params: Params, batch: HorizonBatch) -> Figures:
-    """What one seed's networks say of windows; the critics stand in for their targets.
+    """Measures the estimates of one seed's networks, with critics as their targets.
 
-    G's error is the mean distance from the recorded return of the window; ``exec loss``
-    is the flow matching error of recorded actions.
+    The error of G is the mean distance from the recorded return of the window; ``exec
+    loss`` is the flow matching error of recorded actions.
     """
     targets = {"critic": params["critic"]}
     found = look(agent, params, targets, batch)
@@ -184,12 +185,13 @@ def estimates(agent: VAST, params: Params, batch: HorizonBatch) -> Figures:
 
 
 def subgoal_score(agent: VAST, params: Params, batch: HorizonBatch) -> float:
-    """How well drawn sub-goals fit recorded states: CRPS in deviations, lower better.
+    """Scores how well drawn sub-goals fit recorded states; lower is better.
 
-    Of each component ``E|X - y| - E|X - X'| / 2`` with two draws for each window, least
-    in expectation where draws are distributed as the data are (weights move them off a
-    little); then the median over components, since some hardly ever change and the
-    smallest error of theirs is many deviations.
+    The score is the CRPS in standard deviations, ``E|X - y| - E|X - X'| / 2`` for each
+    component, with two draws for each window. In expectation it is smallest if draws
+    are distributed like the data, which the weights change a little. The result is the
+    median over components, because some hardly ever change, and then a small error is
+    many deviations.
 
     Source: Gneiting & Raftery (2007), Strictly Proper Scoring Rules, Prediction, and
     Estimation, eq. 21.
@@ -206,7 +208,7 @@ def subgoal_score(agent: VAST, params: Params, batch: HorizonBatch) -> float:
 
 
 def grid_cell(seeds: tuple[int, ...]) -> Cell:
-    """Variants on the 4x4 grid: is the spliced path found, and its values?"""
+    """Makes the function that measures variants on the 4x4 grid."""
     table = grid.table(
         neural.DISCOUNT, recordings=neural.RECORDINGS, noise=neural.NOISE
     )
@@ -218,7 +220,7 @@ def grid_cell(seeds: tuple[int, ...]) -> Cell:
     keys = jax.random.split(jax.random.key(0), 64)
 
     def follow(agent: VAST, params: Params) -> Figures:
-        """Makes the move that most of 64 draws agree on."""
+        """Follows the moves of most of 64 draws, and compares V with the optimum."""
 
         @jax.jit
         def act(params: Params) -> jax.Array:
@@ -270,9 +272,10 @@ def grid_cell(seeds: tuple[int, ...]) -> Cell:
 
 
 def store_cell(given: argparse.Namespace, base: VASTConfig) -> Cell:
-    """Variants on a store: success in its environment, and estimates of held-out rows.
+    """Makes the function that measures variants on a store.
 
-    Without ``--held-out`` these are rows that were trained on.
+    It measures success in the store's environment, and estimates on held-out rows, or
+    on the rows trained on without ``--held-out``.
     """
     store = Store(given.store)
     load = partial(load_table, task=given.task, discount=base.discount)
@@ -319,7 +322,7 @@ def store_cell(given: argparse.Namespace, base: VASTConfig) -> Cell:
 
 
 def permutation_p(first: Sequence[float], second: Sequence[float]) -> float:
-    """Two-sided p of a difference of means: all ways to deal the seeds are tried."""
+    """Computes the two-sided p of a difference of means over all permutations."""
     values = np.array([*first, *second])
     deals = np.array(
         [*itertools.combinations(range(len(values)), len(first))], np.int64
@@ -333,13 +336,13 @@ def permutation_p(first: Sequence[float], second: Sequence[float]) -> float:
 
 
 def mark(figures: list[float], base: list[float], *, compared: int) -> str:
-    """How sure it is that a variant differs from the base."""
+    """Marks a variant that differs significantly from the base."""
     p = permutation_p(figures, base)
     return " **" if p < 0.05 / compared else " *" if p < 0.05 else ""
 
 
 def report(cells: dict[str, list[Figures]], title: str, *, episodes: int) -> Table:
-    """Mean and deviation over seeds, one variant a row."""
+    """Makes a table of mean and deviation over seeds, with a row for each variant."""
     base = cells[BASE]
     names = list(base[0])
     table = Table("variant", *names, title=title)
@@ -363,7 +366,7 @@ def report(cells: dict[str, list[Figures]], title: str, *, episodes: int) -> Tab
 
 
 def read_cells(path: Path, settings: Any) -> dict[str, list[Figures]]:
-    """Variants that are done, of the same settings."""
+    """Reads the finished variants of the same settings."""
     if not path.exists():
         return {}
     lines = map(json.loads, path.read_text().splitlines())
@@ -384,7 +387,7 @@ def run_all(
     out: Path,
     console: Console,
 ) -> dict[str, list[Figures]]:
-    """Runs what is not done yet, and returns all in order."""
+    """Runs the variants that are not finished, and returns all in order."""
     done = read_cells(out, settings)
     out.parent.mkdir(parents=True, exist_ok=True)
     with Progress(console=console, disable=not console.is_terminal) as bar:
@@ -418,7 +421,9 @@ def run_all(
 def parse() -> argparse.Namespace:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--out", type=Path, default=Path("open_points.jsonl"))
-    common.add_argument("--json", action="store_true", help="print figures, no table")
+    common.add_argument(
+        "--json", action="store_true", help="print figures instead of a table"
+    )
     common.add_argument("--seeds", type=int, default=8)
     known = OPTIONS | READINGS
     common.add_argument("--options", nargs="*", default=[*known], choices=known)
@@ -431,12 +436,12 @@ def parse() -> argparse.Namespace:
     store.add_argument("--task", type=int, default=1)
     store.add_argument("--updates", type=int, default=4_000)
     store.add_argument("--batch-size", type=int, default=128)
-    store.add_argument("--episodes", type=int, default=25, help="of each seed")
+    store.add_argument("--episodes", type=int, default=25, help="episodes of each seed")
     store.add_argument(
         "--agent",
         type=json.loads,
         default={},
-        help="the base, over the defaults: JSON such as '{\"width\": 64}'",
+        help="settings of the base as JSON, such as '{\"width\": 64}'",
     )
     given = parser.parse_args()
     if given.where == "store" and given.updates % CALL:

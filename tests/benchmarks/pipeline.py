@@ -1,7 +1,7 @@
 """How fast and how large the data pipeline is: ``python tests/benchmarks/pipeline.py``.
 
-Prints one table. Sizes and ratios hold anywhere, seconds only on the machine named
-with them. Each measurement is a process of its own; ours and the one it is compared
+Prints one table. Sizes and ratios hold on any machine, seconds only on the machine that
+is named. Each measurement runs in a process of its own; ours and the one to compare
 with take turns, and medians are shown.
 """
 
@@ -43,7 +43,7 @@ COLLECTED = (
     "pointmaze-medium-navigate",
 )
 
-# What a user does today: all in memory, nothing written, environments made before.
+# OGBench's own way: all in memory, nothing written, environments made in advance.
 IN_MEMORY = """
 import json, sys, time, warnings
 warnings.simplefilter("ignore")
@@ -62,7 +62,7 @@ print(json.dumps({"seconds": time.perf_counter() - start,
                   "rows": len(data["observations"])}))
 """
 
-# Writing the same parts, with Beam around it and without.
+# Writes the same parts with Beam and without.
 WITHOUT_BEAM = """
 import json, sys, time, resource
 from pipeline.assembly.commit import commit_store
@@ -89,7 +89,7 @@ cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 print(json.dumps({"seconds": seconds, "cpu": cpu, "rows": plan.rows}))
 """
 
-# One episode, the environment made before.
+# Collects one episode in an environment made in advance.
 COLLECT = """
 import json, sys, time, warnings
 warnings.simplefilter("ignore")
@@ -105,7 +105,8 @@ print(json.dumps({"seconds": time.perf_counter() - start}))
 class Peak(threading.Thread):
     """Largest resident and proportional memory of a process and its children.
 
-    Pages that processes share count once in the second and once each in the first.
+    Shared pages count once in proportional memory, and once per process in resident
+    memory.
     """
 
     def __init__(self, pid: int) -> None:
@@ -116,7 +117,7 @@ class Peak(threading.Thread):
         self._over = threading.Event()
 
     def run(self) -> None:
-        """Looks ten times a second."""
+        """Measures ten times a second."""
         while not self._over.wait(0.1):
             rss = pss = 0
             for pid in _family(self._pid):
@@ -126,7 +127,7 @@ class Peak(threading.Thread):
             self.pss_bytes = max(self.pss_bytes, pss)
 
     def stop(self) -> None:
-        """Stops looking."""
+        """Stops measuring."""
         self._over.set()
         self.join()
 
@@ -156,7 +157,7 @@ def _memory(pid: int) -> tuple[int, int]:
 
 
 def run(*arguments: object) -> tuple[float, Peak, str]:
-    """Runs Python to its end: wall seconds, peak memory and what it printed."""
+    """Runs Python; returns wall seconds, peak memory and its output."""
     start = time.perf_counter()
     with subprocess.Popen(
         [sys.executable, *map(str, arguments)],
@@ -175,7 +176,7 @@ def run(*arguments: object) -> tuple[float, Peak, str]:
 
 
 def last_json(out: str) -> dict[str, float]:
-    """The object that a measurement prints in its last line."""
+    """Parses the last line that a measurement printed."""
     value: dict[str, float] = json.loads(out.strip().splitlines()[-1])
     return value
 
@@ -204,17 +205,17 @@ def collect(out: Path, episodes: int, workers: int) -> float:
 def grow(
     collection: Path, path: Path, rows: int, *, number: int = 0, quick: bool = False
 ) -> None:
-    """Makes a large npz that compresses as a small real one does.
+    """Makes a large npz that compresses like a small real one.
 
     Every repetition of an episode is scaled and shifted a little, each component by
-    its own amount: what rests goes on resting, and the digits of what moves differ.
+    its own amount: components that rest keep resting, the others get new digits.
 
     Args:
-        collection: A real collection, episodes of 1001 rows.
+        collection: A real collection with episodes of 1001 rows.
         path: File to write, compressed as NumPy does.
-        rows: Rows of it, about.
-        number: Of the file among others of as many rows, which no episode is shared
-            with; only the first has those of the collection as they are.
+        rows: Approximate number of rows.
+        number: Number of the file among files of as many rows. No two of them share an
+            episode, and only the first has the collection's own.
         quick: Whether to deflate with ISA-L, several times as fast as NumPy's zlib,
             to nearly the same size.
     """
@@ -245,7 +246,7 @@ def grow(
                         random = np.random.default_rng([place, episode])
                         scale, shift = random.normal(0, 1e-3, (2, *piece.shape[1:]))
                         piece = (piece * (1 + scale) + shift).astype(piece.dtype)
-                        if name == "actions":  # Others are refused.
+                        if name == "actions":  # Larger ones are refused.
                             piece = piece.clip(-1, 1)
                     stream.write(np.ascontiguousarray(piece).data)
     partial.rename(path)
@@ -286,14 +287,14 @@ def folder_bytes(root: Path) -> int:
 
 
 def deflated(path: Path) -> float:
-    """Share of its size that an npz of compressed members has left."""
+    """Compressed size of an npz divided by the size of its members."""
     with zipfile.ZipFile(path) as archive:
         infos = archive.infolist()
     return sum(i.compress_size for i in infos) / sum(i.file_size for i in infos)
 
 
 def machine() -> str:
-    """Cores, processor and Python, as the table names them."""
+    """Describes cores, processor and Python."""
     model = next(
         (
             line.split(":")[1].strip()
@@ -306,7 +307,7 @@ def machine() -> str:
 
 
 class Report:
-    """The table, filled as figures come."""
+    """A table that is filled row by row."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -315,19 +316,19 @@ class Report:
     def add(
         self, what: str, figure: str, bar: str = "", met: bool | None = None
     ) -> None:
-        """Adds a row, and shows it at once."""
+        """Adds a row, and prints it at once."""
         verdict = "" if met is None else ("yes" if met else "NO")
         self._table.add_row(what, figure, bar, verdict)
         self._console.print(f"{what}: {figure} {bar} {verdict}", highlight=False)
 
     def show(self) -> None:
-        """Prints it all."""
+        """Prints the whole table."""
         self._console.print(f"\n{machine()}, load {os.getloadavg()[0]:.1f}")
         self._console.print(self._table)
 
 
 def sharding(report: Report, work: Path, repeats: int) -> None:
-    """End to end against in memory, memory, size and accuracy."""
+    """Measures sharding against OGBench's way: speed, memory, size and accuracy."""
     small, large = work / "3m.npz", work / "5m.npz"
     ours, theirs, peaks, base_peaks = [], [], [], []
     rows = 0.0
@@ -383,7 +384,7 @@ def sharding(report: Report, work: Path, repeats: int) -> None:
 
 
 def overhead(report: Report, work: Path, repeats: int) -> None:
-    """What Beam adds to each row."""
+    """Measures the time that Beam adds to each row."""
     figures: dict[str, list[dict[str, float]]] = {"beam": [], "pure": []}
     for _ in range(repeats):
         for kind, found in figures.items():
@@ -404,7 +405,7 @@ def overhead(report: Report, work: Path, repeats: int) -> None:
 
 
 def collecting(report: Report, work: Path, repeats: int) -> None:
-    """Scripted collection: rows a second, and what a second worker brings."""
+    """Measures scripted collection: rows a second, and the gain of a second worker."""
     for dataset in COLLECTED:
         _, _, out = run("-c", COLLECT, dataset)
         rate = EPISODE_ROWS / last_json(out)["seconds"]
@@ -413,7 +414,7 @@ def collecting(report: Report, work: Path, repeats: int) -> None:
     for _ in range(repeats):
         rates = []
         for workers in (1, 2):
-            # Of two sizes, so that starting processes cancels out.
+            # With two sizes, the time to start processes cancels out.
             short = collect(work / "collected", few, workers)
             long = collect(work / "collected", many, workers)
             rates.append((many - few) * EPISODE_ROWS / (long - short))
@@ -472,6 +473,6 @@ def main(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    # Its own folder comes first there, and this file is called as the package is.
+    # Python puts this folder first, where this file hides the package `pipeline`.
     sys.path[0] = str(ROOT)
     main(sys.argv[1:])

@@ -1,8 +1,8 @@
 """What measuring on held-out windows costs: ``python -m tests.benchmarks.validation``.
 
 Trains each agent for a hundred updates on made-up rows of cube-single's sizes, measures
-every twenty, and prints what a measurement takes in updates of the same run: a ratio
-that a busy machine moves less than either time.
+every twenty updates, and prints how many updates of the same run a measurement takes.
+On a busy machine this ratio varies less than either time.
 """
 
 import argparse
@@ -28,7 +28,7 @@ DISCOUNTS = (0.99, 0.995)
 
 
 def measure(agent: str, store: Store, out: Path) -> tuple[float, float]:
-    """Seconds of an update, and of a measurement; medians of five log points."""
+    """Measures seconds of an update and of a measurement, medians of five points."""
     config = configuration.load(CONFIG, task=1, agent=agent)
     trainer = dataclasses.replace(
         config.trainer,
@@ -60,7 +60,7 @@ def measure(agent: str, store: Store, out: Path) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Prints a row an agent."""
+    """Prints a row for each agent."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--agents", nargs="+", default=["vast", "iql", "fql"])
     agents = parser.parse_args().agents
