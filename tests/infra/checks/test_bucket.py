@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
-# Where the emulator keeps every bucket.
+# Location that the emulator gives to every bucket.
 HERE = "us-central1"
 Answer = tuple[int, Any]
 
@@ -91,14 +91,14 @@ def test_a_name_that_the_service_would_refuse_is_not_asked_for(capsys):
     assert "is a zone" in capsys.readouterr().err
 
 
-# What the emulator never answers.
+# Tests with answers that the emulator never gives.
 
 
 @contextlib.contextmanager
 def answering(
     answer: Callable[[str, str], Answer], ahead_s: float = 0.0
 ) -> Iterator[str]:
-    """A server that answers what it is told; its clock may be ahead of ours."""
+    """Runs a server with given answers, whose clock may be ahead of ours."""
 
     class Handler(BaseHTTPRequestHandler):
         def _answer(self) -> None:
@@ -212,7 +212,7 @@ def test_missing_permissions_are_named(monkeypatch):
     found = last(diagnose(monkeypatch, granted=(), listing=error(403, message)))
     assert not found.ok
     assert message in found.detail
-    # Granted on the folder alone, the bucket's own list is empty.
+    # With grants on the folder only, the bucket's own list of permissions is empty.
     found = last(diagnose(monkeypatch, granted=()))
     assert found.ok
     assert "storage.objects.get" in found.detail
@@ -234,7 +234,7 @@ def test_writing_that_is_not_allowed(monkeypatch):
 
 
 def test_quota(monkeypatch):
-    # Of the tries together; each may take its time.
+    # The timeout limits all attempts together, not each of them.
     monkeypatch.setattr(bucket, "_retry", lambda: DEFAULT_RETRY.with_timeout(0.2))
     busy = error(429, "rate of requests exceeded")
     found = last(diagnose(monkeypatch, metadata=busy))
@@ -276,7 +276,7 @@ def test_a_server_that_cannot_be_reached(monkeypatch):
 
 @pytest.fixture
 def without_credentials(monkeypatch, tmp_path):
-    """A machine outside of Google's cloud on which nobody has logged in."""
+    """Acts as a machine outside Google's cloud without a login."""
     monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
     monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))

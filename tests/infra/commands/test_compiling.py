@@ -1,4 +1,4 @@
-"""Runs are compiled, or their figures taken, before machines are asked for."""
+"""Runs are compiled, or given figures are checked, before they are submitted."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ COMMAND = f"{TPU} --chips 16".replace(
 
 @pytest.fixture
 def given(tmp_path):
-    """Writes figures, some of them others, and returns the options for them."""
+    """Writes figures with some changed values, and returns the options for them."""
 
     def write(**others):
         path = tmp_path / "costs.json"
@@ -57,7 +57,7 @@ def test_other_programs_and_what_does_not_fit_are_refused(
 
 @pytest.fixture
 def launched(monkeypatch):
-    """What would have been submitted, and what compiling answers."""
+    """Replaces submitting, which is recorded, and compiling, with given answers."""
     ran, compiled = [], []
     answer = subprocess.CompletedProcess((), 0, json.dumps(FIGURES), "")
     monkeypatch.setattr("infra.checks.bucket.require", lambda *args, **kwargs: None)

@@ -1,6 +1,7 @@
-"""What launching prints and refuses. The goldens hold whole dry runs.
+"""Launches print what they would submit, and refuse mistakes.
 
-A golden that is wrong on purpose is written anew by running with UPDATE_GOLDEN=1.
+Golden files hold whole dry runs. UPDATE_GOLDEN=1 rewrites them after an intended
+change.
 """
 
 import dataclasses
@@ -90,7 +91,7 @@ def test_the_pipeline_takes_the_command_that_is_printed(name, capsys):
     options = runners.make_options(1, beam)
     given = runners.given_options(options)
     names = {part.split("=")[0].removeprefix("--") for part in beam}
-    # All are Beam's: of what it does not know it would keep nothing.
+    # All of these are options of Beam, which would drop unknown ones.
     renamed = {"no_use_public_ips": "use_public_ips"}
     assert {renamed.get(each, each) for each in names} <= set(given)
     if "dataflow" in name:
@@ -124,7 +125,7 @@ def test_a_job_carries_its_configuration():
 
 
 def mounted(config_map, job_set, folder):
-    """Puts a ConfigMap's files where a pod's volume would have them."""
+    """Writes a ConfigMap's files to the paths of a pod's volume."""
     pod = job_set["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
     volume = next(each for each in pod["volumes"] if each["name"] == "config")
     data = config_map["data"]
@@ -186,10 +187,10 @@ def test_a_job_resolves_what_was_resolved_here(passed, tmp_path):
         here.config, task=1, agent=here.agent, overrides=overrides, prog="here"
     )
     assert resolved.config == expected.config
-    assert overrides  # Else the comparison would be of a file with itself.
+    assert overrides  # Otherwise a file would be compared with itself.
     if "fql" in passed:
         assert resolved.config.agent.name == "fql"
-        assert resolved.config.trainer.batch_size == 256  # Of baselines/fql.toml.
+        assert resolved.config.trainer.batch_size == 256  # From baselines/fql.toml.
         assert resolved.baseline == tmp_path / "baselines" / "fql.toml"
     else:
         assert set(config_map["data"]) == {"run.toml"}
@@ -324,7 +325,7 @@ def test_a_program_that_is_missing_is_named(capsys, monkeypatch):
 
 @pytest.fixture
 def recorder(tmp_path, monkeypatch):
-    """A kubectl and a sky that keep what they are given, and fail with code 7."""
+    """Makes a kubectl and a sky that record their input and exit with 7."""
     script = f"""#!{sys.executable}
 import pathlib, sys
 record = pathlib.Path({str(tmp_path)!r})
@@ -392,7 +393,7 @@ def test_what_runs_here_may_use_buckets_that_can_be_used(command, asked, monkeyp
     monkeypatch.setattr("infra.submission._run", lambda each: ran.append(each) or 0)
     local = f"{command.replace('--dry-run', '')} --target local"
     assert main(local.split()) == 0
-    # Wherever they are: this machine is in no region.
+    # Buckets may be in any region, because this machine is in none.
     assert looked == [(f"gs://vast-data/{path}", None, write) for path, write in asked]
     assert len(ran) == 1
 
@@ -424,7 +425,7 @@ def test_launching_loads_neither_beam_nor_jax_until_it_must():
 
 
 def test_a_dry_run_loads_no_jax():
-    """A machine that launches needs to have no JAX: the extra `launch` brings none."""
+    """A machine that launches needs no JAX, and the extra `launch` installs none."""
     program = (
         "import sys; from infra.cli import main;"
         f"code = main({f'{GPU} --chips 8 -- --agent.width 64'.split()!r});"

@@ -1,4 +1,4 @@
-"""Launching a sweep: a job for what each cell lacks, and what they sum up to."""
+"""Launching a sweep submits a job for what each cell lacks, and prints totals."""
 
 import subprocess
 from pathlib import Path
@@ -41,7 +41,7 @@ def sweep(tmp_path: Path) -> Path:
 def launch(
     sweep: Path, capsys: pytest.CaptureFixture[str], *more: str
 ) -> tuple[int, list[dict[str, Any]], str]:
-    """Exit code, the documents of a dry run, and what was said."""
+    """Runs a dry run; returns its exit code, documents and standard error."""
     capsys.readouterr()
     code = main(
         [
@@ -84,7 +84,7 @@ def test_each_cell_is_a_job_of_what_it_lacks(
     given = " ".join(job["spec"]["containers"][0]["args"])
     assert f"{own}--agent.width 1024 --agent.temperature 0.0" in given
     assert f"--out gs://vast-data/runs/grid/{NAME.format(2, 'cloning')}" in given
-    # Two cells of a million updates at 100 a second, 8 chips each.
+    # Two cells train, each with a million updates at 100 a second on 8 chips.
     assert (
         "# 4 cells with 8 training seeds: 1 finished, 2 to train, 1 to evaluate\n"
         "# 16 h100 chips at once; 5.6 h of training one after another, 44.4 chip hours"

@@ -45,7 +45,7 @@ def test_formulas_stand_beside_where_they_hold():
     assert expected.memory_bytes == memory
     assert expected.sent_bytes == scale.sent_bytes(shape, spread, chip)
     cpus = compiled.expect(dataclasses.replace(call, accelerator="cpu"))
-    assert cpus.memory_bytes > memory  # Parameters travel as they are.
+    assert cpus.memory_bytes > memory  # CPUs gather in float32.
     config = FIGURES["config"]
     other = {**config, "agent": {**config["agent"], "name": "iql"}}
     nothing = compiled.Expected(None, None)

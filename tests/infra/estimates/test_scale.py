@@ -56,7 +56,8 @@ def test_memory_and_traffic_by_hand():
     one = scale.train_scale(SHAPE, CHIP, chips=1)
     gradient = 4 * call_memory.parameters(SHAPE)
     state = call_memory.state_bytes(SHAPE)
-    # 3 B rows of the segments' network, 3 arrays of 4 bytes for each of 3 layers of 64.
+    # The segment network has 3 B rows, and keeps 3 arrays of 4 bytes for each of its 3
+    # layers of 64.
     kept = 12 * 64 * 3 * 3 * B
     program = 27_000_000
     assert one.whole_bytes == one.split_bytes == one.tensor_bytes
@@ -69,19 +70,20 @@ def test_memory_and_traffic_by_hand():
     targets = state - 3 * gradient
     assert targets > 0
     assert four.whole_bytes == state + gradient + kept // 4 + program
-    # All parameters whole, in bfloat16.
+    # A chip gathers all parameters, in bfloat16.
     assert four.split_bytes == state / 4 + gradient // 2 + kept // 4 + program
-    # Of two layers in turn one has whole outputs, the other a quarter.
+    # Layers alternate: one has whole outputs, the next a quarter of them.
     assert four.tensor_bytes == state / 4 + gradient / 4 + kept * 5 / 8 + program
-    # A ring sends each of 4 quarters on 3 times; twice if all are to have the sum.
+    # A ring of 4 passes on each quarter 3 times, and twice as often for an all-reduce.
     assert four.whole_sent == gradient * 6 // 4
     assert four.split_sent == ((gradient + targets) / 2 + gradient) * 3 / 4
     assert four.link_bound
     assert four.least_s == pytest.approx(four.whole_sent / 1e9)
-    # Three flows of 1, 2 and 2 times B rows in 4 steps, and without them, two critics
-    # counted twice: critic 2 + 1, segment 3 + 1, value 1 + 1, both flows 1: 8 of them
-    # trained. Of 3 layers the last is scattered forward, gathered backward, where the
-    # second is summed: half a sum, and one and a half.
+    # Flows are sampled on 1, 2 and 2 times B rows, in 4 steps. Besides, the networks
+    # are evaluated on these multiples of B, of which 8 are trained: two critics 2 + 1
+    # each, segment 3 + 1, value 1 + 1, and both flows 1 each. Of 3 layers, the last is
+    # scattered forward, and gathered backward, where the second is summed: half a sum,
+    # and one and a half.
     rows = 4 * (1 + 2 + 2) + 2 * (2 + 1) + (3 + 1) + (1 + 1) + 2
     assert four.tensor_sent == 3 / 4 * 4 * 64 * B * (1 * rows + 3 * 8)
     assert scale.train_scale(SHAPE, CHIP, chips=5).tensor_bytes is None
@@ -92,29 +94,30 @@ def test_a_run_lies_on_chips_as_its_mesh_says():
     gradient = 4 * call_memory.parameters(SHAPE)
     state = call_memory.state_bytes(SHAPE)
     targets = state - 3 * gradient
-    # On a GPU parameters and targets as they are, and the gradient of both critics,
-    # which are as many parameters as the targets.
+    # A GPU gathers parameters and targets in their own precision, and has the gradient
+    # of both critics, which have as many parameters as the targets.
     between = gradient + 2 * targets
     kept = 12 * 64 * 3 * 3 * B // 4
     program = 27_000_000
     one = state / 4 + between / 2 + kept * 3 / 4
-    # Rows of 7 and 3 components take 8 and 8.
+    # Rows of 7 and of 3 components are both padded to 8.
     assert call_memory.call_bytes(SHAPE, spread, GPU, seeds=4, rows=10) == (
         2 * one + 10 * 64 + program
     )
     assert call_memory.call_bytes(SHAPE, spread, GPU, seeds=2) == one + program
-    # Half the bytes where the networks are bfloat16.
+    # In bfloat16, the gathered networks take half the bytes.
     config = dataclasses.replace(SHAPE.config, precision="bfloat16")
     half = dataclasses.replace(SHAPE, config=config)
     memory = call_memory.call_bytes(half, spread, GPU, seeds=2)
     assert memory == one + program - between / 2 / 2
     saved = scale.sent_bytes(SHAPE, spread, GPU) - scale.sent_bytes(half, spread, GPU)
-    # Of both ways, in two parts, half way round two chips, for half a seed.
+    # The saving is halved four times: half the bytes of both directions, two parts by
+    # `tensor`, half of a ring of two chips, and half of the seeds.
     assert saved == (2 * gradient + targets) / 2 / 2 / 2 / 2
     assert scale.sent_bytes(SHAPE, spread, GPU, seeds=4) == 2 * scale.sent_bytes(
         SHAPE, dataclasses.replace(spread, seed=1), GPU
     )
-    # Gradients, in four parts, twice half way round two chips.
+    # Gradients, in four parts, are all-reduced: twice half of a ring of two chips.
     both = Spread(data=2, fsdp=4)
     apart = Spread(fsdp=4)
     assert scale.sent_bytes(SHAPE, both, GPU) == (
@@ -133,7 +136,7 @@ def test_data_by_hand():
         part_rows=1000,
     )
     size = scale.data_scale(measured, transitions=7200, workers=20, cores=4)
-    # A row is 400 bytes, 200 in the npz and 400 in the store.
+    # A row has 400 bytes; it takes 200 in the npz and 400 in the store.
     assert (size.npz_bytes, size.store_bytes) == (1_440_000, 2_880_000)
     # 20 machines of 4 cores collect 800 rows/s: 9 s.
     assert size.collect_h == pytest.approx(9 / 3600)
@@ -150,7 +153,7 @@ def test_a_rate_is_that_of_exactly_one_setting():
     measured = dataclasses.replace(MEASURED, update_rates=(rate,))
     setting = {"chips": 8, "width": 512, "batch_size": 1024, "seeds": 8}
     assert find_update_rate(measured, platform="h100", **setting) is rate
-    # Of this machine's cores nobody was asked.
+    # Without a number of chips, the rate of any number is found.
     assert find_update_rate(measured, platform="h100", **setting | {"chips": None})
     for other in (*({key: 16} for key in setting), {"platform": "v5e"}):
         asked = {"platform": "h100", **setting, **other}
@@ -165,7 +168,7 @@ def test_the_tables_hold_own_numbers(capsys):
     assert main(arguments.split()) == 0
     output = capsys.readouterr().out
     rows = [line for line in output.splitlines() if line.startswith("|")]
-    # Two headers with their rules, one row of data, two of training.
+    # There are two headers with their rules, one row of data and two of training.
     assert len(rows) == 7
     assert "5,000,000" in rows[2]
     assert rows[5].split("|")[1].strip() == "512"

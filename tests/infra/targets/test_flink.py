@@ -1,4 +1,4 @@
-"""Flink's manifests against published schemas, and what they promise."""
+"""Flink's manifests follow published schemas, and do what their texts promise."""
 
 import copy
 import importlib.metadata
@@ -17,7 +17,7 @@ from pipeline.store.errors import EXIT_USAGE
 from tests.infra.command_lines import FLINK_CLUSTER, PIPELINE, SHARD, documents
 from tests.infra.flink_schema import FLINK_DEPLOYMENT
 
-# The oldest whose containers that start first may go on, and the newest known.
+# The oldest version of Kubernetes with side-cars, and the newest with schemas here.
 KUBERNETES = ("1.29", kubernetes_validate.latest_version())
 JOBS = {
     "shard": f"{SHARD} {FLINK_CLUSTER} --max-workers 8",
@@ -26,25 +26,25 @@ JOBS = {
 
 
 def check(document):
-    """Raises if Kubernetes would not take a document of its own kinds."""
+    """Raises if Kubernetes would refuse a document of its own kinds."""
     for version in KUBERNETES:
         kubernetes_validate.validate(document, version, strict=True)
 
 
 def check_cluster(cluster):
-    """Raises if the operator, or Kubernetes, would not take a cluster."""
+    """Raises if the operator or Kubernetes would refuse a cluster."""
     jsonschema.validate(cluster, FLINK_DEPLOYMENT)
     for manager in ("jobManager", "taskManager"):
         pod = copy.deepcopy(cluster["spec"][manager]["podTemplate"])
         pod["metadata"]["name"] = "pod"
         for container in pod["spec"]["containers"]:
-            # The operator gives it what it is not given.
+            # The operator fills in the fields that are missing.
             container.setdefault("image", cluster["spec"]["image"])
         check(pod)
 
 
 def pods(made):
-    """All pods of a job, by what they are."""
+    """All pods of a job, by their role."""
     _, cluster, job = made
     return {
         "job manager": cluster["spec"]["jobManager"]["podTemplate"],
@@ -89,7 +89,7 @@ def test_the_schema_refuses_what_the_operator_would(jobs, path, value):
     for key in path[:-1]:
         place = place[key]
     place[path[-1]] = value
-    # Kubernetes' own schemas have an exception of their own.
+    # The package of Kubernetes' schemas raises its own exception.
     with pytest.raises(
         (jsonschema.ValidationError, kubernetes_validate.ValidationError)
     ):
@@ -100,7 +100,7 @@ def test_the_schema_refuses_what_the_operator_would(jobs, path, value):
 def test_each_task_manager_has_a_pool_in_its_own_pod(jobs, name):
     _, cluster, job = jobs[name]
     pool = cluster["spec"]["taskManager"]["podTemplate"]["spec"]["initContainers"][0]
-    # Started before the task manager, and started again: a side-car.
+    # This policy makes it a side-car, started before the task manager and restarted.
     assert pool["restartPolicy"] == "Always"
     port = pool["command"][-1].partition("=")[2]
     assert pool["startupProbe"]["tcpSocket"]["port"] == int(port)
@@ -121,7 +121,7 @@ def test_the_launcher_s_command_is_taken(jobs):
         assert given["environment_type"] == "EXTERNAL"
         assert given["parallelism"] == (8 if name == "shard" else 40)
         cluster = made[1]["metadata"]["name"]
-        # The operator calls the service of a cluster so.
+        # The operator gives this name to the service of a cluster.
         assert given["flink_master"] == f"{cluster}-rest:8081"
         server = made[-1]["spec"]["template"]["spec"]["initContainers"][1]
         assert f"--flink-master={given['flink_master']}" in server["args"]
@@ -135,7 +135,7 @@ def test_flink_tries_nothing_again_and_kubernetes_no_wrong_use(jobs):
     assert first["action"] == "FailJob"
     assert first["onExitCodes"]["values"] == [EXIT_USAGE]
     assert lost["action"] == "Ignore"
-    # Time to have Flink end the job: twice at most 15 s are waited.
+    # Ending the job in Flink takes up to twice 15 s.
     assert job["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] >= 45
 
 
@@ -153,7 +153,7 @@ def test_nothing_runs_as_root_or_writes_where_it_need_not(jobs, name):
             assert context["allowPrivilegeEscalation"] is False
             assert context["capabilities"] == {"drop": ["ALL"]}
             used += [each["name"] for each in container.get("volumeMounts", [])]
-        # None is shared.
+        # No two containers share a volume.
         assert sorted(used) == sorted(volumes)
 
 
@@ -166,7 +166,7 @@ def test_who_may_speak_to_kubernetes_has_no_data_and_the_other_way_round(jobs, n
     assert made["launcher"]["spec"]["serviceAccountName"] == "vast-pipeline"
     configuration = cluster["spec"]["flinkConfiguration"]
     assert configuration["kubernetes.taskmanager.service-account"] == "vast-pipeline"
-    # The job manager starts pods, and so has the account that the operator made.
+    # The job manager starts pods, so it has the operator's account.
     assert cluster["spec"]["serviceAccount"] == "flink"
 
 

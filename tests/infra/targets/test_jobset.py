@@ -1,4 +1,4 @@
-"""Manifests against Kubernetes' published schemas, and what they promise."""
+"""Manifests follow Kubernetes' schemas, and do what their texts promise."""
 
 import copy
 from typing import Any
@@ -14,7 +14,8 @@ from tests.infra.command_lines import EVALUATE_GKE, GPU, TPU, documents
 from tests.infra.jobset_schema import JOB_SET
 from trainer.errors import EXIT_DIVERGED, EXIT_PREEMPTED
 
-# The oldest that JobSet's releases with BlockingRecreate run on, and the newest known.
+# The oldest version of Kubernetes for JobSets with BlockingRecreate, and the newest
+# with schemas here.
 KUBERNETES = ("1.30", kubernetes_validate.latest_version())
 SETS = {
     "one machine": f"{GPU} --chips 8",
@@ -28,13 +29,13 @@ SETS = {
 
 
 def check(document: Any) -> None:
-    """Raises if Kubernetes would not take a document of its own kinds."""
+    """Raises if Kubernetes would refuse a document of its own kinds."""
     for version in KUBERNETES:
         kubernetes_validate.validate(document, version, strict=True)
 
 
 def check_job_set(document: Any) -> None:
-    """Raises if a JobSet, or a job in it, is not what Kubernetes takes."""
+    """Raises if Kubernetes would refuse a JobSet or a job in it."""
     jsonschema.validate(document, JOB_SET)
     for replicated in document["spec"]["replicatedJobs"]:
         metadata = {"name": replicated["name"]}
@@ -96,7 +97,7 @@ def test_the_checks_can_fail(sets):
 def test_exit_codes_mean_what_the_trainer_means_by_them(sets, name):
     *_, job_set = sets[name]
     job, pod, container = take_apart(job_set)
-    # A policy on exit codes needs pods that are not restarted in place.
+    # A policy on exit codes requires that pods are not restarted in place.
     assert pod["restartPolicy"] == "Never"
     by_action: dict[str, set[int]] = {}
     for rule in job["podFailurePolicy"]["rules"]:
@@ -114,8 +115,8 @@ def test_exit_codes_mean_what_the_trainer_means_by_them(sets, name):
     assert disrupted["onPodConditions"] == [
         {"type": "DisruptionTarget", "status": "True"}
     ]
-    # Anything else fails the job at once, and the set starts again; but not where a
-    # rule above has failed the job.
+    # Any other exit code fails the job at once, and the set restarts, unless a rule
+    # above has failed the job.
     assert job["backoffLimit"] == 0
     policy = job_set["spec"]["failurePolicy"]
     assert policy["maxRestarts"] > 0
@@ -136,11 +137,11 @@ def test_processes_find_each_other(sets, name, hosts):
     assert source == (
         "metadata.annotations['batch.kubernetes.io/job-completion-index']"
     )
-    # Kubernetes puts it on all pods of a Job, and makes another for the next.
+    # Kubernetes puts this label on all pods of a Job; the next Job gets another value.
     assert environment["VAST_TOKEN"]["valueFrom"]["fieldRef"]["fieldPath"] == (
         "metadata.labels['batch.kubernetes.io/controller-uid']"
     )
-    # JobSet's name for a pod is SET-JOB-REPLICA-INDEX, found in the set's subdomain.
+    # JobSet calls a pod SET-JOB-REPLICA-INDEX, a name within the set's subdomain.
     network = job_set["spec"]["network"]
     assert network["enableDNSHostnames"] is True
     (replicated,) = job_set["spec"]["replicatedJobs"]
@@ -158,7 +159,7 @@ def test_pods_of_the_set_alone_are_let_in(sets, name):
     (replicated,) = job_set["spec"]["replicatedJobs"]
     labels = replicated["template"]["spec"]["template"]["metadata"]["labels"]
     own = {"podSelector": {"matchLabels": labels}}
-    # Another set has other labels.
+    # The pods of another set have other labels.
     assert labels["app.kubernetes.io/instance"] == job_set["metadata"]["name"]
     assert policy["metadata"]["namespace"] == job_set["metadata"]["namespace"]
     assert policy["spec"] == {
@@ -201,12 +202,12 @@ def test_nothing_runs_as_root_or_holds_a_key(sets, name):
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["runAsUser"] == USER
     assert container["securityContext"]["allowPrivilegeEscalation"] is False
-    # The bucket is reached as the account that the pod runs as, and not mounted.
+    # The bucket is not mounted; the pod's account gives access to it.
     assert pod["serviceAccountName"] == "vast-trainer"
     assert {each["name"] for each in pod["volumes"]} <= {"config", "shm"}
     out = container["args"][container["args"].index("--out") + 1]
     assert out == "gs://vast-data/runs/cube-single-1"
-    # Of the token there is the name, and where Kubernetes has it.
+    # The manifest has the token's name and its source, but not the token.
     text = str(sets[name]).lower().replace("vast_token", "")
     assert not [word for word in ("secret", "token", "password") if word in text]
 

@@ -1,7 +1,7 @@
-"""Task files, by SkyPilot's own loader.
+"""Task files are read by SkyPilot's own loader.
 
-SkyPilot asks for older packages than ours (click below 8.2), so it lives in an
-environment of its own, which takes a download to make.
+SkyPilot requires older packages than ours (click below 8.2), so it is installed in an
+environment of its own, which has to be downloaded.
 """
 
 import json
