@@ -1,4 +1,4 @@
-"""``sweep``: a grid of runs."""
+"""``sweep``: a grid of runs, trained and evaluated."""
 
 import dataclasses
 import json
@@ -23,22 +23,23 @@ if TYPE_CHECKING:
 class Sweep:
     """Train and evaluate a grid of data sets, tasks, methods and seeds.
 
-    Repeated, it goes on where it was: what is finished is left alone. A cell that fails
-    does not end it; the failures are listed at the end.
+    A repeated command continues the sweep and leaves out finished cells. A cell that
+    fails does not stop the others; the failures are listed at the end.
 
     Attributes:
-        sweep: The grid, such as configs/sweeps/cpu-evidence.toml; or the name of one
-            that is shipped, such as cpu-evidence.
-        only: Cells whose names are like this pattern, such as 'cube-*-fql-*'.
-        jobs: Cells that run side by side. GPUs of this machine are shared out among
-            them; on CPUs XLA computes each with one thread, which narrow networks are
-            no slower with, so take one for each core.
-        environment: Environment to evaluate in, where that is not the one of the
-            sweep's file or of the stores: ID, or MODULE:ID to have the module imported
-            that registers it.
+        sweep: File of the grid, such as configs/sweeps/cpu-evidence.toml, or the name
+            of a shipped one, such as cpu-evidence.
+        only: Pattern of the names of the cells to run, such as 'cube-*-fql-*'.
+        jobs: Number of cells that run side by side. They share this machine's GPUs
+            evenly. On CPUs, XLA computes each cell with one thread, which does not slow
+            narrow networks down: give the number of cores.
+        environment: Environment to evaluate in if it is not that of the sweep's file or
+            of the stores: ID, or MODULE:ID to import the module that registers it.
         environment_arguments: Arguments of the environment, such as size=3.
-        updates_per_s: Speed for the hours of a dry run, where none was measured yet.
-        dry_run: List the cells, how far each has come and what is left, and do nothing.
+        updates_per_s: Updates per second that a dry run estimates hours with, for
+            methods whose speed has not been measured yet.
+        dry_run: List the cells, the progress of each and the work that is left, and run
+            nothing.
         json: With --dry-run, print one JSON object by cell instead of lines.
     """
 
@@ -55,8 +56,8 @@ class Sweep:
         """Trains and evaluates the cells, or lists them."""
         from trainer.sweep import devices, totals
         from trainer.sweep.cells import make_cells, read_sweep
-        from trainer.sweep.run import Processes, run_sweep
-        from trainer.sweep.states import look
+        from trainer.sweep.run import ProcessRunner, run_sweep
+        from trainer.sweep.states import read_state
 
         check_counts(self, "jobs")
         if self.json and not self.dry_run:
@@ -75,29 +76,30 @@ class Sweep:
             )
         cells = make_cells(sweep, only=self.only)
         if self.dry_run:
-            states = [look(cell) for cell in cells]
+            states = [read_state(cell) for cell in cells]
             self._list(cells, states, output)
             for line in totals.describe_totals(
                 cells,
                 states,
-                totals.measure(cells, states),
+                totals.measure_rates(cells, states),
                 jobs=self.jobs,
                 updates_per_s=self.updates_per_s,
             ):
                 say(output.progress, line)
             return 0
         environments = devices.make_environments(self.jobs, devices.find_gpus())
-        processes = Processes(environments)
-        with processes.listening():
+        runner = ProcessRunner(environments)
+        with runner.forward_signals():
             code = run_sweep(
                 cells,
-                runner=processes,
+                runner=runner,
                 console=output.progress,
                 jobs=self.jobs,
-                again=self.again(),
+                again=self.format_command(),
             )
         if any(cell.folder.exists() for cell in cells):
-            # Quoted, the pattern reaches the command, which leaves out what is no run.
+            # Quoted, since a shell would also expand the pattern to folders that are no
+            # runs, which the command leaves out.
             runs = shlex.quote(f"{sweep.out}/*")
             say(
                 output.progress,
@@ -108,7 +110,7 @@ class Sweep:
     def _list(
         self, cells: "Sequence[Cell]", states: "Sequence[State]", output: Output
     ) -> None:
-        """Says how far each cell has come."""
+        """Prints the progress of each cell."""
         if self.json:
             by_name = {
                 cell.name: dataclasses.asdict(state)
@@ -119,8 +121,8 @@ class Sweep:
         for cell, state in zip(cells, states, strict=True):
             say(output.results, f"{cell.name}: {state}")
 
-    def again(self) -> str:
-        """The command line that goes on with this sweep, as a shell takes it."""
+    def format_command(self) -> str:
+        """Formats the command line that continues this sweep, quoted for a shell."""
         only = () if self.only == "*" else ("--only", self.only)
         jobs = () if self.jobs == 1 else ("--jobs", str(self.jobs))
         given = ("python", "-m", "trainer", "sweep", str(self.sweep), *only, *jobs)

@@ -1,1 +1,1 @@
-"""Grids of runs: data sets by tasks by methods by seeds, one folder each."""
+"""Grids of runs: data sets by tasks by methods by seeds, with a folder for each run."""

@@ -1,7 +1,7 @@
-"""What a sweep is: one TOML file, and the runs it asks for.
+"""The configuration of a sweep, one TOML file, and the cells that it asks for.
 
-A cell is one data set, task, method and group of seeds that one program trains. Cells
-are planned without JAX, so that a machine that only launches can do it.
+A cell is one run: a data set, a task, a method and a group of seeds that one program
+trains. Cells are planned without JAX, so that a machine that only launches can do it.
 """
 
 import functools
@@ -32,8 +32,8 @@ class Method:
     """One column of the grid.
 
     Attributes:
-        agent: Agent's name; the method's own if None.
-        overrides: Tables of ``Config``, over those of the sweep.
+        agent: Name of the agent; None if the method is named after it.
+        overrides: Tables of ``Config`` that override those of the sweep.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
@@ -44,10 +44,10 @@ class Method:
 
 @dataclass(frozen=True)
 class CellEvaluation(EvaluationSettings):
-    """How every cell of a sweep is evaluated.
+    """Settings with which every cell of a sweep is evaluated.
 
     Attributes:
-        checkpoints: Evaluated of each cell, the last ones.
+        checkpoints: Number of the last checkpoints of each cell that are evaluated.
     """
 
     checkpoints: int = 1
@@ -61,28 +61,30 @@ class CellEvaluation(EvaluationSettings):
 
 
 @dataclass(frozen=True)
-class Sweep:
-    """A grid of runs. Paths are relative to where the command is given.
+class SweepConfig:
+    """The configuration of a sweep; paths are relative to the working directory.
 
     Attributes:
-        out: Folder of the cells' folders, a local path or ``gs://bucket/path``.
-        datasets: Names, such as ``"cube-single-play"``.
-        methods: By name; the name is that of an agent, or ``agent`` names one.
-        config: Configuration of a data set, a file or the name of one that is shipped;
-            ``{dataset}`` stands for the data set's name. By default
-            ``configs/{dataset}.toml`` if there is such a file, else the one that is
-            shipped, else the method's defaults.
-        store: Its store, likewise.
-        environment: To evaluate in, where that is not the store's: ``"ID"``, or
-            ``"MODULE:ID"`` to have the module imported that registers it: a sweep's
-            file is as trusted as a command line.
-        environment_arguments: Of the environment, by name.
+        out: Folder that holds the cells' folders, a local path or ``gs://bucket/path``.
+        datasets: Names of the data sets, such as ``"cube-single-play"``.
+        methods: Methods by name. The name is that of an agent, unless the method has an
+            ``agent``.
+        config: Configuration of a data set, a file or the name of a shipped one;
+            ``{dataset}`` stands for the data set's name. None takes
+            ``configs/{dataset}.toml`` if that file exists, else the shipped
+            configuration, else the method's defaults.
+        store: Store of a data set; ``{dataset}`` stands for the data set's name.
+        environment: Environment to evaluate in if it is not the store's: ``"ID"``, or
+            ``"MODULE:ID"`` to import the module that registers it. A sweep's file is
+            trusted as much as a command line is.
+        environment_arguments: Arguments of the environment, by name.
         tasks: Task numbers.
         seed: First seed.
-        seeds: How many.
-        seeds_per_run: Seeds trained side by side in one program; all if None.
-        overrides: Tables of ``Config``, for every cell.
-        evaluation: How every cell is evaluated.
+        seeds: Number of seeds.
+        seeds_per_run: Number of seeds trained side by side in one program; None trains
+            all of them in one.
+        overrides: Tables of ``Config`` that override those of every cell.
+        evaluation: Settings with which every cell is evaluated.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
@@ -108,7 +110,7 @@ class Sweep:
         for name in ("datasets", "tasks"):
             if len(set(getattr(self, name))) < len(getattr(self, name)):
                 raise ConfigError(
-                    f"{name}: expected each once, got {getattr(self, name)}"
+                    f"{name}: expected each value once, got {getattr(self, name)}"
                 )
         if min(self.tasks) < 1:
             raise ConfigError(f"tasks: expected numbers from 1, got {self.tasks}")
@@ -116,18 +118,19 @@ class Sweep:
             raise ConfigError("seeds and seeds_per_run: expected at least 1")
         if self.environment_arguments and self.environment is None:
             raise ConfigError("environment_arguments: expected `environment` beside it")
-        self.find_environment()
+        # Called for its errors: a wrong name is refused before any cell is trained.
+        self.read_environment()
 
-    def find_environment(self) -> TaskEnvironment | None:
-        """Where cells are evaluated; None for where their stores say.
+    def read_environment(self) -> TaskEnvironment | None:
+        """Reads the environment that cells are evaluated in; None for the stores'.
 
         Raises:
-            UsageError: If it is no environment's name.
+            UsageError: If the text is not the name of an environment.
         """
         if self.environment is None:
             return None
-        given = format_arguments(self.environment_arguments)
-        return parse_environment(self.environment, given)
+        arguments = format_arguments(self.environment_arguments)
+        return parse_environment(self.environment, arguments)
 
 
 @dataclass(frozen=True)
@@ -135,17 +138,18 @@ class Cell:
     """One run of a sweep.
 
     Attributes:
-        name: Of its folder.
-        folder: RUN.
-        method: Name of its method.
+        name: Name of the cell and its folder.
+        folder: Folder of the run.
+        method: Name of the method.
         task: Task number.
-        config: As its training resolves it.
-        file: Configuration, a file or a name; None of a method's defaults.
+        config: Configuration, as ``train`` will resolve it.
+        file: Configuration for ``train``, a file or a name; None takes the method's
+            defaults.
         store: Trajectory store.
         agent: Name of the agent to train.
         overrides: Options of ``train`` that override the configuration.
-        evaluation: How it is evaluated.
-        environment: Where, if that is not what the store says.
+        evaluation: Settings of the evaluation.
+        environment: Environment to evaluate in; None takes the store's.
     """
 
     name: str
@@ -162,20 +166,21 @@ class Cell:
 
     @property
     def seeds(self) -> range:
-        """Training seeds."""
+        """Training seeds of the run."""
         return self.config.trainer.seed_range
 
     @property
     def evaluated_steps(self) -> tuple[int, ...]:
-        """Checkpoints that are to be evaluated, ascending."""
+        """Steps of the checkpoints that are to be evaluated, ascending."""
         trainer = self.config.trainer
         every = trainer.checkpoint_every
+        # The last step is saved even if it is no multiple of ``checkpoint_every``.
         saved = {*range(every, trainer.steps + 1, every), trainer.steps}
         return tuple(sorted(saved)[-self.evaluation.checkpoints :])
 
     @property
-    def train(self) -> tuple[str, ...]:
-        """Arguments of ``python -m trainer`` that train it."""
+    def train_arguments(self) -> tuple[str, ...]:
+        """Arguments of ``python -m trainer`` that train the cell."""
         file = () if self.file is None else (self.file,)
         return (
             *("train", *file, "--store", self.store, "--task", str(self.task)),
@@ -186,41 +191,44 @@ class Cell:
     @property
     def environment_options(self) -> tuple[str, ...]:
         """Options of ``train`` and ``evaluate`` that name the environment."""
-        asked = self.environment
-        if asked is None:
+        if self.environment is None:
             return ()
-        colon = ":" if asked.module else ""
-        options = ("--environment", f"{asked.module}{colon}{asked.environment_id}")
-        given = format_arguments(asked.kwargs)
-        return (*options, "--environment-arguments", *given) if given else options
+        module, name = self.environment.module, self.environment.environment_id
+        options = ("--environment", f"{module}:{name}" if module else name)
+        arguments = format_arguments(self.environment.kwargs)
+        if not arguments:
+            return options
+        return (*options, "--environment-arguments", *arguments)
 
-    def evaluate(self, steps: tuple[int, ...]) -> tuple[str, ...]:
-        """Arguments of ``python -m trainer`` that evaluate some of its checkpoints."""
-        how = self.evaluation
+    def make_evaluate_arguments(self, steps: tuple[int, ...]) -> tuple[str, ...]:
+        """Makes arguments of ``python -m trainer`` that evaluate some checkpoints."""
+        settings = self.evaluation
         options: tuple[str, ...] = ()
-        if how.workers is not None:
-            options += ("--workers", str(how.workers))
-        if how.reference_scores is not None:
-            options += ("--reference-scores", *map(str, how.reference_scores))
+        if settings.workers is not None:
+            options += ("--workers", str(settings.workers))
+        if settings.reference_scores is not None:
+            options += ("--reference-scores", *map(str, settings.reference_scores))
         return (
-            *("evaluate", str(self.folder), "--episodes", str(how.episodes)),
-            *("--seed", str(how.seed), "--environments", str(how.environments)),
+            *("evaluate", str(self.folder), "--episodes", str(settings.episodes)),
+            *("--seed", str(settings.seed)),
+            *("--environments", str(settings.environments)),
             *(*self.environment_options, *options, "--steps", *map(str, steps)),
         )
 
 
-def read_sweep(path: Path) -> Sweep:
-    """Reads a sweep's file.
+def read_sweep(path: Path) -> SweepConfig:
+    """Reads the file of a sweep.
 
     Args:
-        path: TOML file of the fields of ``Sweep``, or the name of one that is shipped,
-            such as ``table-1``.
+        path: TOML file with the fields of ``SweepConfig``, or the name of a shipped
+            one, such as ``table-1``.
 
     Returns:
         The sweep.
 
     Raises:
-        ConfigError: If the file is missing, no TOML, or names what does not exist.
+        ConfigError: If the file is missing or not TOML, or a field does not exist or
+            has a wrong value.
     """
     path = find_sweep(path)
     raw = read_toml(
@@ -228,12 +236,12 @@ def read_sweep(path: Path) -> Sweep:
         missing=f"no such sweep; those that are shipped: {', '.join(list_sweeps())}",
     )
     try:
-        sweep = pydantic.TypeAdapter(Sweep).validate_python(raw)
+        sweep = pydantic.TypeAdapter(SweepConfig).validate_python(raw)
     except pydantic.ValidationError as error:
         first = read_first_error(error)
         place = f"{first.place}: " if first.place else ""
         raise ConfigError(f"{path}: {place}{first.message}") from error
-    # No shell has seen them.
+    # A shell replaces ``~`` in arguments, but no shell has seen these paths.
     return replace(
         sweep,
         out=os.path.expanduser(sweep.out),
@@ -242,19 +250,19 @@ def read_sweep(path: Path) -> Sweep:
     )
 
 
-def make_cells(sweep: Sweep, *, only: str = "*") -> list[Cell]:
-    """Lists the cells of a sweep, each configuration resolved and checked.
+def make_cells(sweep: SweepConfig, *, only: str = "*") -> list[Cell]:
+    """Makes the cells of a sweep, resolving and checking each configuration.
 
     Args:
         sweep: The sweep.
-        only: Pattern of names, as a shell's.
+        only: Pattern of the names of cells, with a shell's wildcards.
 
     Returns:
-        The cells: by data set, then task, then method, then seeds, so that methods can
-        be compared on the first task before the last has begun.
+        The cells by data set, then task, then method, then seeds. In this order methods
+        can be compared on the first task before the last task has begun.
 
     Raises:
-        ConfigError: If a cell has no configuration, or no cell is left.
+        ConfigError: If a cell has no configuration, or no name matches the pattern.
     """
     cells = [
         cell
@@ -266,15 +274,16 @@ def make_cells(sweep: Sweep, *, only: str = "*") -> list[Cell]:
     chosen = [cell for cell in cells if fnmatchcase(cell.name, only)]
     if not chosen:
         raise ConfigError(
-            f"--only: no cell's name is like {only!r}; correct the pattern, the first "
-            f"cell is {cells[0].name}"
+            f"--only: expected the pattern of some cell's name, got {only!r}; the "
+            f"first cell is {cells[0].name}"
         )
     return chosen
 
 
-def _make(sweep: Sweep, dataset: str, task: int, method: str) -> Iterator[Cell]:
-    chosen = sweep.methods[method]
-    agent = chosen.agent or method
+def _make(sweep: SweepConfig, dataset: str, task: int, method: str) -> Iterator[Cell]:
+    """Makes the cells of one data set, task and method, one for each group of seeds."""
+    settings = sweep.methods[method]
+    agent = settings.agent or method
     file = _find_file(sweep, dataset)
     base = configuration.resolve(
         file, task=task, agent=agent, dataset=dataset, prog="sweep"
@@ -293,7 +302,7 @@ def _make(sweep: Sweep, dataset: str, task: int, method: str) -> Iterator[Cell]:
             merge_tables,
             (
                 sweep.overrides,
-                chosen.overrides,
+                settings.overrides,
                 {"trainer": {"seed": first, "seeds": last - first + 1}},
             ),
         )
@@ -310,10 +319,11 @@ def _make(sweep: Sweep, dataset: str, task: int, method: str) -> Iterator[Cell]:
             file=file,
             store=sweep.store.replace("{dataset}", dataset),
             agent=agent,
-            overrides=tuple(_flags(overrides)),
+            overrides=tuple(_make_options(overrides)),
             evaluation=sweep.evaluation,
-            environment=sweep.find_environment(),
+            environment=sweep.read_environment(),
         )
+        # The first of these checkpoints would be deleted before the training ends.
         if len(cell.evaluated_steps) > kept:
             raise ConfigError(
                 f"{name}: {len(cell.evaluated_steps)} checkpoints are to be evaluated "
@@ -322,8 +332,8 @@ def _make(sweep: Sweep, dataset: str, task: int, method: str) -> Iterator[Cell]:
         yield cell
 
 
-def _find_file(sweep: Sweep, dataset: str) -> str | None:
-    """Configuration of a data set; None if there is none but a method's defaults."""
+def _find_file(sweep: SweepConfig, dataset: str) -> str | None:
+    """Finds the configuration of a data set; None if it has none."""
     if sweep.config is not None:
         return sweep.config.replace("{dataset}", dataset)
     beside = f"configs/{dataset}.toml"
@@ -332,13 +342,13 @@ def _find_file(sweep: Sweep, dataset: str) -> str | None:
     return dataset if dataset in list_configurations() else None
 
 
-def _flags(overrides: Mapping[str, Json]) -> Iterator[str]:
-    """Overrides as ``train`` takes them."""
-    for table, values in overrides.items():
-        for name, value in values.items():
-            flag = name.replace("_", "-")
+def _make_options(overrides: Mapping[str, Json]) -> Iterator[str]:
+    """Turns overriding tables into options of ``train``."""
+    for table, settings in overrides.items():
+        for name, value in settings.items():
+            option = name.replace("_", "-")
             if isinstance(value, bool):
-                yield f"--{table}.{'' if value else 'no-'}{flag}"
+                yield f"--{table}.{'' if value else 'no-'}{option}"
             else:
-                given = value if isinstance(value, list | tuple) else [value]
-                yield from (f"--{table}.{flag}", *map(str, given))
+                values = value if isinstance(value, list | tuple) else [value]
+                yield from (f"--{table}.{option}", *map(str, values))

@@ -1,4 +1,7 @@
-"""What of this machine each job of a sweep may use, found without touching it."""
+"""The devices of this machine that each job of a sweep may use.
+
+GPUs are found without JAX, which would take their memory from the jobs.
+"""
 
 import itertools
 import os
@@ -8,7 +11,7 @@ import subprocess
 from pipeline.store.errors import UsageError
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
-# For XLA: products on CPUs are not split among threads.
+# Flag of XLA for CPUs: a matrix product is computed by one thread.
 ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
 _QUERY = ("nvidia-smi", "--query-gpu=index", "--format=csv,noheader")
 _QUERY_TIMEOUT_S = 30
@@ -18,7 +21,8 @@ def find_gpus() -> list[str]:
     """Lists the GPUs that JAX would see, as CUDA names them.
 
     Returns:
-        Numbers or ids; none on machines without, or where JAX is told to use others.
+        Numbers or ids of the GPUs; empty on a machine without GPUs, and if
+        ``JAX_PLATFORMS`` names another kind of device first.
     """
     platforms = os.environ.get("JAX_PLATFORMS") or "cuda"
     if platforms.split(",")[0] not in ("cuda", "gpu"):
@@ -31,32 +35,34 @@ def find_gpus() -> list[str]:
         listed = subprocess.run(
             _QUERY, capture_output=True, text=True, check=True, timeout=_QUERY_TIMEOUT_S
         )
-    except (OSError, subprocess.SubprocessError):  # A driver without a device.
+    # The driver may be installed on a machine without a GPU; nvidia-smi then fails.
+    except (OSError, subprocess.SubprocessError):
         return []
     return listed.stdout.split()
 
 
 def make_environments(jobs: int, gpus: list[str]) -> list[dict[str, str]]:
-    """What each of several jobs is told to use.
+    """Makes the environment variables with which each job uses its own devices.
 
     Args:
-        jobs: That run side by side.
-        gpus: Of this machine.
+        jobs: Number of jobs that run side by side.
+        gpus: GPUs of this machine.
 
     Returns:
-        Environment variables of each job. With GPUs these are shared out evenly; on
-        CPUs XLA takes one thread in each job, if there are several: the products of a
-        narrow network are too small to be split, so two threads are hardly faster than
-        one, and processes side by side are.
+        Variables of each job. GPUs are shared out evenly; without GPUs, XLA computes
+        each of several jobs with one thread.
 
     Raises:
-        UsageError: If there are fewer GPUs than jobs: a job takes a GPU's memory whole.
+        UsageError: If there are fewer GPUs than jobs.
     """
     if jobs == 1:
         return [{}]
     if not gpus:
+        # Products of narrow networks are too small to be split: two threads are hardly
+        # faster than one, and two jobs with one thread each do twice the work.
         flags = f"{os.environ.get('XLA_FLAGS', '')} {ONE_THREAD}".strip()
         return [{"XLA_FLAGS": flags} for _ in range(jobs)]
+    # JAX reserves most of a GPU's memory, so two jobs cannot share one.
     if jobs > len(gpus):
         raise UsageError(
             f"--jobs: expected at most {len(gpus)}, one for each GPU of this machine "

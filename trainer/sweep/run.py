@@ -1,7 +1,7 @@
-"""Running a sweep: one program for each thing to do, of one cell or several at a time.
+"""Runs a sweep: a process for each training and evaluation, of several cells at once.
 
-A program that fails ends its cell, not the sweep. One that was preempted ends the sweep
-in the same way, to be started again.
+A process that fails ends its cell and not the sweep. A process that was preempted ends
+the sweep with the same exit code, so that a launcher starts the sweep again.
 """
 
 import os
@@ -29,10 +29,11 @@ from pipeline.store.units import format_duration
 from trainer.errors import EXIT_FAILED, EXIT_PREEMPTED
 from trainer.signals import handle_signals
 from trainer.sweep.cells import Cell
-from trainer.sweep.states import State, logged_step, look
+from trainer.sweep.states import State, read_logged_step, read_state
 from trainer.sweep.totals import count_updates_left
 
-# Beside the cells' folders, and not matched by OUT/*.
+# Folder of the logs, beside the cells' folders. With the dot, a shell does not match it
+# by OUT/*, which `report` is given.
 LOGS = ".logs"
 _POLL_S = 2.0
 
@@ -46,24 +47,25 @@ class Runner(Protocol):
         """Runs one command to its end.
 
         Args:
-            arguments: Of ``python -m trainer``.
-            log: File its output is added to.
-            tick: To call now and then while it runs.
+            arguments: Arguments of ``python -m trainer``.
+            log: File that the command's output is appended to.
+            tick: Function to call every few seconds while the command runs.
 
         Returns:
-            Its exit code; negative if a signal ended it.
+            Exit code of the command; negative if a signal ended it.
         """
 
-    def stopped(self) -> bool:
-        """Whether this process was told to stop."""
+    def is_stopped(self) -> bool:
+        """Says whether this process was told to stop."""
 
 
-class Processes:
-    """A process for each command; a signal to stop is handed on to all there are.
+class ProcessRunner:
+    """Runs each command in a process, and forwards signals to all running ones.
 
     Args:
-        environments: Variables of each of the processes that run side by side, such as
-            the devices it may use; as many as there are threads that call this.
+        environments: Environment variables for each of the processes that run side by
+            side, such as the devices that it may use. There must be as many as threads
+            that call this runner.
     """
 
     def __init__(self, environments: Sequence[Mapping[str, str]] = ({},)) -> None:
@@ -76,9 +78,9 @@ class Processes:
     def __call__(
         self, arguments: Sequence[str], log: Path, tick: Callable[[], None]
     ) -> int:
-        """Runs one command, see ``Runner``."""
+        """Runs one command, as ``Runner`` describes."""
         log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as file, self._taken() as environment:
+        with log.open("ab") as file, self._borrow_environment() as environment:
             child = subprocess.Popen(
                 [sys.executable, "-m", "trainer", *arguments],
                 stdin=subprocess.DEVNULL,
@@ -88,7 +90,8 @@ class Processes:
             )
             self._children.add(child)
             try:
-                if self._stop:  # Before there was a child to tell.
+                # The signal may have come just before this child was listed.
+                if self._stop:
                     child.terminate()
                 while True:
                     try:
@@ -99,38 +102,41 @@ class Processes:
                 self._children.discard(child)
 
     @contextmanager
-    def _taken(self) -> Iterator[Mapping[str, str]]:
-        """Lends what no other process is using."""
+    def _borrow_environment(self) -> Iterator[Mapping[str, str]]:
+        """Lends the variables, and so the devices, that no other process uses."""
         environment = self._free.get()
         try:
             yield environment
         finally:
             self._free.put(environment)
 
-    def stopped(self) -> bool:
-        """Whether this process was told to stop."""
+    def is_stopped(self) -> bool:
+        """Says whether this process was told to stop."""
         return self._stop
 
     @contextmanager
-    def listening(self) -> Iterator[None]:
-        """Hands SIGTERM and Ctrl-C on to the children: training saves, then ends."""
+    def forward_signals(self) -> Iterator[None]:
+        """Forwards SIGTERM and Ctrl-C to the children, so that training saves and ends.
 
-        def hand_on(number: int, frame: FrameType | None) -> None:
+        A process that a launcher stops gets a SIGTERM alone; its children get none.
+        """
+
+        def forward(number: int, frame: FrameType | None) -> None:
             self._stop = True
-            # A copy: threads of cells add and discard meanwhile.
+            # A copy, because the threads of the cells change the set meanwhile.
             for child in tuple(self._children):
                 child.terminate()
 
-        with handle_signals(hand_on, signal.SIGTERM, signal.SIGINT):
+        with handle_signals(forward, signal.SIGTERM, signal.SIGINT):
             yield
 
 
 @dataclass
 class Clock:
-    """How long cells take, to tell how long is left.
+    """Measures how long cells take, and estimates the time that is left.
 
     Attributes:
-        now: Seconds of a clock that only goes on.
+        now: Function that returns the seconds of a monotonic clock.
     """
 
     now: Callable[[], float] = time.perf_counter
@@ -138,23 +144,24 @@ class Clock:
     _updates: dict[str, int] = field(default_factory=dict)
 
     def add(self, cell: Cell, updates: int, seconds: float) -> None:
-        """Remembers what some updates of a cell took, evaluation included."""
+        """Adds the seconds that updates of a cell and their evaluation took."""
         if updates > 0:
             self._spent[cell.method] = self._spent.get(cell.method, 0.0) + seconds
             self._updates[cell.method] = self._updates.get(cell.method, 0) + updates
 
-    def left_s(self, left: Sequence[tuple[Cell, int]]) -> float | None:
-        """Estimates what is left.
+    def estimate_left_s(self, left: Sequence[tuple[Cell, int]]) -> float | None:
+        """Estimates the seconds that unfinished cells take, one after another.
 
         Args:
-            left: Cells and updates.
+            left: Unfinished cells, with the updates that each still lacks.
 
         Returns:
-            Seconds: updates left by the mean of the method's, or of all methods' where
-            none of the method has run; None if nothing has.
+            Seconds at the mean speed of each cell's method, or of all methods if no
+            cell of the method has finished; None if no cell has.
         """
         if not self._spent:
             return None
+        # Methods differ in the cost of an update by several times.
         mean = sum(self._spent.values()) / sum(self._updates.values())
         rates = {
             method: self._spent[method] / self._updates[method]
@@ -175,19 +182,19 @@ def run_sweep(
     """Trains and evaluates every cell that is not finished.
 
     Args:
-        cells: In the order to begin them.
-        runner: Runs a cell's commands; called from ``jobs`` threads.
-        console: For progress and failures.
-        jobs: Cells that run side by side.
-        again: Command that goes on with the sweep.
-        clock: Of the estimates.
+        cells: Cells, in the order in which they begin.
+        runner: Runner of the cells' commands, which ``jobs`` threads call.
+        console: Console for progress and failures.
+        jobs: Number of cells that run side by side.
+        again: Command line that continues the sweep.
+        clock: Clock for the estimates; None makes one.
 
     Returns:
         Exit code: 0 if all cells are finished, 1 if some failed, 75 if the sweep was
-        stopped and the same command goes on.
+        stopped and the same command continues it.
     """
     clock = clock or Clock()
-    states = [look(cell) for cell in cells]
+    states = [read_state(cell) for cell in cells]
     waiting = [
         (cell, state)
         for cell, state in zip(cells, states, strict=True)
@@ -196,8 +203,8 @@ def run_sweep(
     say(console, f"{len(cells)} cells, {len(cells) - len(waiting)} of them finished")
     stop = threading.Event()
     failures: list[tuple[Cell, str]] = []
-    with _progress(console) as bar, ThreadPoolExecutor(jobs) as pool:
-        total = sum(count_updates_left(*each) for each in waiting)
+    with _make_bar(console) as bar, ThreadPoolExecutor(jobs) as pool:
+        total = sum(count_updates_left(cell, state) for cell, state in waiting)
         task = bar.add_task(f"0/{len(waiting)}", total=total)
         done = [0] * len(waiting)
 
@@ -212,7 +219,10 @@ def run_sweep(
             say(console, f"[{index + 1}/{len(waiting)}] {cell.name}: {state}")
             started = clock.now()
             problem = _finish(
-                cell, state, runner, lambda: show(index, logged_step(cell) - state.step)
+                cell,
+                state,
+                runner,
+                lambda: show(index, read_logged_step(cell) - state.step),
             )
             if problem == _STOPPED:
                 stop.set()
@@ -221,7 +231,7 @@ def run_sweep(
         futures = {pool.submit(work, index): index for index in range(len(waiting))}
         left = dict(enumerate(waiting))
         for future in as_completed(futures):
-            problem, seconds = _result(future, stop)
+            problem, seconds = _get_result(future, stop)
             index = futures[future]
             cell, state = left.pop(index)
             if problem == _STOPPED:
@@ -235,7 +245,8 @@ def run_sweep(
                 say(console, f"  {name}failed: {problem}")
                 continue
             clock.add(cell, updates, seconds)
-            rest = clock.left_s(
+            # The estimate is of one job after another; jobs share the work.
+            rest = clock.estimate_left_s(
                 [(c, count_updates_left(c, s)) for c, s in left.values()]
             )
             say(
@@ -255,15 +266,19 @@ def run_sweep(
     return 0
 
 
+# Problem of a cell whose command was stopped, which is no failure of the cell.
 _STOPPED = "stopped"
 
 
-def _result(
+def _get_result(
     future: Future[tuple[str | None, float]], stop: threading.Event
 ) -> tuple[str | None, float]:
+    """Returns the problem and the seconds of a cell that has ended."""
     try:
         return future.result()
-    except BaseException:  # A bug: no further cell is begun before it is shown.
+    except BaseException:
+        # A bug. The pool waits for all cells before the traceback is shown, so the
+        # cells that have not begun must not begin.
         stop.set()
         raise
 
@@ -271,24 +286,28 @@ def _result(
 def _finish(
     cell: Cell, state: State, runner: Runner, tick: Callable[[], None]
 ) -> str | None:
-    """Does what a cell lacks.
+    """Trains and evaluates a cell as far as its state requires.
 
     Returns:
-        What went wrong, ``_STOPPED`` if the sweep is to end, else None.
+        Text of the problem if a command failed; ``_STOPPED`` if the sweep is to end;
+        None if the cell is finished.
     """
     if state.stage == "differs":
-        return f"{cell.folder} {state}; give another `out`, or move it away"
-    with _log_of(cell) as log:
+        return f"{cell.folder} {state}; give another `out`, or move the folder away"
+    with _open_log(cell) as log:
         if state.stage in ("new", "begun"):
-            problem = _run(cell.train, log, runner, tick)
+            problem = _run(cell.train_arguments, log, runner, tick)
             if problem is not None:
                 return problem
-            state = look(cell)
+            state = read_state(cell)
         if state.stage == "trained":
-            problem = _run(cell.evaluate(state.missing), log, runner, tick)
+            arguments = cell.make_evaluate_arguments(state.missing)
+            problem = _run(arguments, log, runner, tick)
             if problem is not None:
                 return problem
-            state = look(cell)
+            state = read_state(cell)
+        # The files decide, and not the exit codes: a cell that stays unfinished would
+        # otherwise be run again and again by the same command.
         if state.stage != "finished":
             return f"its commands ended well, and yet it is {state}; see {log.kept}"
     return None
@@ -296,11 +315,11 @@ def _finish(
 
 @dataclass(frozen=True)
 class _Log:
-    """Output of a cell's programs.
+    """Log with the output of a cell's commands.
 
     Attributes:
-        file: Written to while they run.
-        kept: Where it is found afterwards.
+        file: Local file that the commands write to.
+        kept: Path of the log for the user, which may be in a bucket.
     """
 
     file: Path
@@ -308,11 +327,11 @@ class _Log:
 
 
 @contextmanager
-def _log_of(cell: Cell) -> Iterator[_Log]:
-    """The log of a cell.
+def _open_log(cell: Cell) -> Iterator[_Log]:
+    """Opens the log of a cell.
 
-    Objects of a bucket cannot be appended to: on gs:// it is put there when the cell's
-    programs have ended.
+    Objects in a bucket cannot be appended to. A log on gs:// is therefore a temporary
+    file, which is uploaded when the cell's commands have ended.
     """
     folder, name = str(cell.folder.path.parent / LOGS), f"{cell.name}.log"
     if not cell.folder.remote:
@@ -330,22 +349,25 @@ def _log_of(cell: Cell) -> Iterator[_Log]:
 def _run(
     arguments: Sequence[str], log: _Log, runner: Runner, tick: Callable[[], None]
 ) -> str | None:
+    """Runs a command; returns its problem as ``_finish`` does."""
     code = runner(arguments, log.file, tick)
-    if code == EXIT_PREEMPTED or runner.stopped():
+    if code == EXIT_PREEMPTED or runner.is_stopped():
         return _STOPPED
     if code == 0:
         return None
-    how = f"exit code {code}" if code > 0 else f"signal {-code}"
-    said = _last_line(log.file)
-    return f"{arguments[0]} ended with {how}: {said} (see {log.kept})"
+    ending = f"exit code {code}" if code > 0 else f"signal {-code}"
+    # The last line is the error: programs print it after all progress.
+    error = _read_last_line(log.file)
+    return f"{arguments[0]} ended with {ending}: {error} (see {log.kept})"
 
 
-def _last_line(log: Path) -> str:
+def _read_last_line(log: Path) -> str:
     lines = log.read_text(errors="replace").split("\n") if log.exists() else []
     return next((line for line in reversed(lines) if line.strip()), "it said nothing")
 
 
-def _progress(console: Console) -> Progress:
+def _make_bar(console: Console) -> Progress:
+    """Makes the progress bar of all updates of the sweep."""
     return Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),

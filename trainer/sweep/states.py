@@ -1,8 +1,7 @@
-"""How far each cell of a sweep has come, read from its folder.
+"""The progress of each cell of a sweep, read from the folder of its run.
 
-A cell's folder is an ordinary run's, and all that is known of it is read from there, so
-a sweep needs no record of its own. Nothing here touches a device: the programs of the
-cells are to have all of them.
+A cell's folder is that of an ordinary run, so a sweep needs no record of its own.
+Nothing here touches a device, because the programs of the cells need all of them.
 """
 
 import json
@@ -21,24 +20,24 @@ from trainer.runs.run import read_run
 from trainer.sweep.cells import Cell
 from trainer.toml_tables import Json
 
-# Enough for the last records of metrics.jsonl.
+# Bytes at the end of metrics.jsonl that are read: enough for several records.
 _TAIL_BYTES = 1 << 16
-# Orbax's name for it.
+# File that Orbax writes last into a checkpoint in a bucket.
 _COMMITTED = "commit_success.txt"
 Stage = Literal["new", "begun", "trained", "finished", "differs"]
 
 
 @dataclass(frozen=True)
 class State:
-    """How far a cell has come.
+    """Progress of a cell.
 
     Attributes:
-        stage: ``"new"``: nothing there. ``"begun"``: not at its last step.
-            ``"trained"``: not all evaluated. ``"finished"``: nothing left to do.
-            ``"differs"``: its folder holds another run.
-        step: Last committed checkpoint.
-        missing: Checkpoints to evaluate.
-        difference: What differs.
+        stage: ``"new"``: no run in the folder. ``"begun"``: training has not reached
+            its last step. ``"trained"``: some evaluations are missing. ``"finished"``:
+            no work is left. ``"differs"``: the folder holds a run with other settings.
+        step: Step of the last whole checkpoint; 0 if there is none.
+        missing: Steps of the checkpoints to evaluate.
+        difference: Text about the settings that differ.
     """
 
     stage: Stage
@@ -47,7 +46,7 @@ class State:
     difference: str = ""
 
     def __str__(self) -> str:
-        """One phrase, for lists."""
+        """Describes the state in one phrase, for lists."""
         match self.stage:
             case "begun":
                 return f"at step {self.step:,}"
@@ -59,32 +58,33 @@ class State:
         return self.stage
 
 
-def look(cell: Cell) -> State:
-    """Reads how far a cell has come.
+def read_state(cell: Cell) -> State:
+    """Reads the progress of a cell from its folder.
 
     Args:
         cell: The cell.
 
     Returns:
-        Its state.
+        The state of the cell.
 
     Raises:
-        DataFormatError: If its folder holds files that no run left.
+        DataFormatError: If a file of the run is damaged.
     """
     if not cell.folder.exists():
         return State("new")
     run = read_run(cell.folder)
     difference = "; ".join(
-        f"{name}: {there} there, {asked} asked for"
-        for name, there, asked in find_differences(run.config, cell.config)
+        f"{name}: {stored} there, {wanted} asked for"
+        for name, stored, wanted in find_differences(run.config, cell.config)
     )
     if difference:
         return State("differs", difference=difference)
-    # Listed, not opened by Orbax, which would take the devices. Half-written steps have
-    # longer names on disk, and lack their last object on gs://.
+    # The folder is listed and not opened with Orbax, which would start JAX and take the
+    # devices. On disk, Orbax gives a checkpoint its plain name only when it is whole; a
+    # bucket has no renaming, and the last file tells.
     folder = cell.folder.checkpoints
-    there = list(folder.iterdir()) if folder.is_dir() else []
-    steps = {int(path.name) for path in there if path.name.isdigit()}
+    paths = list(folder.iterdir()) if folder.is_dir() else []
+    steps = {int(path.name) for path in paths if path.name.isdigit()}
     if cell.folder.remote:
         steps = {step for step in steps if (folder / str(step) / _COMMITTED).exists()}
     if cell.config.trainer.steps not in steps:
@@ -113,30 +113,31 @@ def look(cell: Cell) -> State:
     return State("trained" if missing else "finished", max(steps), missing)
 
 
-def logged_step(cell: Cell) -> int:
-    """Step of the last record of a cell's training; 0 if there is none."""
-    records = _last_records(cell)
+def read_logged_step(cell: Cell) -> int:
+    """Reads the step of the last record of a cell's training; 0 without a record."""
+    records = _read_last_records(cell)
     step = records[-1].get("step") if records else 0
     return step if isinstance(step, int) else 0
 
 
-def logged_rates(cell: Cell) -> list[float]:
-    """Updates a second at the last log points of a cell's training."""
-    rates = [record.get("updates_per_s") for record in _last_records(cell)]
+def read_logged_rates(cell: Cell) -> list[float]:
+    """Reads updates per second from the last records of a cell's training."""
+    rates = [record.get("updates_per_s") for record in _read_last_records(cell)]
     return [rate for rate in rates if isinstance(rate, int | float) and rate > 0]
 
 
-def _last_records(cell: Cell) -> list[Json]:
-    """The last records of a cell's training, as far as they can be read.
+def _read_last_records(cell: Cell) -> list[Json]:
+    """Reads the last records of a cell's training; empty if they are damaged.
 
-    They are only shown: whatever else reads the records says what is wrong with them.
+    These records are only shown. Commands that depend on the file report its damage.
     """
     try:
         with (cell.folder.path / METRICS_FILE).open("rb") as file:
             start = max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES)
             file.seek(start)
-            lines = file.read().split(b"\n")[:-1]  # What follows is half a line.
-        # So may the first one be.
+            # After the last line feed the trainer may be writing the next record.
+            lines = file.read().split(b"\n")[:-1]
+        # Unless it is the file's first, the first line may have been cut.
         records = [json.loads(line) for line in lines[1 if start else 0 :]]
     except (FileNotFoundError, ValueError, RecursionError):
         return []

@@ -1,4 +1,4 @@
-"""What a sweep takes: cells, runs, updates, and hours by rates that were measured."""
+"""The totals of a sweep: cells, runs, updates, and hours at measured rates."""
 
 import statistics
 from collections import defaultdict
@@ -8,42 +8,44 @@ from dataclasses import dataclass
 from pipeline.store.units import format_duration
 from trainer.runs.evaluations import read_evaluations
 from trainer.sweep.cells import Cell
-from trainer.sweep.states import State, logged_rates
+from trainer.sweep.states import State, read_logged_rates
 
 
 @dataclass(frozen=True)
 class Rates:
-    """How fast cells of a method have gone.
+    """Measured speeds of the cells of a sweep.
 
     Attributes:
-        updates_per_s: Of each method that has trained, all seeds of a cell at once.
-        evaluation_s: Mean time of an evaluation of one seed and checkpoint; None if
-            there was none.
+        updates_per_s: Updates of a cell per second, by method; an update is one of all
+            seeds of the cell. Methods that have not trained are missing.
+        evaluation_s: Mean seconds to evaluate one seed and checkpoint; None if nothing
+            was evaluated.
     """
 
     updates_per_s: dict[str, float]
     evaluation_s: float | None
 
 
-def measure(cells: Sequence[Cell], states: Sequence[State]) -> Rates:
-    """Reads how fast cells have gone: medians over log points, then over cells."""
+def measure_rates(cells: Sequence[Cell], states: Sequence[State]) -> Rates:
+    """Reads the speeds of cells; medians over log points, then over cells."""
+    # A mean would follow the first log points, which include the compilation.
     rates: dict[str, list[float]] = defaultdict(list)
     durations = []
     for cell, state in zip(cells, states, strict=True):
         if state.stage in ("new", "differs"):
             continue
-        logged = logged_rates(cell)
+        logged = read_logged_rates(cell)
         if logged:
             rates[cell.method].append(statistics.median(logged))
-        durations += [each.duration_s for each in read_evaluations(cell.folder)]
+        durations += [result.duration_s for result in read_evaluations(cell.folder)]
     return Rates(
-        {method: statistics.median(each) for method, each in rates.items()},
+        {method: statistics.median(medians) for method, medians in rates.items()},
         statistics.mean(durations) if durations else None,
     )
 
 
 def count_updates_left(cell: Cell, state: State) -> int:
-    """Updates that a cell still lacks."""
+    """Counts the updates that a cell still lacks."""
     if state.stage in ("trained", "finished", "differs"):
         return 0
     return max(0, cell.config.trainer.steps - state.step)
@@ -57,17 +59,18 @@ def describe_totals(
     jobs: int,
     updates_per_s: float | None = None,
 ) -> list[str]:
-    """Sums up a sweep.
+    """Describes the work of a sweep: in all, and what is left with its hours.
 
     Args:
-        cells: All of them.
-        states: Of each.
-        rates: Measured in what there is of them.
-        jobs: Cells that run side by side.
-        updates_per_s: Where none was measured, as given by a user.
+        cells: Cells of the sweep.
+        states: State of each cell.
+        rates: Measured speeds.
+        jobs: Number of cells that run side by side.
+        updates_per_s: Speed of methods without a measured one; None if the user gave
+            none.
 
     Returns:
-        Lines: what there is, and what is left with the time that it takes.
+        The lines of the description.
     """
     stages = [state.stage for state in states]
     counts = ", ".join(
@@ -83,9 +86,9 @@ def describe_totals(
     for cell, state in zip(cells, states, strict=True):
         lacking = count_updates_left(cell, state)
         updates += lacking
-        checkpoints = {"trained": state.missing, "finished": (), "differs": ()}
+        missing = {"trained": state.missing, "finished": (), "differs": ()}
         evaluations += len(cell.seeds) * len(
-            checkpoints.get(state.stage, cell.evaluated_steps)
+            missing.get(state.stage, cell.evaluated_steps)
         )
         rate = rates.updates_per_s.get(cell.method, updates_per_s)
         if lacking and rate is None:
@@ -96,13 +99,13 @@ def describe_totals(
     if not updates and not evaluations:
         return lines
     left_s += evaluations * (rates.evaluation_s or 0.0)
-    what = f"left: {updates:,} updates and {evaluations:,} evaluations"
+    work = f"left: {updates:,} updates and {evaluations:,} evaluations"
     if used or (not updates and rates.evaluation_s):
         side_by_side = f" with {jobs} jobs" if jobs > 1 else ""
         speeds = ", ".join(f"{method} {rate:.3g}" for method, rate in used.items())
-        what += f", about {format_duration(left_s / jobs)}{side_by_side}"
-        what += f" (updates/s: {speeds})" if speeds else ""
-    lines.append(what)
+        work += f", about {format_duration(left_s / jobs)}{side_by_side}"
+        work += f" (updates/s: {speeds})" if speeds else ""
+    lines.append(work)
     if unknown:
         without = ", ".join(f"{count} of {name}" for name, count in unknown.items())
         lines.append(

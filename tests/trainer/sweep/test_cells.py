@@ -1,4 +1,4 @@
-"""Cells of a sweep: the grid, what is done of each, and mistakes in the file."""
+"""Cells of a sweep: the grid, the progress of each cell, and mistakes in the file."""
 
 import dataclasses
 from pathlib import Path
@@ -25,7 +25,7 @@ from trainer.runs.folder import (
     METRICS_FILE,
 )
 from trainer.sweep.cells import make_cells, read_sweep
-from trainer.sweep.states import logged_step, look
+from trainer.sweep.states import read_logged_step, read_state
 
 
 def test_cells_are_the_grid_with_every_setting_resolved(sweep: Path) -> None:
@@ -44,7 +44,7 @@ def test_cells_are_the_grid_with_every_setting_resolved(sweep: Path) -> None:
     assert (fql.config.agent.name, fql.config.agent.alpha) == ("fql", 3.0)
     assert (list(fql.seeds), list(last.seeds)) == ([0, 1], [2])
     assert fql.evaluated_steps == (10, 20)
-    given = " ".join(vast.train)
+    given = " ".join(vast.train_arguments)
     assert f"--store {sweep.parent}/{name} --task 1 --agent vast" in given
     assert "--agent.no-composed-gradient --agent.temperature 0.5" in given
     assert "--trainer.seed 0 --trainer.seeds 2" in given
@@ -52,19 +52,20 @@ def test_cells_are_the_grid_with_every_setting_resolved(sweep: Path) -> None:
 
 def test_a_cell_is_finished_when_trained_and_evaluated_to_the_end(sweep: Path) -> None:
     cell = cells_of(sweep)[0]
-    assert str(look(cell)) == "new"
+    assert str(read_state(cell)) == "new"
     commit(cell)
-    assert str(look(cell)) == "at step 0"
+    assert str(read_state(cell)) == "at step 0"
     (cell.folder.checkpoints / "10").mkdir(parents=True)
     (cell.folder.checkpoints / "20.orbax-checkpoint-tmp").mkdir()
-    assert str(look(cell)) == "at step 10"
+    assert str(read_state(cell)) == "at step 10"
     (cell.folder.checkpoints / "20").mkdir()
-    assert str(look(cell)) == "trained; to evaluate: 10, 20"
+    assert str(read_state(cell)) == "trained; to evaluate: 10, 20"
     evaluate(cell, [10])
-    evaluate(cell, [20], episodes=1)  # Fewer than are asked for.
-    assert str(look(cell)) == "trained; to evaluate: 20"
+    # Evaluations with fewer episodes than the sweep asks for do not count.
+    evaluate(cell, [20], episodes=1)
+    assert str(read_state(cell)) == "trained; to evaluate: 20"
     evaluate(cell, [20])
-    assert look(cell).stage == "finished"
+    assert read_state(cell).stage == "finished"
 
 
 def test_cells_are_evaluated_in_an_environment_of_ones_own(sweep: Path) -> None:
@@ -75,7 +76,11 @@ def test_cells_are_evaluated_in_an_environment_of_ones_own(sweep: Path) -> None:
     cell = cells_of(sweep, only="*-1-vast-seed-2")[0]
     asked = TaskEnvironment("Walk-v0", {"size": 3, "kind": "7"}, "walk")
     assert cell.environment == asked
-    for words, kind in ((cell.train, Train), (cell.evaluate((10,)), Evaluate)):
+    commands = (
+        (cell.train_arguments, Train),
+        (cell.make_evaluate_arguments((10,)), Evaluate),
+    )
+    for words, kind in commands:
         command, more = front_door.parse(PROGRAM, words)
         assert isinstance(command, kind)
         assert command.environment == "walk:Walk-v0"
@@ -84,12 +89,12 @@ def test_cells_are_evaluated_in_an_environment_of_ones_own(sweep: Path) -> None:
         )
         if kind is Train:
             assert more[-2:] == ["--trainer.seeds", "1"]
-    # Trained for another one: what was played in that one is not what is asked for.
+    # Evaluations in the store's own environment do not count for the one asked for.
     commit(cell)
     for step in (10, 20):
         (cell.folder.checkpoints / f"{step}").mkdir(parents=True)
     evaluate(cell, [10, 20])
-    assert look(cell).missing == (10, 20)
+    assert read_state(cell).missing == (10, 20)
     (seed,) = cell.seeds
     for step, played in ((10, {"size": 3, "kind": "7"}), (20, {"size": 4})):
         evaluation = made_up_evaluation(step, seed, (0, 0), task=cell.task)
@@ -99,7 +104,7 @@ def test_cells_are_evaluated_in_an_environment_of_ones_own(sweep: Path) -> None:
                 evaluation, environment_id="Walk-v0", environment_arguments=played
             ),
         )
-    assert look(cell).missing == (20,)
+    assert read_state(cell).missing == (20,)
     sweep.write_text(arguments + text)
     with pytest.raises(errors.ConfigError, match="expected `environment` beside it"):
         cells_of(sweep)
@@ -116,10 +121,10 @@ def test_configurations_are_looked_for_here_then_among_those_shipped(
     shipped, baseline, *own = cells_of(Path("own.toml"))
     assert (shipped.file, shipped.config.agent.name) == ("cube-single-play", "vast")
     assert baseline.config.agent.name == "iql"
-    # Nobody has settings for it: those of the method.
+    # No file has settings for this data set: the method's defaults are taken.
     assert [cell.file for cell in own] == [None, None]
     assert [cell.config.agent.name for cell in own] == ["vast", "iql"]
-    command, _ = front_door.parse(PROGRAM, own[1].train)
+    command, _ = front_door.parse(PROGRAM, own[1].train_arguments)
     assert isinstance(command, Train)
     assert (command.config, command.store) == (None, "stores/own")
     (tmp_path / "configs").mkdir()
@@ -128,7 +133,7 @@ def test_configurations_are_looked_for_here_then_among_those_shipped(
     )
     (cell,) = cells_of(Path("own.toml"), only="own-1-iql*")
     assert (cell.file, cell.config.agent.width) == ("configs/own.toml", 8)
-    # And so are sweeps.
+    # Sweeps are found in the same way.
     assert set(read_sweep(Path("table-1")).datasets) == set(paper_datasets())
     assert len(cells_of(Path("cpu-evidence"))) == 10
     with pytest.raises(errors.ConfigError, match="shipped: cpu-evidence, pointmaze"):
@@ -137,11 +142,11 @@ def test_configurations_are_looked_for_here_then_among_those_shipped(
 
 def test_progress_is_read_from_the_last_whole_record(sweep: Path) -> None:
     cell = cells_of(sweep)[0]
-    assert logged_step(cell) == 0
+    assert read_logged_step(cell) == 0
     cell.folder.path.mkdir(parents=True)
     file = cell.folder.path / METRICS_FILE
     file.write_text('{"step": 5, "loss": 1}\n' * 9000 + '{"step": 10}\n{"step": 15')
-    assert logged_step(cell) == 10
+    assert read_logged_step(cell) == 10
 
 
 def test_mistakes(sweep: Path) -> None:
@@ -169,7 +174,7 @@ def test_mistakes(sweep: Path) -> None:
     )
     assert "seedz" in refused("seeds = 3", "seedz = 3")
     sweep.write_text(text)
-    with pytest.raises(errors.ConfigError, match="no cell's name is like 'x\\*'"):
+    with pytest.raises(errors.ConfigError, match=r"pattern of some .* got 'x\*'; the"):
         cells_of(sweep, only="x*")
     with pytest.raises(errors.ConfigError, match="no such sweep"):
         read_sweep(sweep.parent / "nothing.toml")

@@ -34,8 +34,8 @@ from trainer.runs.folder import (
 from trainer.runs.run import read_run
 from trainer.sweep.cells import Cell
 from trainer.sweep.devices import find_gpus, make_environments
-from trainer.sweep.run import LOGS, Clock, Processes, run_sweep
-from trainer.sweep.states import logged_step, look
+from trainer.sweep.run import LOGS, Clock, ProcessRunner, run_sweep
+from trainer.sweep.states import read_logged_step, read_state
 
 
 class FakeRunner:
@@ -65,12 +65,12 @@ class FakeRunner:
             )
         return code
 
-    def stopped(self) -> bool:
+    def is_stopped(self) -> bool:
         return False
 
 
 def run(
-    cells: Sequence[Cell], runner: FakeRunner | Processes, *, jobs: int = 1
+    cells: Sequence[Cell], runner: FakeRunner | ProcessRunner, *, jobs: int = 1
 ) -> tuple[int, str]:
     said = io.StringIO()
     console = Console(file=said, width=200)
@@ -103,7 +103,7 @@ def test_a_cell_that_fails_is_listed_and_the_others_go_on(sweep: Path) -> None:
     runner.codes = {f"train {cells[0].name}": 3, f"evaluate {cells[2].name}": -9}
     code, said = run(cells, runner)
     assert code == 1
-    assert [look(cell).stage for cell in cells] == [
+    assert [read_state(cell).stage for cell in cells] == [
         "new",
         "finished",
         "trained",
@@ -145,7 +145,7 @@ def test_cells_side_by_side(sweep: Path) -> None:
     runner.codes = {f"train {cells[1].name}": 3}
     code, said = run(cells, runner, jobs=2)
     assert code == 1
-    stages = [look(cell).stage for cell in cells]
+    stages = [read_state(cell).stage for cell in cells]
     assert stages == ["finished", "new", "finished", "finished"]
     assert f"{cells[0].name}: done in" in said
     assert f"{cells[1].name}: failed: train ended with exit code 3" in said
@@ -160,7 +160,7 @@ def test_a_stop_lets_no_further_cell_begin(sweep: Path) -> None:
             self.told = True
             return super().__call__(arguments, log, tick)
 
-        def stopped(self) -> bool:
+        def is_stopped(self) -> bool:
             return self.told
 
     cells = cells_of(sweep)
@@ -201,11 +201,11 @@ def test_commands_that_end_well_and_leave_nothing_are_failures(sweep: Path) -> N
 def test_the_clock_tells_methods_apart(sweep: Path) -> None:
     vast, _, fql, _ = cells_of(sweep)[:4]
     clock = Clock()
-    assert clock.left_s([(vast, 10)]) is None
+    assert clock.estimate_left_s([(vast, 10)]) is None
     clock.add(vast, 10, 20.0)
-    assert clock.left_s([(vast, 5), (fql, 5)]) == pytest.approx(20.0)
+    assert clock.estimate_left_s([(vast, 5), (fql, 5)]) == pytest.approx(20.0)
     clock.add(fql, 10, 60.0)
-    assert clock.left_s([(vast, 5), (fql, 5)]) == pytest.approx(10.0 + 30.0)
+    assert clock.estimate_left_s([(vast, 5), (fql, 5)]) == pytest.approx(10.0 + 30.0)
 
 
 @pytest.fixture
@@ -223,18 +223,18 @@ def test_a_sweep_on_a_bucket(sweep: Path, bucket: str) -> None:
     local = f"{sweep.parent}/out"
     sweep.write_text(sweep.read_text().replace(local, f"{bucket}/out"))
     cell, other = cells = cells_of(sweep, only="*-1-vast-*")
-    assert str(look(cell)) == "new"
-    assert logged_step(cell) == 0
+    assert str(read_state(cell)) == "new"
+    assert read_logged_step(cell) == 0
     commit(cell, 10)
     files.write(f"{cell.folder}/{CHECKPOINTS}/20", "params/a", b"not yet whole")
     files.write(str(cell.folder), METRICS_FILE, b'{"step": 10}\n{"step": 15')
-    assert str(look(cell)) == "at step 10"
-    assert logged_step(cell) == 10
+    assert str(read_state(cell)) == "at step 10"
+    assert read_logged_step(cell) == 10
     runner = FakeRunner(cells)
     runner.codes = {f"evaluate {other.name}": 1}
     code, said = run(cells, runner)
     assert code == 1
-    assert [look(each).stage for each in cells] == ["finished", "trained"]
+    assert [read_state(each).stage for each in cells] == ["finished", "trained"]
     log = f"{other.name}.log"
     assert f"error: out of luck (see {bucket}/out/{LOGS}/{log})" in said
     assert b"out of luck" in (files.read(f"{bucket}/out/{LOGS}", log).data or b"")
@@ -245,7 +245,7 @@ def test_a_sweep_on_a_bucket(sweep: Path, bucket: str) -> None:
 
 def test_a_process_leaves_its_words_and_its_code(tmp_path: Path) -> None:
     log = tmp_path / "logs" / "cell.log"
-    assert Processes()(["trian"], log, lambda: None) == 2
+    assert ProcessRunner()(["trian"], log, lambda: None) == 2
     assert "unknown command 'trian'" in log.read_text()
 
 
@@ -258,8 +258,8 @@ def test_processes_that_share_cores_take_one_thread_each(
     monkeypatch.setattr(sys, "executable", str(script))
     monkeypatch.setenv("XLA_FLAGS", "--xla_of_the_user=1")
     log = tmp_path / "log"
-    assert Processes()(["train"], log, lambda: None) == 0
-    assert Processes(make_environments(2, []))(["train"], log, lambda: None) == 0
+    assert ProcessRunner()(["train"], log, lambda: None) == 0
+    assert ProcessRunner(make_environments(2, []))(["train"], log, lambda: None) == 0
     alone, sharing = log.read_text().splitlines()
     assert alone == "--xla_of_the_user=1"
     assert sharing == "--xla_of_the_user=1 --xla_cpu_multi_thread_eigen=false"
@@ -274,7 +274,7 @@ def test_jobs_at_once_have_gpus_of_their_own(
     monkeypatch.setattr(sys, "executable", str(script))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,GPU-7")
     monkeypatch.delenv("JAX_PLATFORMS")
-    processes = Processes(make_environments(2, find_gpus()))
+    processes = ProcessRunner(make_environments(2, find_gpus()))
 
     def work(name: str) -> None:
         for _ in range(2):
@@ -321,11 +321,11 @@ class FakeProcesses:
     ) -> int:
         return self._runner(arguments, log, tick)
 
-    def stopped(self) -> bool:
+    def is_stopped(self) -> bool:
         return False
 
     @contextmanager
-    def listening(self) -> Iterator[None]:
+    def forward_signals(self) -> Iterator[None]:
         yield
 
 
@@ -339,7 +339,9 @@ def test_what_a_sweep_prints_can_be_pasted(
     cells = cells_of(path, only="*-1-*")
     runner = FakeRunner(cells)
     runner.codes = {f"evaluate {cells[1].name}": 75}
-    monkeypatch.setattr("trainer.sweep.run.Processes", lambda _: FakeProcesses(runner))
+    monkeypatch.setattr(
+        "trainer.sweep.run.ProcessRunner", lambda _: FakeProcesses(runner)
+    )
     (home / "o u t" / "begun-and-no-run-yet").mkdir(parents=True)
     command = SweepCommand(
         *(path, "*-1-*"),
@@ -399,13 +401,13 @@ def test_a_signal_is_handed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             time.sleep(0.02)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    processes = Processes()
+    processes = ProcessRunner()
     thread = threading.Thread(target=stop)
-    with processes.listening():
+    with processes.forward_signals():
         thread.start()
         assert processes(["train"], tmp_path / "log", lambda: None) == 75
     thread.join()
-    assert processes.stopped()
+    assert processes.is_stopped()
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
@@ -437,7 +439,7 @@ def test_a_real_cell(sweep: Path) -> None:
     output = Output.silent()
     assert command.execute(output) == 0
     (cell,) = cells_of(sweep, only=command.only)
-    assert look(cell).stage == "finished"
+    assert read_state(cell).stage == "finished"
     # What was trained is what was foreseen.
     assert read_run(cell.folder).config == cell.config
     assert [each.step for each in read_evaluations(cell.folder)] == [

@@ -1,4 +1,4 @@
-"""What is left of a sweep, by what was measured in it."""
+"""Totals of a sweep: the work that is left, at rates measured in the sweep."""
 
 import json
 from pathlib import Path
@@ -10,19 +10,19 @@ from pipeline.store.errors import UsageError
 from tests.trainer.sweep.made_up_cells import cells_of, commit, evaluate
 from trainer.commands.sweep import Sweep
 from trainer.runs.folder import METRICS_FILE
-from trainer.sweep.states import look
-from trainer.sweep.totals import describe_totals, measure
+from trainer.sweep.states import read_state
+from trainer.sweep.totals import describe_totals, measure_rates
 
 
 def totals(
     sweep: Path, *, jobs: int = 1, updates_per_s: float | None = None
 ) -> list[str]:
     cells = cells_of(sweep)
-    states = [look(cell) for cell in cells]
+    states = [read_state(cell) for cell in cells]
     return describe_totals(
         cells,
         states,
-        measure(cells, states),
+        measure_rates(cells, states),
         jobs=jobs,
         updates_per_s=updates_per_s,
     )
