@@ -1,4 +1,4 @@
-"""``bench``: how fast this machine is."""
+"""``bench``: the speed of this machine."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -15,14 +15,14 @@ class Bench:
     """Measure the feed, or updates on random data, on this machine.
 
     Attributes:
-        what: What to measure.
+        measurement: Measurement to make.
     """
 
-    what: (
+    measurement: (
         Annotated[BenchFeed, tyro.conf.subcommand("feed")]
         | Annotated[BenchStep, tyro.conf.subcommand("step")]
     )
 
     def execute(self, output: Output) -> int:
-        """Measures it."""
-        return self.what.execute(output)
+        """Makes the measurement."""
+        return self.measurement.execute(output)

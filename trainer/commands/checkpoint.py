@@ -1,4 +1,4 @@
-"""``checkpoint``: what a run has saved, and its parameters for other programs."""
+"""``checkpoint``: the contents of a run's checkpoints, listed and exported."""
 
 import json
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ from pipeline.output import Output, say, show
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from trainer.runs.export import Inspection
+    from trainer.runs.export import CheckpointContents
 
 
 @dataclass(frozen=True)
-class Inspect:
-    """List what a checkpoint holds.
+class InspectCheckpoint:
+    """List the arrays of a checkpoint.
 
     Attributes:
         run: Folder of the run, a local path or gs://bucket/path.
-        step: Updates done; the last checkpoint by default.
+        step: Step of the checkpoint; the last checkpoint if not given.
         json: Print one JSON object instead of tables.
     """
 
@@ -34,28 +34,30 @@ class Inspect:
         from trainer.runs import export
         from trainer.runs.folder import RunFolder
 
-        inspection = export.inspect(RunFolder.open(self.run), step=self.step)
+        contents = export.inspect(RunFolder.open(self.run), step=self.step)
         if self.json:
-            output.results.print_json(json.dumps(inspection.to_json()))
+            output.results.print_json(json.dumps(contents.to_json()))
         else:
-            _show(inspection, output.results)
+            _show(contents, output.results)
         return 0
 
 
 @dataclass(frozen=True)
-class Export:
+class ExportCheckpoint:
     """Export the policy of a checkpoint, for programs without this package.
 
-    A card goes beside it, in README.md or, if there is one, in a file named after OUT.
+    A card that describes the policy is written beside it: into README.md or, if that
+    file exists, into a file named after OUT.
 
     Attributes:
         run: Folder of the run, a local path or gs://bucket/path.
         out: File to export to, such as policy.safetensors or policy.stablehlo.
-        format: Parameters as safetensors; or acting as a program in StableHLO, with the
-            parameters inside, which jax.export runs on CPUs, NVIDIA's GPUs and TPUs.
-        step: Updates done; the last checkpoint by default.
-        seed: Export this one of the run's seeds only; by default, safetensors hold all
-            of them, on a leading axis, and a program the first.
+        format: Format of the file: safetensors holds the parameters; stablehlo holds a
+            program that acts, with the parameters inside, for jax.export on CPUs,
+            NVIDIA's GPUs and TPUs.
+        step: Step of the checkpoint; the last checkpoint if not given.
+        seed: Training seed to export. If not given, safetensors hold all seeds on a
+            leading axis, and a program holds the first one.
     """
 
     run: Annotated[str, tyro.conf.Positional]
@@ -72,46 +74,49 @@ class Export:
         from trainer.runs.folder import RunFolder
 
         folder = RunFolder.open(self.run)
-        place = card.choose_place(self.out)
+        card_file = card.choose_place(self.out)
         if self.format == "stablehlo":
             export.check_new(self.out)
             policy = api.load_policy(self.run, self.step, training_seed=self.seed)
             self.out.write_bytes(policy.export())
             exported = export.Exported(policy.run, policy.step, (policy.training_seed,))
-            what = f"acting by step {policy.step}, seed {policy.training_seed}, is"
+            what = f"the policy of step {policy.step}, seed {policy.training_seed}, is"
         else:
             exported, arrays = export.export(
                 folder, self.out, step=self.step, seed=self.seed
             )
             what = f"{arrays} arrays of step {exported.step} are"
-        place.write_text(card.make_card(folder, exported, self.out.name, self.format))
-        say(output.results, f"{what} in {self.out}, described in {place}")
+        text = card.make_card(folder, exported, self.out.name, self.format)
+        card_file.write_text(text)
+        say(output.results, f"{what} in {self.out}, described in {card_file}")
         return 0
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Look into a run's checkpoints, or export their parameters.
+    """List the arrays of a run's checkpoints, or export a policy.
 
     Attributes:
-        what: What to do.
+        action: Action on a checkpoint.
     """
 
-    what: (
-        Annotated[Inspect, tyro.conf.subcommand("inspect")]
-        | Annotated[Export, tyro.conf.subcommand("export")]
+    action: (
+        Annotated[InspectCheckpoint, tyro.conf.subcommand("inspect")]
+        | Annotated[ExportCheckpoint, tyro.conf.subcommand("export")]
     )
 
     def execute(self, output: Output) -> int:
-        """Does it."""
-        return self.what.execute(output)
+        """Does the action."""
+        return self.action.execute(output)
 
 
-def _show(found: "Inspection", out: "Console") -> None:
+def _show(contents: "CheckpointContents", out: "Console") -> None:
+    """Prints the run that a checkpoint is of, and a table of its arrays."""
     from rich.table import Table
 
-    run, trainer = found.run, found.run.config.trainer
-    say(out, f"steps {', '.join(map(str, found.steps))}; this is step {found.step}")
+    run, trainer = contents.run, contents.run.config.trainer
+    steps = ", ".join(map(str, contents.steps))
+    say(out, f"steps {steps}; this is step {contents.step}")
     say(
         out,
         f"{run.config.agent.name} on {run.dataset} task {run.task.task} "
@@ -120,8 +125,9 @@ def _show(found: "Inspection", out: "Console") -> None:
     )
     say(out, ", ".join(f"{name} {version}" for name, version in run.versions.items()))
     table = Table("array", "shape", "dtype", "bytes")
+    # Folded and not cut off: paths differ in their last part.
     table.columns[0].overflow = "fold"
-    for array in found.arrays:
+    for array in contents.arrays:
         table.add_row(
             array.path,
             " × ".join(map(str, array.shape)),
@@ -129,5 +135,5 @@ def _show(found: "Inspection", out: "Console") -> None:
             f"{array.size_bytes:,}",
         )
     show(out, table)
-    total = sum(array.size_bytes for array in found.arrays)
-    say(out, f"{len(found.arrays)} arrays, {total / 2**20:,.1f} MiB")
+    total = sum(array.size_bytes for array in contents.arrays)
+    say(out, f"{len(contents.arrays)} arrays, {total / 2**20:,.1f} MiB")

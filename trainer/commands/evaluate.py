@@ -1,4 +1,4 @@
-"""``evaluate``: roll out a run's checkpoints."""
+"""``evaluate``: rollouts of a run's checkpoints."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,34 +17,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Roll out a run's checkpoints in its environment.
+    """Roll out the policies of a run's checkpoints in its environment.
 
-    With ``--watch``, do so while it is trained: each checkpoint once it is there, until
-    the run's last step. Repeated, it goes on where it was.
+    With ``--watch``, evaluate a run while it is trained: every checkpoint as soon as it
+    is written, up to the run's last step. A repeated command leaves out what has been
+    evaluated.
 
     Attributes:
         run: Folder of the run, a local path or gs://bucket/path.
-        episodes: Episodes of each checkpoint and training seed.
-        seed: Of the evaluation: start states and the policy's noise.
-        steps: Checkpoints to evaluate, by step; the latest if none is given, or with
-            --watch every one.
-        all_steps: Evaluate every checkpoint there is.
-        tasks: Task numbers to act in; the one trained for if none is given. The policy
-            is shown no goal: in another task it still does what pays in its own, and
-            its successes there are accidents, recorded under that task's number.
-        environment: Environment to act in, where that is not the run's: ID, or
-            MODULE:ID to have the module imported that registers it.
+        episodes: Episodes for each checkpoint and training seed.
+        seed: Seed of the start states and of the policy's noise.
+        steps: Steps of the checkpoints to evaluate; the latest if none is given, or
+            with --watch all of them.
+        all_steps: Evaluate every checkpoint of the run.
+        tasks: Task numbers to act in; the one trained for if none is given. A policy
+            does not observe the goal: in another task it still pursues its own, and
+            its successes are accidents. They are recorded under that task's number.
+        environment: Environment to act in if it is not the run's: ID, or MODULE:ID to
+            import the module that registers it.
         environment_arguments: Arguments of the environment, such as size=3.
         reference_scores: Returns LOW and HIGH that count as a normalised score of 0
-            and of 100, as D4RL has them; known for its own data sets.
-        environments: Environments acted in at once.
-        workers: Environment processes; one for each core if not given. Results do
-            not depend on it.
-        again: Play what was played before, with as many episodes and the same seed; it
-            is left out otherwise, and by --watch always.
-        watch: Wait for checkpoints to come, and for the run itself.
-        poll: Seconds between two looks, with --watch.
-        timeout: Minutes without a new checkpoint until --watch gives up.
+            and of 100, as in D4RL; known for D4RL's data sets.
+        environments: Number of environments acted in at once.
+        workers: Number of processes; one for each core if not given. Results do not
+            depend on it.
+        again: Play again what has been evaluated with as many episodes and the same
+            seed. Without this option, and always with --watch, it is left out.
+        watch: Wait for checkpoints, and for the run itself if it has not started.
+        poll: Seconds between two looks at the folder, with --watch.
+        timeout: Minutes without a new checkpoint after which --watch gives up.
     """
 
     run: Annotated[str, tyro.conf.Positional]
@@ -64,7 +65,7 @@ class Evaluate:
     timeout: float = 60.0
 
     def execute(self, output: Output) -> int:
-        """Plays the episodes, then prints a table of what came of them."""
+        """Plays the episodes, then prints a table of the results."""
         from pipeline.domains.reference_scores import check_reference_scores
         from trainer.evaluation.evaluate import evaluate_run
         from trainer.evaluation.watch import Patience, watch_run
@@ -106,7 +107,7 @@ class Evaluate:
 
 
 def _make_table(evaluations: "Sequence[Evaluation]") -> "Table":
-    """A line for each checkpoint, training seed and task that was evaluated."""
+    """Makes a table with a row for each checkpoint, training seed and task."""
     from rich.table import Table
 
     from trainer.runs.returns import show_interval, show_score
@@ -114,25 +115,25 @@ def _make_table(evaluations: "Sequence[Evaluation]") -> "Table":
 
     headings = ["step", "seed", "task", "success", "95 % interval"]
     headings += ["return", "95 % interval", "steps"]
-    scored = any(each.reference_scores is not None for each in evaluations)
+    scored = any(result.reference_scores is not None for result in evaluations)
     table = Table(*headings, *(["normalised score"] if scored else []))
-    for each in evaluations:
-        returns = each.score
+    for result in evaluations:
+        returns = result.score
         success, interval = "not reported", "n/a"
-        if each.successes is not None:
-            score = Score.of(each.successes)
+        if result.successes is not None:
+            score = Score.of(result.successes)
             low, high = score.interval
             success = f"{score.successes} of {score.episodes}, {100 * score.rate:.0f} %"
             interval = f"{100 * low:.0f} to {100 * high:.0f} %"
         table.add_row(
-            f"{each.step:,}",
-            f"{each.seed}",
-            f"{each.task}",
+            f"{result.step:,}",
+            f"{result.seed}",
+            f"{result.task}",
             success,
             interval,
             f"{returns.mean:.2f}",
             show_interval(returns.interval, "n/a", digits=2),
-            f"{each.mean_length:.0f}",
+            f"{result.mean_length:.0f}",
             *([show_score(returns, "n/a")] if scored else []),
         )
     return table

@@ -1,4 +1,4 @@
-"""The fields of a configuration and their meanings, as the docstrings have them."""
+"""The fields of a configuration, with their meanings from the docstrings."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -17,12 +17,12 @@ _GOOGLE = docstring_parser.DocstringStyle.GOOGLE
 
 
 class ConfigField(NamedTuple):
-    """One field of a configuration, for people.
+    """One field of a configuration, as help shows it.
 
     Attributes:
-        name: As an option without its dashes, such as ``"agent.width"``.
-        value: What it is set to.
-        meaning: What its dataclass says of it.
+        name: Name of the field's option without the dashes, such as ``"agent.width"``.
+        value: Value of the field.
+        meaning: Text about the field in the docstring of its dataclass.
     """
 
     name: str
@@ -41,32 +41,39 @@ def list_fields(config: "Config") -> Iterator[ConfigField]:
     """
     meanings_of_tables = read_meanings(type(config))
     for member in dataclasses.fields(config):
-        value = getattr(config, member.name)
-        if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        table = getattr(config, member.name)
+        # ``dataset`` stands outside of all tables. ``is_dataclass`` is also true of a
+        # class, which mypy would have to exclude.
+        if not dataclasses.is_dataclass(table) or isinstance(table, type):
             meaning = meanings_of_tables.get(member.name, "")
-            yield ConfigField(member.name, value, meaning)
+            yield ConfigField(member.name, table, meaning)
             continue
-        meanings = read_meanings(type(value))
-        for each in dataclasses.fields(value):
-            name = f"{member.name}.{each.name}"
-            yield ConfigField(name, getattr(value, each.name), meanings[each.name])
+        meanings = read_meanings(type(table))
+        for setting in dataclasses.fields(table):
+            name = f"{member.name}.{setting.name}"
+            value = getattr(table, setting.name)
+            yield ConfigField(name, value, meanings[setting.name])
 
 
 def read_meanings(kind: type[Any]) -> dict[str, str]:
-    """What docstrings say of the fields of a dataclass, its bases' among them."""
+    """Reads the texts about the fields of a dataclass from its docstring.
+
+    A dataclass inherits the texts of its bases together with their fields.
+    """
     meanings: dict[str, str] = {}
     for base in reversed(kind.__mro__):
-        for each in docstring_parser.parse(base.__doc__ or "", _GOOGLE).params:
-            meanings[each.arg_name] = " ".join((each.description or "").split())
+        for entry in docstring_parser.parse(base.__doc__ or "", _GOOGLE).params:
+            meanings[entry.arg_name] = " ".join((entry.description or "").split())
     return meanings
 
 
 def make_fields_table(config: "Config", *, title: str) -> "Table":
-    """One line for each field: name, value and meaning."""
+    """Makes a table with a row for each field: name, value and meaning."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table("field", "value", "meaning", title=title)
+    # Users copy the names into command lines.
     table.columns[0].no_wrap = True
     for name, value, meaning in list_fields(config):
         table.add_row(name, Text(str(value)), Text(meaning))
@@ -77,12 +84,12 @@ def show_fields(output: Output, words: Sequence[str]) -> None:
     """Prints the fields of a configuration below the help of a command.
 
     Args:
-        output: Where to.
-        words: The command line: a configuration may stand first, and ``--agent`` among
-            the rest.
+        output: Consoles.
+        words: Arguments of the command. The first may be a configuration, and the
+            others may include ``--agent``.
 
     Raises:
-        ConfigError: If there is no such configuration or agent.
+        ConfigError: If the configuration or the agent does not exist.
     """
     given = words[0] if words and not words[0].startswith("-") else None
     agent = None
@@ -90,13 +97,19 @@ def show_fields(output: Output, words: Sequence[str]) -> None:
         name, _, value = word.partition("=")
         if name == "--agent":
             agent = value or following
-    if given is None and agent is None:  # To load what lists them takes a second.
+    # Listing fields imports the agents' settings and pydantic's adapter, a second that
+    # everybody would wait who only wants the options of the command.
+    if given is None and agent is None:
         say(output.results, "Give a configuration before --help to see its fields.")
         return
     from trainer import config as configuration
 
     resolved = configuration.resolve(
-        given, agent=agent, dataset="of the store", prog="help"
+        # Without a configuration, no store has said its data set either.
+        given,
+        agent=agent,
+        dataset="of the store",
+        prog="help",
     )
     name = resolved.config.agent.name
     show(

@@ -1,4 +1,4 @@
-"""``report``: curves and tables of runs."""
+"""``report``: learning curves and tables of runs."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -10,19 +10,24 @@ from pipeline.output import Output, say
 
 @dataclass(frozen=True)
 class Report:
-    """Draw learning curves and a table beside the paper's numbers.
+    """Draw learning curves, and a table of results beside the paper's.
 
     Attributes:
-        runs: Folders of runs, local paths or gs://bucket/path; of many on gs://, a
-            pattern in quotes, such as 'gs://bucket/runs/*'.
-        out: Folder for report.html, SVG and CSV files, likewise.
+        runs: Folders of runs, local paths or gs://bucket/path; for many runs on gs://,
+            a pattern in quotes, such as 'gs://bucket/runs/*'.
+        out: Folder for report.html, SVG and CSV files, a local path or
+            gs://bucket/path.
     """
 
     runs: Annotated[tuple[str, ...], tyro.conf.Positional]
     out: str
 
     def execute(self, output: Output) -> int:
-        """Writes the report; says what was solved, and of VAST how far G came."""
+        """Writes the report, and prints the outcome of each run.
+
+        For VAST, the error of G at the first and the last record is printed as well,
+        because its stitching policy is weighted by the returns that G predicts.
+        """
         from trainer.report.report import write_report
         from trainer.runs.evaluations import read_evaluations
         from trainer.runs.folder import METRICS_FILE, find_runs, open_folder
@@ -38,9 +43,9 @@ class Report:
             outcome = describe_outcome(run.dataset, run.task.task, own)
             say(output.results, f"{folder}: {outcome}")
             errors = [
-                (line["step"], line["segment_error"])
-                for line in folder.read_lines(METRICS_FILE)
-                if "segment_error" in line
+                (record["step"], record["segment_error"])
+                for record in folder.read_lines(METRICS_FILE)
+                if "segment_error" in record
             ]
             if errors:
                 (first, before), (last, after) = errors[0], errors[-1]

@@ -1,4 +1,4 @@
-"""``subgoals``: what a policy means to reach."""
+"""``subgoals``: the sub-goals that a policy pursues."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -10,23 +10,25 @@ from pipeline.output import Output, say
 
 @dataclass(frozen=True)
 class Subgoals:
-    """Show the sub-goals a run's policy pursues, and how near it comes to them.
+    """Show the sub-goals that a run's policy pursues, and how near it comes to them.
 
-    Writes subgoals.json, subgoals.npz, subgoal_errors.png; of a maze maze.png, with
-    V and the policy's paths; and where this machine can draw, subgoals.png: the scene
-    now and, transparent, at the sub-goal.
+    The files subgoals.json, subgoals.npz and subgoal_errors.png are written; for a maze
+    also maze.png, with V and the policy's paths; and on a machine that can render,
+    subgoals.png, with the scene now and, transparent, at the sub-goal.
 
     Attributes:
         run: Folder of the run, a local path or gs://bucket/path.
-        store: Store of its data, a local path or gs://bucket/path.
-        out: Folder to write into, likewise; RUN/subgoals, which the report shows, if
-            not given.
-        episodes: Episodes to compare in; the first one is drawn.
-        episode_seed: Of the evaluation: start states and the policy's noise.
-        step: Checkpoint; the latest if not given.
-        training_seed: Of the run's seeds; the first if not given.
-        frames: Moments of the episode drawn.
-        video: Draw rollout.webm as well: about a second a frame without a GPU.
+        store: Store of the run's data, a local path or gs://bucket/path.
+        out: Folder to write into, a local path or gs://bucket/path; if not given,
+            RUN/subgoals, which the report shows.
+        episodes: Episodes in which sub-goals and states are compared; the first one is
+            drawn.
+        episode_seed: Seed of the start states and of the policy's noise.
+        step: Step of the checkpoint; the latest if not given.
+        training_seed: Training seed, one of the run's; the first if not given.
+        frames: Moments of the episode that are drawn.
+        video: Draw rollout.webm as well, which takes about a second for each frame
+            without a GPU.
     """
 
     run: Annotated[str, tyro.conf.Positional]
@@ -40,7 +42,7 @@ class Subgoals:
     video: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
 
     def execute(self, output: Output) -> int:
-        """Compares, draws, and says which files were written."""
+        """Compares sub-goals and states, draws them, and prints the files' names."""
         from pipeline.store.reader import Store
         from trainer.runs.folder import RunFolder, open_folder
         from trainer.runs.subgoal_files import SUBGOALS

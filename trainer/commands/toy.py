@@ -1,4 +1,4 @@
-"""``toy``: the 4x4 grid, and a chain through its goal."""
+"""``toy``: the paper's 4x4 grid and a chain, which can be solved exactly."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,14 +12,14 @@ class Toy:
 
     Attributes:
         out: Folder for toy.png, chain.png and toy.json.
-        seed: Of the networks.
+        seed: Seed of the networks.
     """
 
     out: Path
     seed: int = 0
 
     def execute(self, output: Output) -> int:
-        """Solves the grid, says how, and draws it."""
+        """Solves the grid and the chain, prints the results and draws them."""
         from trainer.toy.run import run_toy
 
         result = run_toy(self.out, seed=self.seed, console=output.progress)

@@ -46,7 +46,7 @@ class SavedArray:
 
 
 @dataclass(frozen=True)
-class Inspection:
+class CheckpointContents:
     """The contents of one checkpoint of a run.
 
     Attributes:
@@ -95,7 +95,7 @@ class Exported:
     seeds: tuple[int, ...]
 
 
-def inspect(folder: RunFolder, *, step: int | None = None) -> Inspection:
+def inspect(folder: RunFolder, *, step: int | None = None) -> CheckpointContents:
     """Inspects a checkpoint without reading its arrays.
 
     Args:
@@ -110,7 +110,7 @@ def inspect(folder: RunFolder, *, step: int | None = None) -> Inspection:
     """
     with CheckpointReader(folder) as checkpoints:
         chosen = choose_step(checkpoints, step)
-        return Inspection(
+        return CheckpointContents(
             steps=tuple(checkpoints.steps()),
             step=chosen,
             run=checkpoints.read_run(chosen),

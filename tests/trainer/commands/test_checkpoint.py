@@ -1,4 +1,4 @@
-"""CheckpointReader looked into and exported: against what was saved."""
+"""Checkpoints are listed and exported: compared with what was saved."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ from pipeline.output import Output
 from pipeline.store.errors import DataFormatError
 from tests.runs import FakeTrainer, make_run
 from trainer.cli import PROGRAM
-from trainer.commands.checkpoint import Checkpoint, Export, Inspect
+from trainer.commands.checkpoint import Checkpoint, ExportCheckpoint, InspectCheckpoint
 from trainer.nn.networks import Params
 from trainer.runs import export
 from trainer.runs.checkpoints import CheckpointReader
@@ -52,7 +52,7 @@ def by_name(params: Params) -> dict[str, np.ndarray]:
 def test_inspect_lists_everything_saved(
     folder: Path, saved: Params, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert Inspect(str(folder), json=True).execute(Output.standard()) == 0
+    assert InspectCheckpoint(str(folder), json=True).execute(Output.standard()) == 0
     printed = json.loads(capsys.readouterr().out)
     assert (printed["steps"], printed["step"]) == ([10, 20], 20)
     assert Run.from_json(printed["run"], where="printed") == make_run()
@@ -79,7 +79,7 @@ def test_inspect_prints_tables(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "150")
-    assert Inspect(str(folder), step=10).execute(Output.standard()) == 0
+    assert InspectCheckpoint(str(folder), step=10).execute(Output.standard()) == 0
     printed = capsys.readouterr().out
     assert "steps 10, 20; this is step 10" in printed
     assert "vast on pointmaze-medium-navigate task 1" in printed
@@ -100,7 +100,7 @@ def test_exported_parameters_are_those_saved(
     folder: Path, saved: Params, tmp_path: Path
 ) -> None:
     file = tmp_path / "all.safetensors"
-    assert Export(str(folder), file, step=20).execute(Output.silent()) == 0
+    assert ExportCheckpoint(str(folder), file, step=20).execute(Output.silent()) == 0
     expected = by_name(saved)
     loaded = load_file(file)
     assert loaded.keys() == expected.keys()
@@ -141,10 +141,10 @@ def test_an_exported_file_needs_no_jax(folder: Path, tmp_path: Path) -> None:
 
 def test_both_commands_are_parsed() -> None:
     parsed, _ = front_door.parse(PROGRAM, ["checkpoint", "inspect", "RUN", "--json"])
-    assert parsed == Checkpoint(Inspect("RUN", json=True))
+    assert parsed == Checkpoint(InspectCheckpoint("RUN", json=True))
     line = "checkpoint export gs://b/run --step 20 --out x.safetensors --seed 4"
     parsed, _ = front_door.parse(PROGRAM, line.split())
-    export_ = Export("gs://b/run", Path("x.safetensors"), step=20, seed=4)
+    export_ = ExportCheckpoint("gs://b/run", Path("x.safetensors"), step=20, seed=4)
     assert parsed == Checkpoint(export_)
     # Without a file to write, and with a seed where all are listed.
     for wrong in ("checkpoint export RUN", "checkpoint inspect RUN --seed 3"):

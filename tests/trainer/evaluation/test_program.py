@@ -18,7 +18,7 @@ from tests.runs import CONFIG, FakeTrainer, make_run
 from trainer.agents import AGENTS
 from trainer.agents.iql_config import IQLConfig
 from trainer.api import LoadedPolicy, load_policy
-from trainer.commands.checkpoint import Export
+from trainer.commands.checkpoint import ExportCheckpoint
 
 OBSERVATIONS = np.random.default_rng(5).normal(size=(3, 2)).astype(np.float32)
 EPISODES, STEPS = np.array([0, 1, 5], np.uint32), np.array([0, 4, 2], np.uint32)
@@ -56,7 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_program_acts_without_this_package(folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "policy.stablehlo"
-    export = Export(str(folder), file, format="stablehlo", seed=4)
+    export = ExportCheckpoint(str(folder), file, format="stablehlo", seed=4)
     assert export.execute(Output.silent()) == 0
     asked = {
         "observations": OBSERVATIONS.tolist(),
@@ -78,7 +78,9 @@ def test_a_program_acts_without_this_package(folder: Path, tmp_path: Path) -> No
 
 
 def test_the_card_s_program_runs(folder: Path, tmp_path: Path, monkeypatch) -> None:
-    Export(str(folder), tmp_path / "p", format="stablehlo").execute(Output.silent())
+    ExportCheckpoint(str(folder), tmp_path / "p", format="stablehlo").execute(
+        Output.silent()
+    )
     card = (tmp_path / "README.md").read_text()
     assert "In the file is seed 3 of training." in card
     (code,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
@@ -118,7 +120,9 @@ def test_mistakes_are_refused(folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "x.stablehlo"
 
     def export(**options: int) -> None:
-        Export(str(folder), file, "stablehlo", **options).execute(Output.silent())
+        ExportCheckpoint(str(folder), file, "stablehlo", **options).execute(
+            Output.silent()
+        )
 
     with pytest.raises(DataFormatError, match="step to be one of 20, got 15"):
         export(step=15)
