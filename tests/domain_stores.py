@@ -30,7 +30,7 @@ def write_domain_store(
     Returns:
         The store's folder.
     """
-    domain, facts = parse_dataset(dataset), published.find(dataset)
+    domain, facts = parse_dataset(dataset), published.find_dataset(dataset)
     root = write_store(
         folder / dataset,
         _EPISODES,

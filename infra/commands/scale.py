@@ -152,7 +152,7 @@ class Scale:
                 rows.append(
                     (
                         f"{width:,}",
-                        f"{call_memory.parameters(shape) / 1e6:,.1f}M",
+                        f"{call_memory.count_parameters(shape) / 1e6:,.1f}M",
                         f"{scale.update_flops(shape) / 1e9:,.0f}",
                         f"{chips:,}",
                         format_size(row.whole_bytes)

@@ -15,9 +15,9 @@ from trainer.costs.call_memory import (
     Shape,
     Spread,
     call_bytes,
+    count_parameters,
     gathered_bytes,
     gradient_bytes,
-    parameters,
 )
 from trainer.costs.network_shapes import optimised_layers
 
@@ -102,7 +102,7 @@ def data_scale(
 def update_flops(shape: Shape) -> int:
     """Counts operations of an update of one seed, see ``trainer.costs.flops``."""
     return flops.update_flops(
-        flops.vast_calls(shape.config, shape.batch_size),
+        flops.list_vast_calls(shape.config, shape.batch_size),
         optimised_layers(shape.networks),
     )
 
@@ -141,14 +141,14 @@ def sent_bytes(
         Bytes per update.
     """
     d, f, t = spread.data, spread.fsdp, spread.tensor
-    P = parameters(shape)
+    P = count_parameters(shape)
     sent = 2 * _ring(d) * _FLOAT_BYTES * P / (f * t)
     gathered = gathered_bytes(shape.config, accelerator)
     gathered *= sum(network.parameters for network in shape.networks)
     sent += _ring(f) * (gathered + gradient_bytes(shape.config) * P) / t
     width, depth = shape.config.width, shape.config.depth
     layers = optimised_layers(shape.networks)
-    calls = flops.vast_calls(shape.config, -(-shape.batch_size // (d * f)))
+    calls = flops.list_vast_calls(shape.config, -(-shape.batch_size // (d * f)))
     for call in calls:
         # A trained network also sums gradients, at the inputs of every other layer.
         rows = call.rows * call.times * layers[call.network][1]

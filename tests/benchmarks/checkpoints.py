@@ -24,7 +24,7 @@ from rich.table import Table
 from pipeline.store.manifest import Task
 from trainer import config
 from trainer.costs import published
-from trainer.costs.random_data import random_table, shape_facts
+from trainer.costs.random_data import make_random_table, make_shape_facts
 from trainer.data.feed import BatchSource, make_feed
 from trainer.data.feed_config import FeedConfig
 from trainer.parallel.mesh import make_mesh, replicated
@@ -81,14 +81,14 @@ def main() -> None:
     settings = dataclasses.replace(
         settings, agent=dataclasses.replace(settings.agent, width=given.width)
     )
-    known = published.find(settings.dataset)
-    facts = shape_facts(known.observation_dim, known.action_dim)
+    known = published.find_dataset(settings.dataset)
+    facts = make_shape_facts(known.observation_dim, known.action_dim)
     task = Task(1, "task1", "none", "stored")
     run = Run(settings, settings.dataset, task, facts, "random", "none", {})
     agent = run.agent()
     mesh = make_mesh(MeshConfig(), seeds=1, batch_size=1, devices=jax.devices()[:1])
     state = random_state(agent, mesh)
-    table = random_table(facts, discount=settings.agent.discount)
+    table = make_random_table(facts, discount=settings.agent.discount)
     source = BatchSource(
         table, agent.sampler, seeds=(0,), batch_size=1, steps=50, gather=False
     )

@@ -29,18 +29,22 @@ def work(width: int, batch_size: int, seconds: float) -> None:
 
     from trainer.agents.vast import VAST
     from trainer.agents.vast_config import VASTConfig
-    from trainer.costs.random_data import draw_batches, random_table, shape_facts
+    from trainer.costs.random_data import (
+        draw_batches,
+        make_random_table,
+        make_shape_facts,
+    )
     from trainer.parallel.mesh import make_mesh
     from trainer.parallel.mesh_shape import MeshConfig
     from trainer.step.call import make_train_call
     from trainer.step.state import init_state
 
-    facts = shape_facts(OBSERVATION_DIM, ACTION_DIM)
+    facts = make_shape_facts(OBSERVATION_DIM, ACTION_DIM)
     agent = VAST(VASTConfig(width=width), facts)
     mesh = make_mesh(
         MeshConfig(data=1), seeds=1, batch_size=batch_size, devices=jax.devices()[:1]
     )
-    table = random_table(facts, discount=agent.config.discount)
+    table = make_random_table(facts, discount=agent.config.discount)
     batches = draw_batches(agent, table, updates=CALL, seeds=(0,), size=batch_size)
     call = make_train_call(agent, mesh, seeds=1)
     state = init_state(agent, mesh, [0])

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import jax
 from rich.console import Console
 
-from trainer.costs.bench_step import StepFigures, bench_step, table_of
+from trainer.costs.bench_step import StepFigures, bench_step, make_table
 
 OUT = Console(width=140)
 PAPER = {"widths": (512,), "batches": (512,), "seeds": (1,), "updates": 1500}
@@ -65,7 +65,7 @@ def run(name: str, settings: dict[str, Any], *, shrink: int) -> None:
                             markup=False,
                         )
     device = jax.devices()[0].device_kind
-    OUT.print(table_of(rows, title=f"{name}: VAST on {device}"))
+    OUT.print(make_table(rows, title=f"{name}: VAST on {device}"))
     line = json.dumps({name: [dataclasses.asdict(row) for row in rows]})
     sys.stdout.write(line + "\n")
     sys.stdout.flush()

@@ -32,7 +32,7 @@ from rich.table import Table
 from trainer.agents import AGENTS
 from trainer.costs.bench_step import make_plain_call
 from trainer.costs.gpu_targets import TARGETS
-from trainer.costs.random_data import draw_batches, random_table, shape_facts
+from trainer.costs.random_data import draw_batches, make_random_table, make_shape_facts
 from trainer.step.state import abstract_state
 
 # Sizes of puzzle-4x4-play, for which the paper has times; and M.
@@ -72,12 +72,12 @@ def compile_update(
     Returns:
         The kernels of one update.
     """
-    facts = shape_facts(OBSERVATION_DIM, ACTION_DIM)
+    facts = make_shape_facts(OBSERVATION_DIM, ACTION_DIM)
     kind = AGENTS[name]
     agent = kind.agent(kind.config(precision=precision), facts)
     batches = draw_batches(
         agent,
-        random_table(facts, discount=agent.sampler.discount),
+        make_random_table(facts, discount=agent.sampler.discount),
         updates=UPDATES,
         seeds=tuple(range(seeds)),
         size=BATCH,

@@ -22,7 +22,7 @@ from rich.table import Table
 from trainer import config
 from trainer.agents import AGENTS, make_agent
 from trainer.costs import published
-from trainer.costs.random_data import draw_batches, random_table, shape_facts
+from trainer.costs.random_data import draw_batches, make_random_table, make_shape_facts
 from trainer.parallel.mesh import batch_sharding, make_mesh
 from trainer.parallel.mesh_shape import MeshConfig
 from trainer.step.call import make_train_call
@@ -64,10 +64,10 @@ def prepare(name: str, *, width: int | None, updates: int) -> Method:
     agent_config, size = settings.agent, settings.trainer.batch_size
     if width is not None:
         agent_config = dataclasses.replace(agent_config, width=width)
-    known = published.find(DATASET)
-    facts = shape_facts(known.observation_dim, known.action_dim)
+    known = published.find_dataset(DATASET)
+    facts = make_shape_facts(known.observation_dim, known.action_dim)
     agent = make_agent(agent_config, facts)
-    table = random_table(facts, discount=agent_config.discount)
+    table = make_random_table(facts, discount=agent_config.discount)
     mesh = make_mesh(MeshConfig(), seeds=1, batch_size=size, devices=jax.devices()[:1])
     batches = jax.device_put(
         draw_batches(agent, table, updates=updates, seeds=(0,), size=size),

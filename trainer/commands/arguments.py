@@ -1,4 +1,4 @@
-"""What the commands share: checks of arguments, and what stands for one not given."""
+"""Checks of arguments that several commands share, and values for missing ones."""
 
 import math
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ def check_counts(command: object, *names: str) -> None:
     """Refuses numbers below 1.
 
     Args:
-        command: Whose fields they are.
-        names: Fields; those that are None were not given.
+        command: Command that has the numbers as fields.
+        names: Names of the fields; a field that is None was not given.
 
     Raises:
-        UsageError: Naming the option.
+        UsageError: If a number is below 1; the error names the option.
     """
     for name in names:
         number = getattr(command, name)
@@ -30,24 +30,25 @@ def check_counts(command: object, *names: str) -> None:
 
 
 def read_environment(
-    typed: str | None, arguments: Sequence[str]
+    text: str | None, arguments: Sequence[str]
 ) -> "TaskEnvironment | None":
     """Reads the options ``--environment`` and ``--environment-arguments``.
 
     Args:
-        typed: The environment, if one was given.
-        arguments: Its arguments.
+        text: Text of ``--environment``; None if it was not given.
+        arguments: Texts of ``--environment-arguments``.
 
     Returns:
-        The environment; None if none was given.
+        The environment; None if it was not given.
 
     Raises:
-        UsageError: If it is none, or arguments were given without it.
+        UsageError: If the text names no environment, or arguments were given without
+            one.
     """
     from pipeline.domains.environments import parse_environment
 
-    if typed is not None:
-        return parse_environment(typed, arguments)
+    if text is not None:
+        return parse_environment(text, arguments)
     if arguments:
         raise UsageError(
             "--environment-arguments: expected --environment beside them, got "
@@ -56,13 +57,13 @@ def read_environment(
     return None
 
 
-class Sizes(NamedTuple):
-    """What a store says of the shapes to train on.
+class StoreSizes(NamedTuple):
+    """Sizes of a store's data that the networks depend on.
 
     Attributes:
-        dataset: Name of its data set.
-        observation_dim: S.
-        action_dim: A.
+        dataset: Name of the data set.
+        observation_dim: Number S of components of an observation.
+        action_dim: Number A of components of an action.
     """
 
     dataset: str
@@ -70,48 +71,48 @@ class Sizes(NamedTuple):
     action_dim: int
 
 
-def read_sizes(root: str) -> Sizes:
-    """Reads the shapes of a store's data.
+def read_sizes(root: str) -> StoreSizes:
+    """Reads the sizes of a store's data.
 
     Args:
-        root: The store.
+        root: Path of the store.
 
     Returns:
-        They.
+        The sizes.
 
     Raises:
-        DataFormatError: If there is no finished store.
+        DataFormatError: If no finished store is at the path.
     """
     from pipeline.store.reader import Store
 
     manifest = Store(root).manifest
     shapes = (manifest.fields[name].shape for name in ("observations", "actions"))
-    return Sizes(manifest.dataset, *map(math.prod, shapes))
+    return StoreSizes(manifest.dataset, *map(math.prod, shapes))
 
 
 def find_dims(
     dataset: str, observation_dim: int | None, action_dim: int | None
 ) -> tuple[int, int]:
-    """S and A, as given or else as published.
+    """Finds the sizes of observations and actions that were not given.
 
     Args:
-        dataset: Of the configuration.
-        observation_dim: As given, if it was.
-        action_dim: Likewise.
+        dataset: Name of the configuration's data set.
+        observation_dim: Components of an observation; None if they were not given.
+        action_dim: Components of an action; None if they were not given.
 
     Returns:
-        Both.
+        Both sizes: as given, else those of the published data set.
 
     Raises:
-        UsageError: If one was not given and nobody has published such data.
+        UsageError: If a size was not given and the data set is not a published one.
     """
     if observation_dim is None or action_dim is None:
         try:
-            facts = published.find(dataset)
+            sizes = published.find_dataset(dataset)
         except ValueError as error:
             raise UsageError(
                 f"{error}; give --observation-dim and --action-dim for data of your own"
             ) from error
-        observation_dim = observation_dim or facts.observation_dim
-        action_dim = action_dim or facts.action_dim
+        observation_dim = observation_dim or sizes.observation_dim
+        action_dim = action_dim or sizes.action_dim
     return observation_dim, action_dim

@@ -1,4 +1,4 @@
-"""``bench feed``: how fast batches come from a store."""
+"""``bench feed``: the speed at which batches are made from a store."""
 
 import dataclasses
 import json
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BenchFeed:
-    """Measure how fast batches come from a store.
+    """Measure how fast batches are made from a store.
 
     Attributes:
-        store: Trajectory store to feed from.
-        task: Task number, 1 to 5.
+        store: Trajectory store, a local path or gs://bucket/path.
+        task: Task number.
         batch_size: Windows of a batch.
-        seconds: Time given to each measurement.
-        updates_per_call: Batches fed together.
+        seconds: Seconds that each measurement takes.
+        updates_per_call: Batches that are made together, for one call of the trainer.
         json: Print one JSON value instead of a table.
     """
 
@@ -37,7 +37,7 @@ class BenchFeed:
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
 
     def execute(self, output: Output) -> int:
-        """Measures, and prints a table or JSON."""
+        """Measures the feed, and prints a table or JSON."""
         from pipeline.store.reader import Store
         from trainer.costs.bench_feed import bench_feed
 
@@ -59,7 +59,7 @@ class BenchFeed:
 
 
 def _make_table(report: "FeedReport", updates_per_call: int) -> "Table":
-    """A line for each source of batches."""
+    """Makes a table with a row for each way of making batches."""
     from rich.table import Table
 
     table = Table(

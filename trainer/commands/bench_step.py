@@ -1,4 +1,4 @@
-"""``bench step``: how fast updates are."""
+"""``bench step``: the speed of updates."""
 
 import dataclasses
 import json
@@ -11,26 +11,27 @@ from pipeline.output import Output, show, working
 from pipeline.store.errors import UsageError
 from trainer.commands.arguments import check_counts
 
-# Columns of a table of figures: wrapped, they would not be read.
-_LEAST_WIDTH = 140
+# Width of the table in characters. On a narrower console, rich would break numbers in
+# two, and nobody could read the columns.
+_TABLE_WIDTH = 140
 
 
 @dataclass(frozen=True)
 class BenchStep:
-    """Measure updates on random data.
+    """Measure how fast updates are, on random data.
 
     Attributes:
-        agent: Method to update.
-        widths: Of hidden layers, such as 512,2048.
-        depth: Hidden layers.
-        flow_steps: Euler steps of a sampled flow, as published if not given.
+        agent: Agent whose updates are measured.
+        widths: Widths of the hidden layers, such as 512,2048.
+        depth: Number of hidden layers.
+        flow_steps: Euler steps of a sampled flow; those of the paper if not given.
         batches: Batch sizes, such as 256,1024.
-        seeds: Seeds side by side, such as 1,8.
-        precisions: float32, bfloat16 or float32,bfloat16.
-        mesh: Devices by what they hold, several such as data=8 seed=2,fsdp=4; one
-            device if not given.
-        updates: Updates to measure in each setting.
-        updates_per_call: Updates fused in one call.
+        seeds: Numbers of seeds trained side by side, such as 1,8.
+        precisions: Precisions of the products: float32, bfloat16 or float32,bfloat16.
+        mesh: Sizes of the mesh's axes, one or several meshes such as data=8
+            seed=2,fsdp=4; one device if not given.
+        updates: Updates measured in each setting.
+        updates_per_call: Updates that are fused into one compiled call.
         observation_dim: Components of an observation.
         action_dim: Components of an action.
         json: Print one JSON value instead of a table.
@@ -51,10 +52,10 @@ class BenchStep:
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
 
     def execute(self, output: Output) -> int:
-        """Measures, and prints a table or JSON."""
+        """Measures all combinations of the settings, and prints a table or JSON."""
         import jax
 
-        from trainer.costs.bench_step import bench_step, table_of
+        from trainer.costs.bench_step import bench_step, make_table
 
         check_counts(
             self, "updates", "updates_per_call", "observation_dim", "action_dim"
@@ -62,9 +63,9 @@ class BenchStep:
         with working(output.progress, "measuring") as say_now:
             rows = bench_step(
                 self.agent,
-                widths=_numbers("widths", self.widths),
-                batches=_numbers("batches", self.batches),
-                seeds=_numbers("seeds", self.seeds),
+                widths=_parse_numbers("widths", self.widths),
+                batches=_parse_numbers("batches", self.batches),
+                seeds=_parse_numbers("seeds", self.seeds),
                 precisions=self.precisions.split(","),
                 meshes=self.mesh,
                 updates=self.updates,
@@ -82,12 +83,13 @@ class BenchStep:
             measured = {"agent": self.agent, "device": device, "figures": figures}
             out.print_json(json.dumps(measured))
         else:
-            out.width = max(out.width, _LEAST_WIDTH)
-            show(out, table_of(rows, title=f"{self.agent} on {device}"))
+            out.width = max(out.width, _TABLE_WIDTH)
+            show(out, make_table(rows, title=f"{self.agent} on {device}"))
         return 0
 
 
-def _numbers(name: str, text: str) -> list[int]:
+def _parse_numbers(name: str, text: str) -> list[int]:
+    """Parses an option such as ``64,512``; ``name`` is the option's, for the error."""
     try:
         numbers = [int(part) for part in text.split(",")]
     except ValueError as error:

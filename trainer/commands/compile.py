@@ -1,4 +1,4 @@
-"""``compile``: the training call, compiled for chips that are not there."""
+"""``compile``: the training call, compiled for chips that this machine lacks."""
 
 import dataclasses
 import json
@@ -24,33 +24,36 @@ if TYPE_CHECKING:
     from trainer.costs.call_costs import CallCosts
     from trainer.costs.topologies import Topology
 
-# Columns of the table of collectives: wrapped, they would not be read.
-_LEAST_WIDTH = 110
+# Width of the table of collectives in characters. On a narrower console, rich would
+# break numbers in two, and nobody could read the columns.
+_TABLE_WIDTH = 110
 
 
 @dataclass(frozen=True)
 class Compile:
-    """Compile the training call for chips that need not be there; say what it takes.
+    """Compile the training call for any chips; print its memory, traffic and bounds.
 
-    Any field of the configuration is an option, such as --agent.width 1024. Exit code
-    1 if it does not fit. It needs the compiler for TPUs (pip install 'vast-rl[tpu]') or
-    for GPUs (pip install 'jax[cuda12]').
+    The chips need not be present. Any field of the configuration is an option, such as
+    --agent.width 1024. The exit code is 1 if the program does not fit the chips. The
+    command needs the compiler for TPUs (pip install 'vast-rl[tpu]') or for GPUs (pip
+    install 'jax[cuda12]').
 
     Attributes:
-        config: Configuration: a file, or the name of one that is shipped.
-        topology: Kind and number of chips: v4, v5e, v5p, v6e, h100, a100 or cpu, such
-            as v5e-16.
-        task: Task number, 1 if neither it nor the configuration's name says one.
-        mesh: Sizes of the mesh's axes, such as data=2,fsdp=8; the configuration's own
-            if not given.
-        seeds: Seeds side by side; the configuration's own if not given.
-        agent: Method, whose settings for the data set replace the configuration's.
+        config: Configuration file, or the name of a shipped one.
+        topology: Kind and number of chips, such as v5e-16; kinds are v4, v5e, v5p, v6e,
+            h100, a100 and cpu.
+        task: Task number; if not given, the one in the configuration's name, else 1.
+        mesh: Sizes of the mesh's axes, such as data=2,fsdp=8; the configuration's if
+            not given.
+        seeds: Number of seeds trained side by side; the configuration's if not given.
+        agent: Agent whose settings for the data set replace the configuration's.
         observation_dim: Components of an observation, for data of your own; known for
             published data sets.
-        action_dim: Components of an action, likewise.
-        rows: Rows of the store, for those that lie on the chips; known for published
+        action_dim: Components of an action, for data of your own; known for published
             data sets.
-        out: Folder for the compiled program's text and the figures.
+        rows: Rows of the store, which may lie on the chips; known for published data
+            sets.
+        out: Folder for the text of the compiled program and the figures.
         json: Print one JSON object, which `python -m infra` takes, instead of tables.
     """
 
@@ -68,11 +71,11 @@ class Compile:
 
     @classmethod
     def explain(cls, output: Output, words: Sequence[str]) -> None:
-        """Adds to the help what can be overridden."""
+        """Prints below the help the fields that can be overridden."""
         show_fields(output, words)
 
     def execute_with(self, output: Output, more: Sequence[str]) -> int:
-        """Compiles, and prints tables or JSON."""
+        """Compiles the call, and prints tables or JSON."""
         from trainer import config as configuration
         from trainer.costs.topologies import parse_topology
 
@@ -90,24 +93,26 @@ class Compile:
             config = dataclasses.replace(config, trainer=trainer)
         dims = find_dims(config.dataset, self.observation_dim, self.action_dim)
         topology = parse_topology(self.topology)
-        # JAX starts with what these devices need; nothing may import it before.
-        devices = topology.devices()
+        # This sets the environment variables that the devices need. JAX reads them when
+        # it is first imported, so every import below is made only now.
+        devices = topology.make_devices()
 
         from trainer.agents import make_agent
-        from trainer.costs.call_costs import cost_of
+        from trainer.costs.call_costs import read_costs
         from trainer.costs.compiled import compile_call
         from trainer.costs.mesh_memory import parse_mesh
         from trainer.costs.network_shapes import read_networks
-        from trainer.costs.random_data import shape_facts
+        from trainer.costs.random_data import make_shape_facts
         from trainer.step.state import abstract_state
 
         mesh = config.mesh if self.mesh is None else parse_mesh(self.mesh)
-        facts = shape_facts(*dims)
+        facts = make_shape_facts(*dims)
         rows = self._rows_on_chips(config, topology, dims)
         with working(output.progress, f"compiling for {topology.name}"):
             call = compile_call(config, facts, mesh, devices=devices, rows=rows)
         state = abstract_state(make_agent(config.agent, facts), seeds=1)
-        costs = cost_of(call, config, read_networks(state.agent), topology.accelerator)
+        networks = read_networks(state.agent)
+        costs = read_costs(call, config, networks, topology.accelerator)
         sizes = dict(call.mesh.shape)
         figures = {
             "topology": topology.name,
@@ -132,12 +137,17 @@ class Compile:
     def _rows_on_chips(
         self, config: "Config", topology: "Topology", dims: tuple[int, int]
     ) -> int | None:
-        """Rows that the feed would put on each chip; None where the host gathers."""
-        facts = published.DATASETS.get(config.dataset)
-        rows = self.rows or (facts.rows if facts else None)
+        """Counts the rows of the store that the feed would put on each chip.
+
+        Returns:
+            The number of rows; None if the host would gather the batches.
+        """
+        dataset = published.DATASETS.get(config.dataset)
+        rows = self.rows or (dataset.rows if dataset else None)
         chip = topology.accelerator
         if rows is None or config.feed.gather == "host":
             return None
+        # The same rule as the feed's, which asks the devices that it runs on.
         if config.feed.gather == "auto" and (
             chip is None
             or config.feed.memory_limit_bytes is not None
@@ -155,6 +165,7 @@ def _show(
     rows: int | None,
     out: "Console",
 ) -> None:
+    """Prints what a compiled call takes, in lines and a table of collectives."""
     axes = [f"{axis} {size}" for axis, size in mesh.items() if size > 1]
     where = f"; {rows:,} rows of the store on each chip" if rows else ""
     say(
@@ -165,25 +176,26 @@ def _show(
         f"{' × '.join(axes) or 'of one chip'}{where}",
     )
     if costs.memory is not None:
-        say(out, _memory_line(costs))
+        say(out, _describe_memory(costs))
     if costs.traffic:
-        out.width = max(out.width, _LEAST_WIDTH)
-        show(out, _traffic_table(costs))
-    for line in _other_lines(costs):
+        out.width = max(out.width, _TABLE_WIDTH)
+        show(out, _make_traffic_table(costs))
+    for line in _describe_work(costs):
         say(out, line)
 
 
-def _memory_line(costs: "CallCosts") -> str:
+def _describe_memory(costs: "CallCosts") -> str:
+    """Describes the memory of a chip in one line."""
     memory = costs.memory
     assert memory is not None
     parts = (
         (memory.donated, "of state" if costs.donated else "of state in place"),
         (memory.arguments - memory.donated, "of batches and rows"),
-        (memory.temporaries, "in between"),
+        (memory.temporaries, "of intermediate arrays"),
         (memory.program, "of program"),
     )
     share = costs.memory_share
-    of = (
+    share_text = (
         f", {share:.1%} of the chip's {format_size(costs.memory_bytes or 0)}"
         if share is not None
         else ""
@@ -191,12 +203,13 @@ def _memory_line(costs: "CallCosts") -> str:
     listed = ", ".join(f"{format_size(size)} {what}" for size, what in parts)
     return (
         f"memory of a chip: {listed}; "
-        f"{format_size(memory.total)} at its peak{of}"
+        f"{format_size(memory.total)} at its peak{share_text}"
         + ("" if costs.donated else "; NOT all of the state is updated in place")
     )
 
 
-def _traffic_table(costs: "CallCosts") -> "Table":
+def _make_traffic_table(costs: "CallCosts") -> "Table":
+    """Makes a table with a row for each kind of collective and its axes."""
     from rich.table import Table
 
     table = Table(
@@ -204,21 +217,22 @@ def _traffic_table(costs: "CallCosts") -> "Table":
         *("sent by a chip", "ms at links"),
         title="what chips send each other in an update",
     )
-    for each in costs.traffic:
+    for traffic in costs.traffic:
         table.add_row(
-            each.kind,
-            " × ".join(each.axes),
-            "inside" if each.in_loops else "—",
-            f"{each.times:,.3g}",
-            format_size(each.bytes),
-            format_size(each.largest_bytes),
-            format_size(each.sent_bytes),
-            "—" if each.link_ms is None else f"{each.link_ms:.4f}",
+            traffic.kind,
+            " × ".join(traffic.axes),
+            "inside" if traffic.in_loops else "—",
+            f"{traffic.times:,.3g}",
+            format_size(traffic.bytes),
+            format_size(traffic.largest_bytes),
+            format_size(traffic.sent_bytes),
+            "—" if traffic.link_ms is None else f"{traffic.link_ms:.4f}",
         )
     return table
 
 
-def _other_lines(costs: "CallCosts") -> list[str]:
+def _describe_work(costs: "CallCosts") -> list[str]:
+    """Describes kernels, arithmetic and the least time of an update, a line each."""
     lines = []
     cycles = costs.estimated_cycles
     estimate = f"; {cycles:,.0f} cycles by XLA's estimate" if cycles else ""
@@ -228,14 +242,14 @@ def _other_lines(costs: "CallCosts") -> list[str]:
     if costs.flops is not None:
         lines.append(f"arithmetic: {costs.flops / 1e9:,.1f} GFLOP in dense layers")
     if costs.bound is not None:
-        what, ms = costs.bound
+        resource, ms = costs.bound
         others = ", ".join(
-            f"{name} {each:.4f} ms"
-            for name, each in costs.least_ms.items()
-            if name != what
+            f"{name} {other_ms:.4f} ms"
+            for name, other_ms in costs.least_ms.items()
+            if name != resource
         )
         lines.append(
-            f"at least {ms:.4f} ms an update, bound by {what}"
+            f"at least {ms:.4f} ms an update, bound by {resource}"
             + (f" ({others})" if others else "")
         )
     return lines

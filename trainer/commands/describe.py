@@ -1,4 +1,4 @@
-"""``describe``: what a configuration comes to."""
+"""``describe``: a configuration, its networks and their cost."""
 
 import json
 from dataclasses import dataclass
@@ -26,20 +26,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Describe:
-    """Print a configuration as resolved for a task, its networks and what they cost.
+    """Print a configuration as resolved for a task, its networks and their cost.
 
     Attributes:
-        config: Configuration: a file, or the name of one that is shipped. That of the
-            store's data set if not given; of data of your own, the agent's defaults.
-        store: Trajectory store to take sizes from, a local path or gs://bucket/path.
-        agent: Name of a method, whose settings replace the configuration's.
-        task: Task number, 1 if neither it nor the configuration's name says one.
+        config: Configuration file, or the name of a shipped one. If not given, the one
+            for the store's data set; for data of your own, the agent's defaults.
+        store: Trajectory store with the sizes of the data, a local path or
+            gs://bucket/path.
+        agent: Agent whose settings replace the configuration's.
+        task: Task number; if not given, the one in the configuration's name, else 1.
         observation_dim: Components of an observation, for data of your own; known for
             published data sets.
-        action_dim: Components of an action, likewise.
-        mesh: Say what each device of a mesh holds, such as seed=1,fsdp=8, and what
-            memory that takes by a formula; the command compile asks a compiler. The
-            devices need not be there.
+        action_dim: Components of an action, for data of your own; known for published
+            data sets.
+        mesh: Sizes of the axes of a mesh, such as seed=1,fsdp=8: print the arrays that
+            each of its devices holds, and an estimate of the memory, which the command
+            compile computes exactly. The devices need not be present.
         json: Print one JSON object instead of tables.
     """
 
@@ -83,11 +85,13 @@ class Describe:
             action_dim = self.action_dim or sizes.action_dim
         out = output.results
         if self.mesh is not None:
-            found = self._on_mesh(self.mesh, config, (observation_dim, action_dim))
+            on_mesh = self._describe_mesh(
+                self.mesh, config, (observation_dim, action_dim)
+            )
             if self.json:
-                out.print_json(json.dumps(found.to_json()))
+                out.print_json(json.dumps(on_mesh.to_json()))
             else:
-                _show_mesh(found, out)
+                _show_mesh(on_mesh, out)
             return 0
         description = describe(
             config, observation_dim=observation_dim, action_dim=action_dim
@@ -97,38 +101,40 @@ class Describe:
             return 0
         title = f"configuration, task {resolved.task}"
         show(out, make_fields_table(config, title=title))
-        say(out, _data_line(description))
-        show(out, _networks(description))
-        say(out, _parameters_line(description))
+        say(out, _describe_data(description))
+        show(out, _make_network_table(description))
+        say(out, _describe_parameters(description))
         if description.cost is None:
             say(out, f"operations of {config.agent.name} are not counted")
         else:
-            say(out, _cost_line(description.cost, seeds=config.trainer.seeds))
-            show(out, _bounds(description.cost))
+            say(out, _describe_cost(description.cost, seeds=config.trainer.seeds))
+            show(out, _make_bounds_table(description.cost))
         return 0
 
-    def _on_mesh(
+    def _describe_mesh(
         self, mesh: str, config: "Config", dims: tuple[int, int]
     ) -> "MeshDescription":
-        """What each device holds, found on as many made-up devices of this CPU."""
+        """Describes the arrays of each device, on simulated devices of this CPU."""
         from trainer.costs import mesh_memory, topologies
-        from trainer.costs.random_data import shape_facts
+        from trainer.costs.random_data import make_shape_facts
 
         sizes = mesh_memory.parse_mesh(mesh)
         return mesh_memory.describe_mesh(
             config,
-            shape_facts(*dims),
+            make_shape_facts(*dims),
             sizes,
-            devices=topologies.make_cpus(mesh_memory.devices_of(sizes)),
+            devices=topologies.make_cpus(mesh_memory.count_devices(sizes)),
         )
 
 
-def _show_mesh(found: "MeshDescription", out: "Console") -> None:
+def _show_mesh(description: "MeshDescription", out: "Console") -> None:
+    """Prints the arrays of each device, and the memory that an update takes."""
     from rich.table import Table
 
     table = Table("array", "shape", "split over", "bytes a device")
+    # Folded and not cut off: paths differ in their last part.
     table.columns[0].overflow = "fold"
-    for array in found.arrays:
+    for array in description.arrays:
         table.add_row(
             array.path,
             " × ".join(map(str, array.shape)),
@@ -136,46 +142,51 @@ def _show_mesh(found: "MeshDescription", out: "Console") -> None:
             f"{array.device_bytes:,}",
         )
     show(out, table)
-    devices = " × ".join(f"{axis} {size}" for axis, size in found.mesh.items())
-    rest, params = found.rest_bytes / 2**20, found.params_bytes / 2**20
+    devices = " × ".join(f"{axis} {size}" for axis, size in description.mesh.items())
+    params_mib = description.params_bytes / 2**20
+    rest_mib = description.rest_bytes / 2**20
     say(
         out,
-        f"mesh {devices}; on each device {params:,.1f} MiB of parameters and "
-        f"{rest:,.1f} MiB of optimiser, targets and counters",
+        f"mesh {devices}; on each device {params_mib:,.1f} MiB of parameters and "
+        f"{rest_mib:,.1f} MiB of optimiser, targets and counters",
     )
-    say(out, _expected_line(found))
+    say(out, _describe_expected_memory(description))
 
 
-def _expected_line(found: "MeshDescription") -> str:
-    asked = "`compile --topology` asks the compiler of chips, or of CPUs"
-    if found.expected_bytes is None:
-        return f"what an update takes besides: {asked}"
+def _describe_expected_memory(description: "MeshDescription") -> str:
+    """Describes the estimated memory of a training call, if there is an estimate."""
+    exact = "`compile --topology` gives the compiler's figure"
+    if description.expected_bytes is None:
+        return f"memory of a training call: no estimate for this agent; {exact}"
     listed = " or ".join(
         f"{format_size(size)} of a {kind}"
-        for kind, size in found.expected_bytes.items()
+        for kind, size in description.expected_bytes.items()
     )
     return (
-        f"a training call takes about {listed}, besides rows of the store that lie "
-        f"there; {asked}"
+        f"a training call takes about {listed}, without rows of the store that lie on "
+        f"the device; {exact}"
     )
 
 
-def _data_line(description: "Description") -> str:
+def _describe_data(description: "Description") -> str:
+    """Describes the size of the data, if they are a published data set."""
     S, A = description.observation_dim, description.action_dim
     shape = f"observations of {S}, actions of {A}"
-    facts = published.DATASETS.get(description.config.dataset)
-    if facts is None or (facts.observation_dim, facts.action_dim) != (S, A):
+    dataset = published.DATASETS.get(description.config.dataset)
+    # Other shapes were asked for: the data are not those that were published.
+    if dataset is None or (dataset.observation_dim, dataset.action_dim) != (S, A):
         return f"data: {shape}"
     trainer = description.config.trainer
     return (
-        f"data as published: {facts.transitions:,} transitions in {facts.episodes:,} "
-        f"episodes of {facts.episode_length:,}, {shape}; "
-        f"{facts.rows * (S + A) * 4 / 2**20:,.0f} MiB; each transition starts "
-        f"{trainer.steps * trainer.batch_size / facts.transitions:,.0f} windows"
+        f"data as published: {dataset.transitions:,} transitions in "
+        f"{dataset.episodes:,} episodes of {dataset.episode_length:,}, {shape}; "
+        f"{dataset.rows * (S + A) * 4 / 2**20:,.0f} MiB; each transition starts "
+        f"{trainer.steps * trainer.batch_size / dataset.transitions:,.0f} windows"
     )
 
 
-def _networks(description: "Description") -> "Table":
+def _make_network_table(description: "Description") -> "Table":
+    """Makes a table with a row for each network."""
     from rich.table import Table
 
     table = Table("network", "input", "hidden", "output", "copies", "parameters each")
@@ -193,16 +204,18 @@ def _networks(description: "Description") -> "Table":
     return table
 
 
-def _parameters_line(description: "Description") -> str:
+def _describe_parameters(description: "Description") -> str:
+    """Describes the numbers of parameters and the memory of the state."""
     return (
-        f"{description.parameters('optimised'):,} parameters optimised and "
-        f"{description.parameters('target'):,} of targets, "
-        f"{description.parameters() / 1e6:.2f} M in all; with the optimiser's state "
-        f"{description.state_bytes / 2**20:,.0f} MiB a seed"
+        f"{description.count_parameters('optimised'):,} parameters optimised and "
+        f"{description.count_parameters('target'):,} of targets, "
+        f"{description.count_parameters() / 1e6:.2f} M in all; with the optimiser's "
+        f"state {description.state_bytes / 2**20:,.0f} MiB a seed"
     )
 
 
-def _cost_line(cost: "Cost", *, seeds: int) -> str:
+def _describe_cost(cost: "Cost", *, seeds: int) -> str:
+    """Describes the operations of an update and the device of the bounds."""
     device = cost.device
     peaks = ", ".join(
         f"{peak / 1e12:,.0f} TFLOP/s in {name}" for name, peak in device.peaks.items()
@@ -216,7 +229,8 @@ def _cost_line(cost: "Cost", *, seeds: int) -> str:
     )
 
 
-def _bounds(cost: "Cost") -> "Table":
+def _make_bounds_table(cost: "Cost") -> "Table":
+    """Makes a table of the least hours that a million updates take, by precision."""
     from rich.table import Table
 
     table = Table("products in", "compute, h", "memory, h", "rules")

@@ -1,8 +1,8 @@
-"""The one table of accelerators: what their makers say that a chip can do.
+"""The one table of accelerators, with the figures of their makers.
 
-The figures bound what a job can reach and predict nothing. Machines and names of a
-cloud are its own business (``infra.estimates.machines``). Nothing here needs JAX, so
-that a machine which only launches can read the table.
+The figures are bounds and no forecast: no program reaches all of them. Clouds' machines
+and their names are in ``infra.estimates.machines``. Nothing here needs JAX, so that a
+machine which only launches can read the table.
 """
 
 import re
@@ -15,16 +15,16 @@ class Accelerator:
     """One kind of chip.
 
     Attributes:
-        name: As its maker writes it.
-        device: Regular expression for the name that JAX gives it.
-        source: Where the figures are from.
+        name: Name as the maker writes it.
+        device: Regular expression for JAX's name of the chip.
+        source: Document that the figures are from.
         peaks: Dense matrix operations per second, by the precision of the products.
         bandwidth: Bytes per second between the chip and its memory.
-        memory_bytes: Its memory.
+        memory_bytes: Bytes of the chip's memory.
         link_bytes_per_s: Bytes per second to and from other chips, both directions
-            together; None where chips have no links of their own.
-        slices: Shapes in which chips are wired together, by their number; empty where
-            any number of machines is.
+            together; None if chips have no links of their own.
+        slices: Shapes in which chips are wired together, by the number of chips; empty
+            if machines can be joined in any number.
     """
 
     name: str
@@ -38,15 +38,15 @@ class Accelerator:
 
     @property
     def default_peak(self) -> float:
-        """Operations per second on float32 matrices, as JAX multiplies them by default.
+        """Operations per second on float32 matrices, at JAX's default precision.
 
-        GPUs round them to TensorFloat-32, TPUs to bfloat16.
+        At this precision GPUs round the factors to TensorFloat-32, TPUs to bfloat16.
         """
         return self.peaks.get("tensorfloat32", self.peaks["bfloat16"])
 
     @property
     def rounds_to_bfloat16(self) -> bool:
-        """Whether products of float32 matrices take them in bfloat16: those of TPUs."""
+        """Whether float32 factors of products are rounded to bfloat16, as on TPUs."""
         return "tensorfloat32" not in self.peaks
 
 
@@ -61,7 +61,7 @@ _FLAT = {
     128: "8x16",
     256: "16x16",
 }
-# Google, "TPU v4" and "TPU v5p": cubes; the sizes up to 256 chips of many more.
+# Google, "TPU v4" and "TPU v5p": cubes; sizes above 256 chips are left out.
 _CUBE = {
     4: "2x2x1",
     8: "2x2x2",
@@ -75,12 +75,12 @@ _CUBE = {
 _NVIDIA = "NVIDIA {} data sheet, tensor figures halved for dense matrices"
 _GOOGLE = "Google Cloud's page on {}"
 
-# NVIDIA prints tensor figures of Hopper and Ada with sparsity, which halves them for
-# dense matrices (1,979 becomes 989.5); those of Ampere stand there for both. Google
-# prints one peak, in bfloat16: TPUs have no wider matrix unit.
+# NVIDIA's tensor figures of Hopper and Ada are for sparse matrices, and are halved here
+# for dense ones (1,979 becomes 989.5). Ampere's data sheet has both. Google gives one
+# peak, in bfloat16, because TPUs have no wider matrix unit.
 ACCELERATORS = {
-    # NVIDIA A100 40GB SXM: the 80GB's arithmetic, 1,555 GB/s. Before it, whose pattern
-    # its name matches as well.
+    # NVIDIA A100 40GB SXM: the 80GB's arithmetic, 1,555 GB/s. It stands before the
+    # 80GB, whose pattern matches its name too; `find_accelerator` takes the first one.
     "a100-40gb": Accelerator(
         name="A100 40GB SXM",
         device="A100.*40GB",
@@ -101,7 +101,7 @@ ACCELERATORS = {
         link_bytes_per_s=600e9,
     ),
     # NVIDIA H100 PCIe: 1,513 and 756 TFLOPS with sparsity, 2 TB/s, NVLink 600 GB/s.
-    # Before the SXM, whose pattern its name matches as well.
+    # It stands before the SXM, whose pattern matches its name too.
     "h100-pcie": Accelerator(
         name="H100 PCIe",
         device="H100 PCIe",
@@ -164,8 +164,8 @@ ACCELERATORS = {
         link_bytes_per_s=400e9,
         slices=_FLAT,
     ),
-    # Google, "TPU v5p": 459 TFLOPS, 95 GB at 2,765 GB/s, links of 1,200 GB/s. JAX's
-    # name for it, "TPU v5", begins that of the v5e as well.
+    # Google, "TPU v5p": 459 TFLOPS, 95 GB at 2,765 GB/s, links of 1,200 GB/s. It stands
+    # after the v5e: JAX's name "TPU v5" is also the beginning of the v5e's.
     "v5p": Accelerator(
         name="TPU v5p",
         device="TPU v5",
@@ -191,17 +191,17 @@ ACCELERATORS = {
 }
 
 
-def find_device(device: str) -> Accelerator | None:
-    """Finds the accelerator that JAX calls by some name.
+def find_accelerator(device: str) -> Accelerator | None:
+    """Finds the accelerator of a JAX device.
 
     Args:
-        device: ``device_kind`` of a JAX device.
+        device: ``device_kind`` of the device.
 
     Returns:
-        The first accelerator whose pattern matches; None if none does.
+        The first accelerator whose pattern matches; None if no pattern matches.
 
     Example:
-        >>> find_device("NVIDIA H100 80GB HBM3").name
+        >>> find_accelerator("NVIDIA H100 80GB HBM3").name
         'H100 SXM'
     """
     for accelerator in ACCELERATORS.values():

@@ -1,6 +1,7 @@
-"""Measuring the feed: how fast batches come, and what of it the trainer waits for.
+"""Measures the feed: how fast it makes batches, and how long the trainer waits.
 
-Every figure of one table is from one run, so that ratios hold on a noisy machine.
+All figures of a table are measured in one run, so that their ratios hold on a machine
+that other programs use too.
 
 Dimensions: B batch, S observation.
 """
@@ -24,7 +25,8 @@ from trainer.data.horizon_windows import HorizonSampler
 from trainer.data.sampling import uniform_numbers
 from trainer.data.table import RowTable, load_table
 
-# What a trainer is busy with between two batches while blocked time is measured.
+# Seconds that the training thread is busy with each batch while its waits are measured:
+# about an update of a narrow network on an accelerator.
 _BUSY_S = 0.002
 
 
@@ -33,14 +35,14 @@ class FeedFigures:
     """One row of the table.
 
     Attributes:
-        source: What was measured.
-        batches_per_s: Batches as fast as they come.
-        rows_per_s: The same in windows.
-        blocked_ms: Time the training thread spends on a batch when it is busy with
-            something else for 2 ms a batch in between.
-        read_per_useful_byte: Bytes read from the store for a byte of a batch; 0 where
-            the store is in memory.
-        rss_mib: Resident memory of the process, after.
+        source: Way of making batches that was measured.
+        batches_per_s: Batches per second, if they are taken as fast as they come.
+        rows_per_s: Windows per second, likewise.
+        blocked_ms: Milliseconds that the training thread waits for a batch, if it is
+            busy for 2 ms between two batches.
+        read_per_useful_byte: Bytes read from the store for each byte of a batch; 0 if
+            the data are in memory.
+        rss_mib: Resident memory of the process after the measurement, in MiB.
     """
 
     source: str
@@ -53,14 +55,14 @@ class FeedFigures:
 
 @dataclass(frozen=True)
 class FeedReport:
-    """All of it.
+    """Result of ``bench_feed``.
 
     Attributes:
-        rows: Of the store.
-        batch_size: B.
-        load_s: Store to memory.
-        load_mib_per_s: Rate of that.
-        figures: By source.
+        rows: Rows of the store.
+        batch_size: Windows B of a batch.
+        load_s: Seconds to read the store into memory.
+        load_mib_per_s: MiB read per second meanwhile.
+        figures: Figures of each way of making batches.
     """
 
     rows: int
@@ -81,17 +83,17 @@ def bench_feed(
     memory_share: float = 0.25,
     progress: Callable[[str], None] = lambda _: None,
 ) -> FeedReport:
-    """Measures every way of feeding from one store.
+    """Measures every way of making batches from one store.
 
     Args:
-        store: A committed store.
+        store: Finished store.
         task: Task number.
-        batch_size: B.
-        updates_per_call: M, batches that Grain hands over together.
-        max_horizon: K.
-        seconds: Time given to each measurement.
+        batch_size: Windows B of a batch.
+        updates_per_call: Batches that Grain hands over together.
+        max_horizon: Largest horizon K of a window.
+        seconds: Seconds that each measurement takes.
         memory_share: Memory limit of the resident window, as a share of the data.
-        progress: Called with what is being measured.
+        progress: Callback for the name of each measurement.
 
     Returns:
         The figures.
@@ -104,8 +106,9 @@ def bench_feed(
     started = time.perf_counter()
     table = load_table(store, task=task, discount=discount, progress=read.append)
     load_s = time.perf_counter() - started
-    figures = bench.in_memory(table)
-    del table  # The window's own memory is measured next.
+    figures = bench.measure_in_memory(table)
+    # Otherwise the table would count as memory of the window, which is measured next.
+    del table
     rows = open_rows(
         store,
         FeedConfig(memory_limit_bytes=int(_data_bytes(store) * memory_share)),
@@ -116,7 +119,7 @@ def bench_feed(
         seed=0,
     )
     if isinstance(rows, ResidentRows):
-        figures.append(bench.window(rows, store, memory_share))
+        figures.append(bench.measure_window(rows, store, memory_share))
         rows.close()
     return FeedReport(
         rows=store.rows(),
@@ -129,7 +132,7 @@ def bench_feed(
 
 @dataclass(frozen=True)
 class _Bench:
-    """What all measurements share."""
+    """Settings that all measurements share."""
 
     sampler: HorizonSampler
     batch_size: int
@@ -137,34 +140,44 @@ class _Bench:
     seconds: float
     progress: Callable[[str], None]
 
-    def in_memory(self, table: RowTable) -> list[FeedFigures]:
+    def measure_in_memory(self, table: RowTable) -> list[FeedFigures]:
+        """Measures Grain's feed beside plain NumPy and Grain with a record a window."""
         return [
-            self._measure("Grain, host gather", self._grain(table, gather=True)),
+            self._measure("Grain, host gather", self._make_feed(table, gather=True)),
             self._measure(
-                "Grain, index batches (device gather)", self._grain(table, gather=False)
+                "Grain, index batches (device gather)",
+                self._make_feed(table, gather=False),
             ),
             self._measure(
                 "plain NumPy in the training thread",
-                _plain_numpy(table, self.sampler, self.batch_size),
+                _draw_with_numpy(table, self.sampler, self.batch_size),
                 batches=1,
             ),
             self._measure(
                 "Grain, a record a window",
-                _record_by_record(table, self.sampler, self.batch_size),
+                _draw_by_records(table, self.sampler, self.batch_size),
                 batches=1,
             ),
         ]
 
-    def window(self, rows: ResidentRows, store: Store, share: float) -> FeedFigures:
+    def measure_window(
+        self, rows: ResidentRows, store: Store, share: float
+    ) -> FeedFigures:
+        """Measures the feed through a window of blocks, for data beyond the memory."""
         figures = self._measure(
-            f"Grain, window of {share:.0%} of the data", self._grain(rows, gather=True)
+            f"Grain, window of {share:.0%} of the data",
+            self._make_feed(rows, gather=True),
         )
+        # A block is read each time that one is swapped for another, and batches are
+        # drawn in between.
         schedule = rows.schedule
         read = _data_bytes(store) / schedule.blocks
         useful = schedule.swap_every * self.batch_size * _window_bytes(store)
         return dataclasses.replace(figures, read_per_useful_byte=read / useful)
 
-    def _grain(self, rows: RowTable | ResidentRows, *, gather: bool) -> Iterator[Any]:
+    def _make_feed(
+        self, rows: RowTable | ResidentRows, *, gather: bool
+    ) -> Iterator[Any]:
         source = BatchSource(
             rows,
             self.sampler,
@@ -181,16 +194,20 @@ class _Bench:
     def _measure(
         self, name: str, calls: Iterator[Any], *, batches: int | None = None
     ) -> FeedFigures:
-        """Measures what hands over so many batches at once, a call's if not given."""
+        """Measures an iterator; ``batches`` is the number that each step returns.
+
+        None stands for those of one call of the trainer.
+        """
         self.progress(name)
-        together = self.updates_per_call if batches is None else batches
-        return _measure(name, calls, together, self.batch_size, self.seconds)
+        count = self.updates_per_call if batches is None else batches
+        return _measure(name, calls, count, self.batch_size, self.seconds)
 
 
 def _measure(
     name: str, calls: Iterator[Any], batches: int, batch_size: int, seconds: float
 ) -> FeedFigures:
-    """Measures an iterator that hands over so many batches at once."""
+    """Measures an iterator that returns ``batches`` batches at each step."""
+    # Grain starts its threads at the first step, and fills its buffers at the next.
     for _ in range(3):
         next(calls)
     count, started = 0, time.perf_counter()
@@ -198,7 +215,8 @@ def _measure(
         next(calls)
         count += batches
     rate = count / (time.perf_counter() - started)
-    # With the trainer busy elsewhere, as it is on an accelerator.
+    # The trainer is busy elsewhere, as it is while an accelerator computes. The feed
+    # can then prepare batches ahead, unless it is too slow.
     blocked, waits = 0.0, 0
     started = time.perf_counter()
     while time.perf_counter() - started < seconds:
@@ -218,13 +236,13 @@ def _measure(
 
 
 def _data_bytes(store: Store) -> int:
-    """Bytes of one task of the data in memory."""
+    """Computes the bytes of the data in memory, with the rewards of one task."""
     returns = store.returns_field(store.manifest.discounts[0])
     return store.rows() * store.row_bytes(returns)
 
 
 def _window_bytes(store: Store) -> int:
-    """Bytes of one window of a batch: five states, an action, seven scalars."""
+    """Computes the bytes of a window: five states, an action and seven scalars."""
     fields = store.manifest.fields
     sizes = {
         name: np.dtype(fields[name].dtype).itemsize * int(np.prod(fields[name].shape))
@@ -233,10 +251,10 @@ def _window_bytes(store: Store) -> int:
     return 5 * sizes["observations"] + sizes["actions"] + 7 * 4
 
 
-def _plain_numpy(
+def _draw_with_numpy(
     table: RowTable, sampler: HorizonSampler, batch_size: int
 ) -> Iterator[Any]:
-    """Draws the same content as published code does, an array at a time."""
+    """Draws windows with the same fields in plain NumPy, as published code does."""
     rng = np.random.default_rng(0)
     ends = table.episode_starts + table.episode_lengths - 1
     last_of = np.repeat(ends, table.episode_lengths)
@@ -248,8 +266,9 @@ def _plain_numpy(
         i = rng.integers(1, k)
         later = rng.integers(rows + 1, last + 1)
         anywhere = rng.integers(table.rows, size=batch_size)
-        which = rng.random(batch_size)
-        goals = np.where(which < 0.1, rows, np.where(which < 0.9, later, anywhere))
+        # Goals are the row itself, a later one of its episode, or any row of the data.
+        kind = rng.random(batch_size)
+        goals = np.where(kind < 0.1, rows, np.where(kind < 0.9, later, anywhere))
         alive = table.next_solved[rows + k] == table.next_solved[rows]
         yield {
             "observations": table.observations[rows],
@@ -268,12 +287,16 @@ def _plain_numpy(
         }
 
 
-def _record_by_record(
+def _draw_by_records(
     table: RowTable, sampler: HorizonSampler, batch_size: int
 ) -> Iterator[Any]:
-    """Draws the same content as a Grain pipeline of windows that Grain batches."""
+    """Draws each window as a record of its own, which Grain joins to batches.
 
-    def window(number: int) -> Any:
+    Grain's own examples are written in this way; the trainer's feed draws a whole batch
+    at once instead.
+    """
+
+    def draw_window(number: int) -> Any:
         steps = range(int(number), int(number) + 1)
         numbers = uniform_numbers(table, sampler, seeds=(0,), steps=steps, batch_size=1)
         index = sampler.draw(table, numbers[:, 0, 0])
@@ -282,7 +305,7 @@ def _record_by_record(
 
     return iter(
         grain.MapDataset.range(10**9)
-        .map(window)
+        .map(draw_window)
         .batch(batch_size)
         .to_iter_dataset(grain.ReadOptions(num_threads=2, prefetch_buffer_size=8))
     )

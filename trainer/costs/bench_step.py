@@ -1,9 +1,9 @@
-"""Measuring updates: how fast, at what share of the device, at what cost of our own.
+"""Measures updates: their speed, their share of the device's peak, and our overhead.
 
-Data are random and lie on the devices, so nothing but updates is measured. The fused
-call of the trainer takes turns with two it is compared with: one call an update, and
-the same updates jitted without a mesh. At last it is fed as the trainer feeds it, which
-tells what share of the time it waits for batches.
+Data are random and lie on the devices, so that only updates are measured. The fused
+call of the trainer takes turns with two others: a call for each update, and the same
+fused updates jitted without a mesh. In the end the fused call is fed as the trainer
+feeds it, which shows the share of the time that it waits for batches.
 
 Dimensions: M updates per call, Q seeds, B batch.
 """
@@ -26,11 +26,11 @@ from pipeline.store.errors import UsageError
 from trainer.agents import AGENTS
 from trainer.agents.base import Agent, DataFacts, Metrics
 from trainer.costs import flops
-from trainer.costs.accelerators import find_device
-from trainer.costs.compiled import memory_of
-from trainer.costs.mesh_memory import devices_of, parse_mesh
+from trainer.costs.accelerators import find_accelerator
+from trainer.costs.compiled import read_memory
+from trainer.costs.mesh_memory import count_devices, parse_mesh
 from trainer.costs.network_shapes import optimised_layers, read_networks
-from trainer.costs.random_data import draw_batches, random_table, shape_facts
+from trainer.costs.random_data import draw_batches, make_random_table, make_shape_facts
 from trainer.data.table import RowTable
 from trainer.nn.choices import Precision
 from trainer.parallel.mesh import batch_sharding, make_mesh
@@ -39,34 +39,36 @@ from trainer.step.call import CALLS_AHEAD, fold_updates, make_train_call, update
 from trainer.step.state import TrainState, init_state
 from trainer.step.update import make_update
 
-# Turns that the three ways take; the median of each is shown.
+# Turns that each of the three calls takes; the median is shown. They take turns because
+# a machine's speed drifts, and ratios within one turn do not.
 ROUNDS = 3
-# Calls fed before the time that they wait is taken.
+# Calls before waits are measured: the feed starts its threads at the first ones.
 _WARM_UP = 2
 
 
 @dataclass(frozen=True)
 class StepFigures:
-    """One row of the table. An update is one of every seed.
+    """One row of the table; an update is one of every seed.
 
     Attributes:
-        width: Of hidden layers.
-        batch_size: B.
-        seeds: Q.
-        precision: Of hidden layers' products.
-        mesh: Sizes of the axes.
-        updates_per_call: M.
-        updates_per_s: Of the trainer's call.
-        single_updates_per_s: With one call an update.
-        plain_updates_per_s: Without a mesh, on one device, fused alike.
-        flops_per_s: Operations of dense layers, of all seeds and devices; None where
-            the agent's are not counted.
-        peak_share: Of what the devices can do at most; None where that is not known.
-        compile_s: Of the trainer's call.
-        memory_bytes: On each device at its peak, as the compiler plans it; None where
-            it does not say.
-        input_blocked_share: Of the time, fed by Grain from rows in memory, that goes
-            into waiting for batches and sending them; None without Grain.
+        width: Width of the hidden layers.
+        batch_size: Rows B of a batch.
+        seeds: Number Q of seeds.
+        precision: Precision of the hidden layers' products.
+        mesh: Sizes of the mesh axes.
+        updates_per_call: Number M of updates per call.
+        updates_per_s: Updates per second of the trainer's call.
+        single_updates_per_s: Updates per second with a call for each update.
+        plain_updates_per_s: Updates per second without a mesh, on one device, fused
+            in the same way.
+        flops_per_s: Operations per second of the dense layers, of all seeds and
+            devices; None if the agent's are not counted.
+        peak_share: Share of the devices' peak; None if the peak is not known.
+        compile_s: Seconds to compile the trainer's call.
+        memory_bytes: Bytes on each device at the peak, as the compiler plans them; None
+            if the compiler does not say.
+        input_blocked_share: Share of the time that goes into waiting for batches and
+            sending them, if Grain feeds rows from memory; None without Grain.
     """
 
     width: int
@@ -103,24 +105,24 @@ def bench_step(
     """Measures one agent in every combination of settings.
 
     Args:
-        agent: Its name.
-        widths: Of hidden layers.
-        batches: B.
-        seeds: Q.
-        precisions: Of hidden layers' products.
-        meshes: As ``parse_mesh`` reads them; one device if there are none.
-        updates: To measure, see ``measure``.
-        updates_per_call: M.
-        observation_dim: S.
-        action_dim: A.
-        settings: Further ones of the agent.
-        progress: Called with what is being done.
+        agent: Name of the agent.
+        widths: Widths of the hidden layers.
+        batches: Batch sizes B.
+        seeds: Numbers Q of seeds.
+        precisions: Precisions of the hidden layers' products.
+        meshes: Texts that ``parse_mesh`` reads; empty for one device.
+        updates: Number of updates to measure, see ``measure``.
+        updates_per_call: Number M of updates per call.
+        observation_dim: Components of an observation.
+        action_dim: Components of an action.
+        settings: Further settings of the agent.
+        progress: Callback for the name of each measurement.
 
     Returns:
-        The figures, the last of these changing fastest.
+        Figures of every combination; of the settings above, later ones change faster.
 
     Raises:
-        UsageError: If a setting cannot be.
+        UsageError: If the agent, a setting or a mesh does not exist.
     """
     if agent not in AGENTS or AGENTS[agent].config().name != agent:
         known = [name for name, kind in AGENTS.items() if kind.config().name == name]
@@ -139,9 +141,10 @@ def bench_step(
         )
     sizes = [parse_mesh(mesh) for mesh in meshes] or [MeshConfig(data=1)]
     settings_of_all = list(itertools.product(widths, batches, seeds, precisions, sizes))
-    for _, batch, count, _, mesh in settings_of_all:  # Refused before any is measured.
+    # A mesh that cannot be made is refused before minutes of measuring the others.
+    for _, batch, count, _, mesh in settings_of_all:
         _make_mesh(mesh, seeds=count, batch_size=batch)
-    facts = shape_facts(observation_dim, action_dim)
+    facts = make_shape_facts(observation_dim, action_dim)
     figures = []
     for width, batch, count, precision, mesh in settings_of_all:
         config = AGENTS[agent].config(width=width, precision=precision, **settings)
@@ -176,65 +179,67 @@ def measure(
     """Measures one agent in one setting.
 
     Args:
-        agent: The algorithm.
-        facts: Of data of the right shape.
-        config: The agent's.
-        batch_size: B.
-        seeds: Q.
-        mesh: Sizes, all given, of at most the devices there are.
-        updates: To measure, of each way; the first of each, which are not timed,
-            apart.
-        updates_per_call: M.
-        progress: Called with what is being done.
+        agent: Agent whose updates are measured.
+        facts: Facts of data with the right shapes.
+        config: Hyperparameters of the agent.
+        batch_size: Rows B of a batch.
+        seeds: Number Q of seeds.
+        mesh: Sizes of the mesh axes, none of them -1.
+        updates: Number of updates to measure with each of the three calls, besides a
+            first call of each, which is not timed.
+        updates_per_call: Number M of updates per call.
+        progress: Callback for the name of each measurement.
 
     Returns:
         The figures.
 
     Raises:
-        UsageError: If there are fewer devices.
+        UsageError: If the mesh needs more devices than this process has.
     """
     made = _make_mesh(mesh, seeds=seeds, batch_size=batch_size)
     first = jax.devices()[0]
     numbers = tuple(range(seeds))
-    table = random_table(facts, discount=agent.sampler.discount)
+    table = make_random_table(facts, discount=agent.sampler.discount)
     drawn = draw_batches(
         agent, table, updates=updates_per_call, seeds=numbers, size=batch_size
     )
     setting = f"width {config.width}, batch {batch_size}, {seeds} seed(s)"
     call: Any = make_train_call(agent, made, seeds=seeds)
     placed = partial(jax.device_put, device=batch_sharding(made))
-    fused, one = placed(drawn), [placed(part) for part in _cut(drawn)]
+    fused, singles = placed(drawn), [placed(part) for part in _split_updates(drawn)]
 
     progress(f"{setting}: compiling")
     state = init_state(agent, made, numbers)
-    # Calls take their state's memory: each way has one of its own.
+    # Calls donate their state, so each of the three has a copy of its own.
     host = jax.device_get(state)
     another = jax.device_put(host, jax.tree.map(lambda leaf: leaf.sharding, state))
     began = time.perf_counter()
     compiled = call.lower(state, None, fused).compile()
     compile_s = time.perf_counter() - began
-    memory = memory_of(compiled, platform=first.platform)
-    single = call.lower(state, None, one[0]).compile()
+    memory = read_memory(compiled, platform=first.platform)
+    single = call.lower(state, None, singles[0]).compile()
     plain_state, plain_batches = jax.device_put((host, drawn), first)
     plain = make_plain_call(agent).lower(plain_state, plain_batches).compile()
 
     progress(f"{setting}: measuring")
-    ways = (
-        _Way(lambda state, batch: compiled(state, None, batch), state, [fused]),
-        _Way(lambda state, batch: single(state, None, batch), another, one),
-        _Way(plain, plain_state, [plain_batches]),
+    contestants = (
+        _Contestant(lambda state, batch: compiled(state, None, batch), state, [fused]),
+        _Contestant(lambda state, batch: single(state, None, batch), another, singles),
+        _Contestant(plain, plain_state, [plain_batches]),
     )
-    for way in ways:
-        way.run(1)
+    for contestant in contestants:
+        contestant.run(1)
     calls = max(1, round(updates / updates_per_call / ROUNDS))
-    seconds = [[way.run(calls) for way in ways] for _ in range(ROUNDS)]
+    seconds = [
+        [contestant.run(calls) for contestant in contestants] for _ in range(ROUNDS)
+    ]
     rates = [
-        calls * updates_per_call / statistics.median(taken)
-        for taken in zip(*seconds, strict=True)
+        calls * updates_per_call / statistics.median(turns)
+        for turns in zip(*seconds, strict=True)
     ]
     operations = count_operations(agent, config, batch_size=batch_size)
     rate = None if operations is None else operations * seeds * rates[0]
-    peak = peak_of(first.device_kind, config.precision)
+    peak = find_peak(first.device_kind, config.precision)
     return StepFigures(
         width=config.width,
         batch_size=batch_size,
@@ -249,9 +254,9 @@ def measure(
         peak_share=None if rate is None or peak is None else rate / (peak * made.size),
         compile_s=compile_s,
         memory_bytes=None if memory is None else memory.peak,
-        input_blocked_share=_blocked_share(
-            ways[0],
-            _feed(
+        input_blocked_share=_measure_blocked_share(
+            contestants[0],
+            _make_feed(
                 agent,
                 table,
                 seeds=numbers,
@@ -266,8 +271,8 @@ def measure(
 
 
 def _make_mesh(mesh: MeshConfig, *, seeds: int, batch_size: int) -> Mesh:
-    """The mesh on the first of this process's devices."""
-    count, devices = devices_of(mesh), jax.devices()
+    """Makes a mesh of the first devices of this process."""
+    count, devices = count_devices(mesh), jax.devices()
     if count > len(devices):
         raise UsageError(
             f"--mesh: expected at most the {len(devices)} devices here, got {count}"
@@ -276,15 +281,15 @@ def _make_mesh(mesh: MeshConfig, *, seeds: int, batch_size: int) -> Mesh:
 
 
 @dataclass
-class _Way:
-    """One way to do updates: a compiled call, its state and what it is fed in turn."""
+class _Contestant:
+    """A compiled call, its state, and the batches of one round of it."""
 
     call: Callable[[Any, Any], tuple[Any, Any]]
     state: Any
     batches: list[Any]
 
     def run(self, times: int) -> float:
-        """Feeds every batch so often; seconds until the devices have done it."""
+        """Calls each batch ``times`` times; returns seconds until the devices end."""
         began = time.perf_counter()
         for _ in range(times):
             for batch in self.batches:
@@ -293,7 +298,7 @@ class _Way:
         return time.perf_counter() - began
 
 
-def _feed(
+def _make_feed(
     agent: Agent[Any],
     table: RowTable,
     *,
@@ -302,7 +307,10 @@ def _feed(
     updates_per_call: int,
     calls: int,
 ) -> Iterator[Any] | None:
-    """What the trainer would be fed from these rows; None without Grain."""
+    """Makes the trainer's feed of these rows; None if Grain is not installed.
+
+    Machines that only measure GPUs have JAX's packages and nothing else.
+    """
     try:
         from trainer.data.feed import BatchSource, make_feed
         from trainer.data.feed_config import FeedConfig
@@ -319,16 +327,20 @@ def _feed(
     return make_feed(source, FeedConfig(), updates_per_call=updates_per_call)
 
 
-def _blocked_share(
-    way: _Way, feed: Iterator[Any] | None, placed: Callable[[Any], Any], *, calls: int
+def _measure_blocked_share(
+    contestant: _Contestant,
+    feed: Iterator[Any] | None,
+    send: Callable[[Any], Any],
+    *,
+    calls: int,
 ) -> float | None:
-    """Share of the time that goes into waiting for batches, in a loop as the trainer's.
+    """Measures the share of the time that a loop like the trainer's waits for batches.
 
     Args:
-        way: The trainer's call.
-        feed: Of batches ``[M, Q, B, ...]``.
-        placed: Sends them to the devices.
-        calls: To measure, after some to warm up.
+        contestant: The trainer's call.
+        feed: Iterator of batches ``[M, Q, B, ...]``; None if Grain is not installed.
+        send: Function that sends batches to the devices.
+        calls: Number of calls to measure, after a few to warm up.
 
     Returns:
         The share; None without a feed.
@@ -336,27 +348,28 @@ def _blocked_share(
     if feed is None:
         return None
     blocked, began = 0.0, 0.0
-    under_way: deque[Any] = deque()
+    running: deque[Any] = deque()
     for number in range(_WARM_UP + calls):
         if number == _WARM_UP:
-            jax.block_until_ready(way.state)
+            jax.block_until_ready(contestant.state)
             blocked, began = 0.0, time.perf_counter()
         waited = time.perf_counter()
-        batches = placed(next(feed))
+        batches = send(next(feed))
         blocked += time.perf_counter() - waited
-        way.state, metrics = way.call(way.state, batches)
-        under_way.append(metrics)
-        if len(under_way) > CALLS_AHEAD:
-            jax.block_until_ready(under_way.popleft())
-    jax.block_until_ready(way.state)
+        contestant.state, metrics = contestant.call(contestant.state, batches)
+        running.append(metrics)
+        # As in the trainer, the host is only a few calls ahead of the devices.
+        if len(running) > CALLS_AHEAD:
+            jax.block_until_ready(running.popleft())
+    jax.block_until_ready(contestant.state)
     return blocked / (time.perf_counter() - began)
 
 
 def make_plain_call(agent: Agent[Any]) -> Any:
-    """The trainer's call without a mesh: what its sharding must not be slower than.
+    """Makes the trainer's call without a mesh, to see what sharding costs.
 
     Args:
-        agent: The algorithm.
+        agent: Agent whose updates it does.
 
     Returns:
         ``call(state, batches [M, Q, B, ...])``, jitted; the state is donated.
@@ -371,27 +384,27 @@ def make_plain_call(agent: Agent[Any]) -> Any:
 
 
 def count_operations(agent: Agent[Any], config: Any, *, batch_size: int) -> int | None:
-    """Operations of the dense layers in one update of one seed.
+    """Counts the operations of the dense layers in one update of one seed.
 
     Args:
-        agent: The algorithm.
-        config: The agent's.
-        batch_size: B.
+        agent: Agent whose updates are measured.
+        config: Hyperparameters of the agent.
+        batch_size: Rows B of a batch.
 
     Returns:
-        Operations; None where the agent's evaluations are not counted.
+        Number of operations; None if the agent's are not counted.
     """
-    calls = flops.CALLS.get(config.name)
-    if calls is None:
+    list_calls = flops.CALLS.get(config.name)
+    if list_calls is None:
         return None
     state = jax.eval_shape(agent.init, jax.random.key(0))
     layers = optimised_layers(read_networks(state))
-    return flops.update_flops(calls(config, batch_size), layers)
+    return flops.update_flops(list_calls(config, batch_size), layers)
 
 
-def peak_of(device: str, precision: str) -> float | None:
-    """Most products per second of a device by JAX's name for it; None if not known."""
-    accelerator = find_device(device)
+def find_peak(device: str, precision: str) -> float | None:
+    """Finds the peak operations per second of a device, by JAX's name for it."""
+    accelerator = find_accelerator(device)
     if accelerator is None:
         return None
     if precision == "bfloat16":
@@ -399,8 +412,8 @@ def peak_of(device: str, precision: str) -> float | None:
     return accelerator.default_peak
 
 
-def table_of(rows: Sequence[StepFigures], *, title: str) -> Table:
-    """Figures of updates as a table; a dash where one is not known."""
+def make_table(rows: Sequence[StepFigures], *, title: str) -> Table:
+    """Makes a table of figures, with a dash for each unknown one."""
     table = Table(
         *("width", "batch", "seeds", "precision", "mesh", "compile s", "updates/s"),
         *("one a call", "no mesh", "GFLOP/s", "of peak", "input", "MiB"),
@@ -428,8 +441,8 @@ def table_of(rows: Sequence[StepFigures], *, title: str) -> Table:
     return table
 
 
-def _cut(batches: Any) -> Iterator[Any]:
-    """Batches ``[M, ...]`` as M times ``[1, ...]``."""
+def _split_updates(batches: Any) -> Iterator[Any]:
+    """Splits batches ``[M, ...]`` into M batches ``[1, ...]``."""
     count = len(jax.tree.leaves(batches)[0])
     for update in range(count):
         yield jax.tree.map(lambda leaf, at=update: leaf[at : at + 1], batches)

@@ -1,10 +1,9 @@
-"""What the compiled call costs a chip: memory, traffic, kernels, and the least time.
+"""Costs of the compiled call on a chip: memory, traffic, kernels and least time.
 
 Dimensions: M updates per call.
 """
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,18 +19,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Collectives of one kind along the same axes, in an update.
+    """The collectives of an update that are of one kind and along the same axes.
 
     Attributes:
-        kind: Such as ``all-gather``.
-        axes: Mesh axes.
-        in_loops: Whether inside loops over flow steps.
-        times: How often.
-        bytes: Of what is gathered or reduced, whole.
-        largest_bytes: Of the largest array.
-        sent_bytes: That a chip sends, round a ring.
-        link_ms: What that takes at the link's rate one way; None where chips have no
-            links of their own.
+        kind: Kind of the collectives, such as ``all-gather``.
+        axes: Mesh axes whose devices take part.
+        in_loops: Whether they run inside loops over flow steps.
+        times: Number of collectives.
+        bytes: Bytes of the whole arrays that are gathered or reduced.
+        largest_bytes: Bytes of the largest array.
+        sent_bytes: Bytes that a chip sends if the chips form a ring.
+        link_ms: Milliseconds for these bytes at the link's rate in one direction; None
+            if chips have no links of their own.
     """
 
     kind: str
@@ -46,19 +45,19 @@ class Traffic:
 
 @dataclass(frozen=True)
 class CallCosts:
-    """What an update of all seeds costs, as compiled.
+    """Costs of an update of all seeds, read from the compiled program.
 
     Attributes:
-        memory: As planned on each chip.
-        memory_bytes: That a chip has; None for CPUs.
-        donated: Whether the state's new values take the place of the old ones.
-        traffic: What chips send each other.
-        kernels: Kernels, copies and collectives, one after another.
-        estimated_cycles: XLA's own estimate; None where it makes none.
-        flops: Operations of dense layers, by all chips; None where the agent's are not
+        memory: Memory that the compiler plans on each chip; None if it does not say.
+        memory_bytes: Memory that a chip has; None for CPUs.
+        donated: Whether all of the state is updated in place.
+        traffic: Sums over the collectives.
+        kernels: Number of kernels, copies and collectives that are launched.
+        estimated_cycles: XLA's own estimate of the cycles; None if it makes none.
+        flops: Operations of the dense layers on all chips; None if the agent's are not
             counted.
-        least_ms: Least time by what bounds it: ``"arithmetic"``, ``"memory"`` and
-            ``"links"``, as far as known.
+        least_ms: Least milliseconds by resource, ``"arithmetic"``, ``"memory"`` or
+            ``"links"``, as far as they are known.
     """
 
     memory: Memory | None
@@ -72,21 +71,21 @@ class CallCosts:
 
     @property
     def memory_share(self) -> float | None:
-        """Of a chip's memory that the call takes; None where either is not known."""
+        """Share of a chip's memory that the call takes; None if it is not known."""
         if self.memory is None or self.memory_bytes is None:
             return None
         return self.memory.total / self.memory_bytes
 
     @property
     def bound(self) -> tuple[str, float] | None:
-        """What takes longest, and its milliseconds; None where nothing is known."""
+        """Resource that takes longest, and its milliseconds; None if none is known."""
         if not self.least_ms:
             return None
         longest = max(self.least_ms, key=self.least_ms.__getitem__)
         return longest, self.least_ms[longest]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Makes plain values that JSON can hold."""
         bound = self.bound
         memory = self.memory
         return dataclasses.asdict(self) | {
@@ -98,19 +97,19 @@ class CallCosts:
         }
 
 
-def cost_of(
+def read_costs(
     call: CompiledCall,
     config: "Config",
     networks: tuple[Network, ...],
     chip: Accelerator | None,
 ) -> CallCosts:
-    """Reads a compiled call's costs.
+    """Reads the costs of a compiled call.
 
     Args:
-        call: The call.
-        config: That it was compiled for.
-        networks: Of the agent.
-        chip: What each device can do; None for CPUs.
+        call: The compiled call.
+        config: Configuration that it was compiled for.
+        networks: Networks of the agent.
+        chip: Accelerator that it was compiled for; None for CPUs.
 
     Returns:
         The costs.
@@ -118,7 +117,7 @@ def cost_of(
     traffic = sum_traffic(call, chip)
     operations = count_operations(config, networks)
     memory = call.memory
-    cycles = hlo.estimated_cycles(call.module)
+    cycles = hlo.sum_estimated_cycles(call.module)
     least = {}
     if chip is not None:
         if operations is not None:
@@ -127,16 +126,16 @@ def cost_of(
                 peak = chip.peaks["bfloat16"]
             least["arithmetic"] = 1e3 * operations / (call.mesh.size * peak)
         if memory is not None:
-            # The state is read and written once an update.
+            # Each update reads the state once and writes it once.
             least["memory"] = 1e3 * 2 * memory.donated / chip.bandwidth
         if chip.link_bytes_per_s is not None and call.mesh.size > 1:
-            least["links"] = sum(each.link_ms or 0.0 for each in traffic)
+            least["links"] = sum(group.link_ms or 0.0 for group in traffic)
     return CallCosts(
         memory=memory,
         memory_bytes=None if chip is None else chip.memory_bytes,
         donated=call.donated,
         traffic=traffic,
-        kernels=call.per_update(hlo.kernels(call.module)),
+        kernels=call.per_update(hlo.count_kernels(call.module)),
         estimated_cycles=None if cycles is None else call.per_update(cycles),
         flops=operations,
         least_ms=least,
@@ -144,56 +143,56 @@ def cost_of(
 
 
 def count_operations(config: "Config", networks: tuple[Network, ...]) -> int | None:
-    """Operations of the dense layers in an update of all seeds.
-
-    A compiler's own count is no substitute: it counts the body of a loop once.
+    """Counts the operations of the dense layers in an update of all seeds.
 
     Args:
-        config: As resolved for a task.
-        networks: Of the agent.
+        config: Configuration of the run.
+        networks: Networks of the agent.
 
     Returns:
-        Operations; None where the agent's evaluations are not counted.
+        Number of operations; None if the agent's are not counted.
     """
-    count_calls = flops.CALLS.get(config.agent.name)
-    if count_calls is None:
+    # The compiler's own count is no substitute: it counts the body of a loop once, and
+    # flows are sampled in loops.
+    list_calls = flops.CALLS.get(config.agent.name)
+    if list_calls is None:
         return None
-    calls = count_calls(config.agent, config.trainer.batch_size)
+    calls = list_calls(config.agent, config.trainer.batch_size)
     return config.trainer.seeds * flops.update_flops(calls, optimised_layers(networks))
 
 
 def sum_traffic(call: CompiledCall, chip: Accelerator | None) -> tuple[Traffic, ...]:
-    """Adds up an update's collectives by kind, axes, and whether in a flow's loop.
+    """Sums the collectives of an update by kind, axes and place in or outside loops.
 
     Args:
-        call: The call.
-        chip: For the links' rate; None for CPUs.
+        call: The compiled call.
+        chip: Accelerator with the links' rate; None for CPUs.
 
     Returns:
-        The sums, those that send most first.
+        The sums, in descending order of the bytes that a chip sends.
     """
     groups: dict[tuple[str, tuple[str, ...], bool], list[Collective]] = {}
-    for each in call.collectives:
-        inside = bool(call.inner_loops(each.loops))
-        groups.setdefault((each.kind, each.axes, inside), []).append(each)
+    for collective in call.collectives:
+        inside = bool(call.select_inner_loops(collective.loops))
+        key = (collective.kind, collective.axes, inside)
+        groups.setdefault(key, []).append(collective)
+    # The figure in the table is for both directions together; a ring sends in one.
     rate = chip.link_bytes_per_s if chip is not None else None
     sums = []
     for (kind, axes, inside), members in groups.items():
-        sent = call.per_update(sum(each.times * each.sent for each in members))
+        sent = call.per_update(sum(member.times * member.sent for member in members))
         sums.append(
             Traffic(
                 kind=kind,
                 axes=axes,
                 in_loops=inside,
-                times=call.per_update(sum(each.times for each in members)),
-                bytes=call.per_update(sum(each.times * each.bytes for each in members)),
-                largest_bytes=max(_largest(members)),
+                times=call.per_update(sum(member.times for member in members)),
+                bytes=call.per_update(
+                    sum(member.times * member.bytes for member in members)
+                ),
+                largest_bytes=max(max(member.array_bytes) for member in members),
                 sent_bytes=sent,
                 link_ms=None if rate is None else 1e3 * sent / (rate / 2),
             )
         )
-    return tuple(sorted(sums, key=lambda each: -each.sent_bytes))
-
-
-def _largest(members: Sequence[Collective]) -> list[int]:
-    return [max(each.array_bytes) for each in members]
+    return tuple(sorted(sums, key=lambda traffic: -traffic.sent_bytes))

@@ -1,7 +1,8 @@
-"""Memory of VAST's training call on a chip, by a formula; nothing here needs JAX.
+"""Memory of VAST's training call on a chip, by a formula that needs no JAX.
 
-It stands for what compilers plan (`python -m trainer compile`) where none was asked: a
-test holds it to what they planned for programs of several sizes and meshes.
+The formula estimates what a compiler would plan (`python -m trainer compile`), where
+none is installed. A test compares it with the plans of compiled programs of several
+sizes and meshes.
 """
 
 from dataclasses import dataclass
@@ -13,19 +14,19 @@ from trainer.costs.network_shapes import Network, optimised_layers, vast_network
 
 _FLOAT_BYTES = 4
 _BFLOAT16_BYTES = 2
-# Of the program itself: 27 MB for cube-single-play on a v5e, whatever its width.
+# Bytes of the program itself: 27 MB for cube-single-play on a v5e, at any width.
 _PROGRAM_BYTES = 27_000_000
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What decides the cost of an update of VAST.
+    """The sizes that the cost of an update of VAST depends on.
 
     Attributes:
-        config: Of the agent: width, depth and flow steps.
-        batch_size: B, of all chips together.
-        observation_dim: S.
-        action_dim: A.
+        config: Hyperparameters of the agent: width, depth and flow steps.
+        batch_size: Rows B of a batch, on all chips together.
+        observation_dim: Components of an observation.
+        action_dim: Components of an action.
     """
 
     config: VASTConfig
@@ -35,7 +36,7 @@ class Shape:
 
     @property
     def networks(self) -> tuple[Network, ...]:
-        """VAST's networks, the targets last."""
+        """Networks of the agent, the targets last."""
         return vast_networks(
             self.config,
             observation_dim=self.observation_dim,
@@ -43,51 +44,55 @@ class Shape:
         )
 
 
-def parameters(shape: Shape) -> int:
-    """Trained parameters P, of one seed."""
+def count_parameters(shape: Shape) -> int:
+    """Counts the trained parameters P of one seed."""
     return sum(
         network.parameters for network in shape.networks if network.role == "optimised"
     )
 
 
 def state_bytes(shape: Shape) -> int:
-    """Bytes of one seed's state: ``4 * (3 P + T)``.
+    """Computes the bytes of one seed's state: ``4 * (3 P + T)``.
 
-    Parameters and Adam's two moments, and the T parameters of the target critics.
+    The state holds the P parameters, Adam's two moments of each, and the T parameters
+    of the target critics.
     """
-    kept = sum(network.parameters for network in shape.networks)
-    return _FLOAT_BYTES * (kept + 2 * parameters(shape))
+    with_targets = sum(network.parameters for network in shape.networks)
+    return _FLOAT_BYTES * (with_targets + 2 * count_parameters(shape))
 
 
 def activation_bytes(shape: Shape, *, chips: int) -> int:
-    """Bytes kept for the backward pass on a chip: ``12 w depth (B / n) rows``.
+    """Computes the bytes kept for the backward pass: ``12 w depth (B / n) rows``.
 
-    Three float32 arrays a hidden layer (before and after the activation, after
-    LayerNorm), on the rows of the network that is trained on most of them: losses are
-    independent, and where it matters compilers take them one after another.
+    Of each hidden layer three float32 arrays are kept: before and after the activation,
+    and after LayerNorm. Their rows are those of the network that is trained on most
+    rows. The losses are independent of each other, and where memory is short compilers
+    compute them one after another.
     """
+    # Rounded up: the chip with most rows decides.
     local = -(-shape.batch_size // chips)
     layers = optimised_layers(shape.networks)
     rows = max(
         call.rows * call.times * layers[call.network][1]
-        for call in flops.vast_calls(shape.config, local)
+        for call in flops.list_vast_calls(shape.config, local)
         if call.trained
     )
     return 3 * _FLOAT_BYTES * shape.config.width * shape.config.depth * rows
 
 
 def gathered_bytes(config: VASTConfig, accelerator: Accelerator | None) -> int:
-    """Bytes of a parameter on its way to other chips: c.
+    """Computes the bytes c in which a parameter is sent to other chips.
 
-    2 where hidden layers are bfloat16, which are cast before they travel, and on TPUs,
-    whose compiler has float32 kernels travel as its products take them; else 4.
+    Parameters of bfloat16 layers are cast before they are sent, and take 2 bytes. So do
+    those of float32 layers on TPUs, where the compiler sends them in the precision of
+    its products. Others take 4.
 
     Args:
-        config: Of the agent.
-        accelerator: What the chips are; None for others.
+        config: Hyperparameters of the agent.
+        accelerator: Kind of the chips; None if it is not in the table.
 
     Returns:
-        Bytes.
+        Bytes of a parameter.
     """
     if accelerator is not None and accelerator.rounds_to_bfloat16:
         return _BFLOAT16_BYTES
@@ -95,19 +100,19 @@ def gathered_bytes(config: VASTConfig, accelerator: Accelerator | None) -> int:
 
 
 def gradient_bytes(config: VASTConfig) -> int:
-    """Bytes of a gradient's element on its way to other chips: e, 2 if cast, else 4."""
+    """Computes the bytes e in which a gradient's element is sent to other chips."""
     return _BFLOAT16_BYTES if config.precision == "bfloat16" else _FLOAT_BYTES
 
 
 @dataclass(frozen=True)
 class Spread:
-    """How a run lies on chips: sizes of the mesh's axes.
+    """Sizes of the mesh's axes, all known.
 
     Attributes:
-        seed: Chips that seeds are spread over.
-        data: Chips that rows of a batch are spread over, the state whole on each.
-        fsdp: Chips that rows and state are spread over.
-        tensor: Chips that every layer is spread over.
+        seed: Chips that the seeds are sharded over.
+        data: Chips that the rows of a batch are sharded over, each with a whole state.
+        fsdp: Chips that rows and state are sharded over.
+        tensor: Chips that every layer is sharded over.
     """
 
     seed: int = 1
@@ -124,52 +129,60 @@ def call_bytes(
     seeds: int = 1,
     rows: int = 0,
 ) -> float:
-    """Memory of a chip: state, what is between, activations, rows and program.
+    """Computes the memory of a chip: state, gradients, activations, rows and program.
 
-    Of a seed, ``4 (3 P + T) / (f t) + between + activations``, times s / S.
+    A seed takes ``4 (3 P + T) / (f t) + gradients + activations``, and a chip holds
+    s / S seeds.
 
-    What is between is ``4 P / t``, the gradients, where the state is whole: all wait
-    for the norm that they are clipped by. Where it is split they wait in parts, in the
-    place of kernels that were gathered before:
+    If the state is whole on every chip, the gradients take ``4 P / t``: all of them
+    wait for the norm that clips them. If the state is sharded, the gradients wait as
+    shards, and the largest arrays are the kernels that were gathered before:
 
-    - on TPUs ``c P / t``. Kernels are gathered late, those of the targets are let go
-      before the last of the others come, and these go one by one as their gradients do;
-    - else ``(c (P + T) + e G) / t``. All are gathered at the start of an update, which
-      hides it, and are there when the first gradient is whole, at the worst that of the
-      network with most parameters, G: both critics.
+    - ``c P / t`` on TPUs. Kernels are gathered late. Those of the targets are freed
+      before the last others arrive, and these are freed one by one as their gradients
+      are computed.
+    - ``(c (P + T) + e G) / t`` elsewhere. All kernels are gathered at the start of an
+      update, to hide the transfer, and are still in memory when the first whole
+      gradient is. The worst is that of the network with most parameters G: both
+      critics.
 
-    c and e are of ``gathered_bytes`` and ``gradient_bytes``. Of layers in t parts every
-    second one's outputs are whole.
+    ``gathered_bytes`` gives c and ``gradient_bytes`` gives e. With layers sharded into
+    t parts, the outputs of every second layer are whole.
 
     Args:
-        shape: Of networks and batch.
-        spread: Over S, d, f and t chips.
-        accelerator: What the chips are; None for others, that send float32.
-        seeds: s.
-        rows: Of the store, on each chip: ``4 (S' + A')`` bytes each, components
-            rounded up to eight as TPUs lay them out.
+        shape: Sizes of networks and batch.
+        spread: Sizes S, d, f and t of the mesh's axes.
+        accelerator: Kind of the chips; None if it is not in the table, which counts
+            float32 sent between chips.
+        seeds: Number s of seeds.
+        rows: Rows of the store on each chip. Each takes ``4 (S' + A')`` bytes, with
+            components rounded up to a multiple of eight, as TPUs lay them out.
 
     Returns:
-        Bytes.
+        Bytes of a chip's memory.
     """
-    between = _FLOAT_BYTES * parameters(shape)
+    gradients = _FLOAT_BYTES * count_parameters(shape)
     if spread.fsdp > 1:
-        between = _between(shape, accelerator)
+        gradients = _sharded_gradient_bytes(shape, accelerator)
     kept = activation_bytes(shape, chips=spread.data * spread.fsdp)
     state = state_bytes(shape) / (spread.fsdp * spread.tensor)
-    one = state + between / spread.tensor + kept * (1 + 1 / spread.tensor) / 2
+    of_seed = state + gradients / spread.tensor + kept * (1 + 1 / spread.tensor) / 2
     components = sum(
         -(-size // 8) * 8 for size in (shape.observation_dim, shape.action_dim)
     )
     held = _FLOAT_BYTES * components * rows + _PROGRAM_BYTES
-    return one * seeds / spread.seed + held
+    return of_seed * seeds / spread.seed + held
 
 
-def _between(shape: Shape, accelerator: Accelerator | None) -> int:
-    """Bytes between the parts of a state that is split, see ``call_bytes``."""
+def _sharded_gradient_bytes(shape: Shape, accelerator: Accelerator | None) -> int:
+    """Computes the bytes of kernels and gradients if the state is sharded.
+
+    ``call_bytes`` explains the formula.
+    """
     gathered = gathered_bytes(shape.config, accelerator)
     if accelerator is not None and accelerator.rounds_to_bfloat16:
-        return gathered * parameters(shape)
-    kept = [network.parameters for network in shape.networks]
-    # Targets copy a network, so that none of them is larger than all.
-    return gathered * sum(kept) + gradient_bytes(shape.config) * max(kept)
+        return gathered * count_parameters(shape)
+    sizes = [network.parameters for network in shape.networks]
+    # Targets have no gradient, but are copies of networks that have one, so the largest
+    # of all networks has as many parameters as the largest trained one.
+    return gathered * sum(sizes) + gradient_bytes(shape.config) * max(sizes)

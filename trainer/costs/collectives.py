@@ -1,4 +1,4 @@
-"""What chips of a compiled program send each other, and along which axes of the mesh.
+"""The collectives of a compiled program, with their bytes and axes of the mesh.
 
 Dimensions: n chips of a group.
 """
@@ -12,7 +12,7 @@ import numpy as np
 
 from trainer.costs import hlo
 
-# Bytes a chip sends by those of the larger side, of n chips in a ring.
+# Bytes that a chip sends for each byte of the larger side, with n chips in a ring.
 _SENT = {
     "all-reduce": lambda n: 2 * (n - 1) / n,
     "all-gather": lambda n: (n - 1) / n,
@@ -29,12 +29,11 @@ class Collective:
     """One collective of a program.
 
     Attributes:
-        kind: Such as ``all-gather``.
+        kind: Kind of the collective, such as ``all-gather``.
         axes: Mesh axes whose devices take part, such as ``("data", "fsdp")``.
-        chips: Of a group.
-        loops: How often each loop around it repeats, the outermost first.
-        array_bytes: Of each array, at its larger side: what is gathered, reduced or
-            scattered, whole.
+        chips: Number n of chips of a group.
+        loops: Number of turns of each loop around it, the outermost first.
+        array_bytes: Bytes of each whole array that is gathered, reduced or scattered.
     """
 
     kind: str
@@ -45,17 +44,17 @@ class Collective:
 
     @property
     def times(self) -> int:
-        """How often it runs in a call."""
+        """Number of times that it runs in a call."""
         return math.prod(self.loops)
 
     @property
     def bytes(self) -> int:
-        """Of all its arrays."""
+        """Bytes of all its arrays."""
         return sum(self.array_bytes)
 
     @property
     def sent(self) -> float:
-        """Bytes that a chip sends each time, round a ring."""
+        """Bytes that a chip sends each time, if the chips form a ring."""
         return _SENT[self.kind](self.chips) * self.bytes
 
 
@@ -64,54 +63,58 @@ def find_collectives(
 ) -> tuple[Collective, ...]:
     """Finds the collectives of a program.
 
-    Those that XLA spreads over several fusions, to hide them behind arithmetic, count
-    once; an all-reduce of which each chip keeps its part is a reduce-scatter.
-
     Args:
         module: The program.
-        mesh: Sizes of the axes, in the order in which devices were arranged.
+        mesh: Sizes of the axes, in the order in which the devices were arranged.
 
     Returns:
-        The collectives, in the order in which they run; those of one chip left out.
+        The collectives in the order in which they run, without those of one chip.
     """
-    found = []
+    collectives = []
     chains = set()
-    for execution in hlo.executions(module, fused=True):
-        each = execution.instruction
-        kind = each.operation.removesuffix("-start")
+    for execution in hlo.walk_executions(module, fused=True):
+        instruction = execution.instruction
+        kind = instruction.operation.removesuffix("-start")
         if kind not in _SENT:
             continue
-        chain = re.search(r'chain_id="(\d+)"', each.rest)
+        # XLA spreads one collective over several fusions, to hide it behind arithmetic;
+        # all of its parts have the same chain.
+        chain = re.search(r'chain_id="(\d+)"', instruction.rest)
         if chain and chain[1] in chains:
             continue
         if chain:
             chains.add(chain[1])
+        # TPUs write a reduce-scatter as the fusion of an all-reduce, of which each chip
+        # keeps its part.
         if (execution.fused_into or "").startswith("all-reduce-scatter"):
             kind = "reduce-scatter"
-        group = device_groups(each.rest, devices=math.prod(mesh.values()))[0]
+        group = read_device_groups(instruction.rest, devices=math.prod(mesh.values()))[
+            0
+        ]
         if len(group) == 1:
             continue
-        sizes = hlo.array_bytes(each.result)
-        if kind == "all-gather" and each.operation != kind:
-            sizes = sizes[len(sizes) // 2 :]  # What it starts from stands there, too.
-        elif kind == "reduce-scatter" and each.operation == kind:
+        sizes = hlo.array_bytes(instruction.result)
+        # The result of an asynchronous start also holds its operands, which come first.
+        if kind == "all-gather" and instruction.operation != kind:
+            sizes = sizes[len(sizes) // 2 :]
+        elif kind == "reduce-scatter" and instruction.operation == kind:
             sizes = [size * len(group) for size in sizes]
-        elif kind == "collective-permute" and each.operation != kind:
+        elif kind == "collective-permute" and instruction.operation != kind:
             sizes = sizes[:1]
-        found.append(
+        collectives.append(
             Collective(
                 kind=kind,
-                axes=_axes_of(group, mesh),
+                axes=_find_axes(group, mesh),
                 chips=len(group),
                 loops=execution.loops,
                 array_bytes=tuple(sizes),
             )
         )
-    return tuple(found)
+    return tuple(collectives)
 
 
-def _axes_of(group: Sequence[int], mesh: Mapping[str, int]) -> tuple[str, ...]:
-    """Axes along which the members of a group differ."""
+def _find_axes(group: Sequence[int], mesh: Mapping[str, int]) -> tuple[str, ...]:
+    """Finds the axes along which the members of a group differ."""
     places = np.unravel_index(np.asarray(group), tuple(mesh.values()))
     return tuple(
         axis
@@ -120,35 +123,35 @@ def _axes_of(group: Sequence[int], mesh: Mapping[str, int]) -> tuple[str, ...]:
     )
 
 
-def device_groups(attributes: str, *, devices: int) -> list[list[int]]:
-    """Reads which devices of the mesh take part together.
+def read_device_groups(attributes: str, *, devices: int) -> list[list[int]]:
+    """Reads the groups of devices that take part in a collective together.
 
     Args:
-        attributes: Of a collective, with its groups in any of XLA's ways to write
-            them.
-        devices: Of the program.
+        attributes: Attributes of the collective; XLA writes groups in several ways.
+        devices: Number of devices of the program.
 
     Returns:
-        Numbers of devices in the order of the mesh, by group.
+        The groups: numbers of devices in the order of the mesh.
 
     Raises:
-        ValueError: If the groups are written in another way.
+        ValueError: If the groups are written in an unknown way.
 
     Example:
-        >>> device_groups("replica_groups=[2,2]<=[2,2]T(1,0)", devices=4)
+        >>> read_device_groups("replica_groups=[2,2]<=[2,2]T(1,0)", devices=4)
         [[0, 2], [1, 3]]
-        >>> device_groups("replica_groups=mesh['a'=2,'b'=2] {'b'}", devices=4)
+        >>> read_device_groups("replica_groups=mesh['a'=2,'b'=2] {'b'}", devices=4)
         [[0, 1], [2, 3]]
     """
     pairs = re.search(r"source_target_pairs=\{(\{.*?\})\}", attributes)
     if pairs:
-        return _lists(pairs[1])
+        return _read_lists(pairs[1])
     listed = re.search(r"replica_groups=\{(\{.*?\})?\}", attributes)
     if listed:
-        return _lists(listed[1]) if listed[1] else [list(range(devices))]
+        # Empty braces stand for one group of all devices.
+        return _read_lists(listed[1]) if listed[1] else [list(range(devices))]
     iota = re.search(r"replica_groups=(\[[\d,]+\]<=\S*)", attributes)
     if iota:
-        groups: list[list[int]] = _iota(iota[1].rstrip(",")).tolist()
+        groups: list[list[int]] = _read_iota(iota[1].rstrip(",")).tolist()
         return groups
     named = re.search(
         r"replica_groups=mesh\[(.*?)\](?:, device_ids=\((\S*)\))? \{(.*?)\}", attributes
@@ -156,47 +159,58 @@ def device_groups(attributes: str, *, devices: int) -> list[list[int]]:
     if named is None:
         raise ValueError(f"expected groups of devices in {attributes[:200]!r}")
     sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", named[1])}
-    order = _iota(named[2]) if named[2] else np.arange(devices)
-    return _along(order.reshape(-1), sizes, re.findall(r"'[^']+'[^,]*", named[3]))
+    order = _read_iota(named[2]) if named[2] else np.arange(devices)
+    return _group_along(order.reshape(-1), sizes, re.findall(r"'[^']+'[^,]*", named[3]))
 
 
-def _lists(text: str) -> list[list[int]]:
+def _read_lists(text: str) -> list[list[int]]:
+    """Reads groups that are written out, such as ``{0,1},{2,3}``."""
     groups = re.findall(r"\{([\d,\s]*)\}", text)
     return [[int(number) for number in group.split(",")] for group in groups]
 
 
-def _iota(text: str) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    """Reads ``[4,2]<=[2,4]T(1,0)`` and ``[2,4]T(1,0)``: numbers counted up, turned."""
+def _read_iota(text: str) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    """Reads an array of device numbers, such as ``[4,2]<=[2,4]T(1,0)``.
+
+    The example counts up in the shape 2 × 4, transposes, and reshapes to 4 × 2.
+    """
     shape, _, source = text.rpartition("<=")
-    found = re.fullmatch(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", source)
-    if found is None:
+    parts = re.fullmatch(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", source)
+    if parts is None:
         raise ValueError(f"expected an order of devices, got {text!r}")
-    sizes = [int(size) for size in found[1].split(",")]
+    sizes = [int(size) for size in parts[1].split(",")]
     order = np.arange(math.prod(sizes)).reshape(sizes)
-    if found[2]:
-        order = order.transpose([int(axis) for axis in found[2].split(",")])
+    if parts[2]:
+        order = order.transpose([int(axis) for axis in parts[2].split(",")])
     if shape:
         order = order.reshape([int(size) for size in shape.strip("[]").split(",")])
     return order
 
 
-def _along(
+def _group_along(
     order: np.ndarray[tuple[int, ...], np.dtype[np.int64]],
     sizes: dict[str, int],
     chosen: Sequence[str],
 ) -> list[list[int]]:
-    """Groups along some axes of a mesh, or along parts of them: ``'a':(2)4``.
+    """Groups devices along some axes of a mesh, or along parts of axes.
 
-    A part ``(p)s`` of an axis is the factor of size s after the first p.
+    Args:
+        order: Devices in the order of the mesh.
+        sizes: Sizes of the axes.
+        chosen: Axes of the groups, such as ``'a'``, or parts such as ``'a':(2)4``. A
+            part ``(p)s`` of an axis is the factor of size s after a factor of size p.
+
+    Returns:
+        The groups.
     """
     shape: list[int] = []
     along: list[int] = []
     for name, size in sizes.items():
         parts = []
         for text in chosen:
-            found = re.fullmatch(rf"'{re.escape(name)}'(?::\((\d+)\)(\d+))?", text)
-            if found:
-                parts.append((int(found[1]), int(found[2])) if found[1] else (1, size))
+            part = re.fullmatch(rf"'{re.escape(name)}'(?::\((\d+)\)(\d+))?", text)
+            if part:
+                parts.append((int(part[1]), int(part[2])) if part[1] else (1, size))
         before = 1
         for first, factor in sorted(parts):
             shape += [first // before, factor]
@@ -204,8 +218,8 @@ def _along(
             before = first * factor
         shape.append(size // before)
     across = [axis for axis in range(len(shape)) if axis not in along]
-    turned = order.reshape(shape).transpose(across + along)
-    groups: list[list[int]] = turned.reshape(
+    transposed = order.reshape(shape).transpose(across + along)
+    groups: list[list[int]] = transposed.reshape(
         -1, math.prod(shape[axis] for axis in along)
     ).tolist()
     return groups

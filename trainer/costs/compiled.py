@@ -1,4 +1,4 @@
-"""The trainer's own call, compiled for devices that need not be there.
+"""The trainer's own call, compiled for devices that need not be present.
 
 Dimensions: M updates per call, Q seeds, B batch.
 """
@@ -15,21 +15,22 @@ from trainer.agents import make_agent
 from trainer.agents.base import DataFacts
 from trainer.costs import hlo
 from trainer.costs.collectives import Collective, find_collectives
-from trainer.costs.random_data import batch_shapes
+from trainer.costs.random_data import make_batch_shapes
 from trainer.errors import RunError
 from trainer.parallel.mesh import make_mesh
 from trainer.parallel.mesh_shape import MeshConfig
 from trainer.step.call import make_train_call
 from trainer.step.state import abstract_state
 
-if TYPE_CHECKING:  # It brings Grain, which measuring updates does without.
+# `trainer.config` imports pydantic, which machines that only measure updates lack.
+if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trainer.config import Config
 
 
-# Without a GPU XLA cannot try which matrix product is fastest, and its own products of
-# Triton, untried, are more kernels than those that a tuned program has.
+# Without a GPU, XLA cannot try which matrix product is fastest. Its products by Triton,
+# if they are not tried, have more kernels than the tuned program would have.
 _UNTUNED: dict[str, Any] = {
     "xla_gpu_autotune_level": 0,
     "xla_gpu_enable_triton_gemm": False,
@@ -38,20 +39,20 @@ _OPTIONS = {"gpu": _UNTUNED, "cuda": _UNTUNED}
 
 
 class DoesNotFitError(RunError):
-    """A program that needs more memory than a chip has."""
+    """A program needs more memory than a chip has."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What the compiler plans for the call on each device.
+    """Memory of the call on each device, as the compiler plans it.
 
     Attributes:
         arguments: Bytes of state, batches and rows.
-        donated: Of them bytes whose place the results take: the state.
-        temporaries: Bytes of everything in between, at the worst moment.
+        donated: Bytes of the arguments whose memory the results reuse: the state.
+        temporaries: Bytes of intermediate arrays, at the worst moment.
         program: Bytes of the program itself.
-        peak: Bytes at the worst moment, less the program; the state's new values take
-            its place.
+        peak: Bytes at the worst moment, without the program. The new state takes the
+            place of the old one.
     """
 
     arguments: int
@@ -62,20 +63,20 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """Bytes that a device has to have."""
+        """Bytes of memory that a device must have."""
         return self.peak + self.program
 
 
 @dataclass(frozen=True)
 class CompiledCall:
-    """The call, compiled.
+    """The compiled training call.
 
     Attributes:
-        mesh: Devices that it is for.
-        updates: M.
-        microbatches: Parts of a batch, computed one after another.
-        state_arrays: Arrays of the state.
-        executable: What JAX returned.
+        mesh: Mesh that it was compiled for.
+        updates: Number M of updates per call.
+        microbatches: Parts of a batch that are computed one after another.
+        state_arrays: Number of arrays of the state.
+        executable: Compiled program of JAX.
     """
 
     mesh: Mesh
@@ -86,33 +87,41 @@ class CompiledCall:
 
     @functools.cached_property
     def text(self) -> str:
-        """The program after all of the compiler's passes."""
+        """Text of the program after all of the compiler's passes."""
         text = self.executable.as_text()
         assert text is not None
         return text
 
     @functools.cached_property
     def module(self) -> hlo.Module:
-        """The program, read."""
-        return hlo.parse(self.text)
+        """The program, parsed."""
+        return hlo.parse_module(self.text)
 
     @functools.cached_property
     def collectives(self) -> tuple[Collective, ...]:
-        """What devices send each other, with all loops around it."""
+        """Collectives of the program, each with the loops around it."""
         return find_collectives(self.module, dict(self.mesh.shape))
 
     @property
     def memory(self) -> Memory | None:
-        """What the compiler planned; None where it does not say."""
-        return memory_of(self.executable, platform=self.mesh.devices.flat[0].platform)
+        """Memory that the compiler plans; None if it does not say."""
+        return read_memory(self.executable, platform=self.mesh.devices.flat[0].platform)
 
     @property
     def donated(self) -> bool:
-        """Whether all of the state's new values take the place of the old ones."""
+        """Whether all of the state is updated in place."""
         return self.module.donated >= self.state_arrays
 
-    def inner_loops(self, loops: tuple[int, ...]) -> tuple[int, ...]:
-        """Loops within an update, those over flow steps, of loops within a call."""
+    def select_inner_loops(self, loops: tuple[int, ...]) -> tuple[int, ...]:
+        """Selects the loops within an update, which are those over flow steps.
+
+        Args:
+            loops: Turns of each loop around an instruction, the outermost first. Those
+                over updates and microbatches come before the others.
+
+        Returns:
+            Turns of the loops within an update.
+        """
         inner = [count for count in loops if count > 1]
         for count in (self.updates, self.microbatches):
             if count > 1 and inner[:1] == [count]:
@@ -120,7 +129,7 @@ class CompiledCall:
         return tuple(inner)
 
     def per_update(self, times: float) -> float:
-        """How often something is done in an update that is done so often in a call."""
+        """Converts a number of times in a call to the mean number in an update."""
         return times / self.updates
 
 
@@ -132,22 +141,24 @@ def compile_call(
     devices: "Sequence[jax.Device]",
     rows: int | None = None,
 ) -> CompiledCall:
-    """Compiles what training calls: the same function, shardings and donation.
+    """Compiles the call of a training: the same function, shardings and donation.
 
     Args:
-        config: As resolved for a task.
-        facts: Of data of the right shape.
-        mesh: Sizes of the axes.
-        devices: As many, of any kind.
-        rows: Rows of the store that lie on each device, to be gathered there; None
-            where the host gathers.
+        config: Configuration of the run.
+        facts: Facts of data with the right shapes.
+        mesh: Sizes of the mesh axes.
+        devices: Devices of the mesh, of any kind.
+        rows: Rows of the store that lie on each device and are gathered there; None if
+            the host gathers.
 
     Returns:
         The compiled call.
 
     Raises:
-        UsageError: If the mesh cannot be.
-        DoesNotFitError: If the compiler finds that the devices have too little memory.
+        UsageError: If the mesh cannot be made of the devices, or shares the work
+            unevenly.
+        DoesNotFitError: If the compiler gives up because a device has too little
+            memory.
     """
     made, lowered, arrays = _lower(config, facts, mesh, devices, rows)
     try:
@@ -156,9 +167,9 @@ def compile_call(
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         used = re.search(r"Used (\S+) of (\S+) (\w+)", str(error))
-        what = f"{used[1]} of {used[2]} of {used[3]}" if used else "too much memory"
+        need = f"{used[1]} of {used[2]} of {used[3]}" if used else "too much memory"
         raise DoesNotFitError(
-            f"the call does not fit: the compiler gives up at {what} on each device; "
+            f"the call does not fit: the compiler gives up at {need} on each device; "
             "split state and batch over more of them (--mesh fsdp=N), or set "
             "trainer.microbatches or agent.rematerialise"
         ) from error
@@ -178,7 +189,11 @@ def _lower(
     devices: "Sequence[jax.Device]",
     rows: int | None,
 ) -> tuple[Mesh, jax.stages.Lowered, int]:
-    """As ``trainer.training.session`` makes and calls it, of shapes alone."""
+    """Lowers the call with abstract shapes, as ``trainer.training.session`` makes it.
+
+    Returns:
+        The mesh, the lowered call, and the number of arrays of the state.
+    """
     trainer = config.trainer
     agent = make_agent(config.agent, facts)
     made = make_mesh(
@@ -193,7 +208,7 @@ def _lower(
         agent, made, seeds=trainer.seeds, microbatches=trainer.microbatches
     )
     state = abstract_state(agent, seeds=trainer.seeds)
-    batches = batch_shapes(
+    batches = make_batch_shapes(
         agent,
         facts,
         updates=trainer.updates_per_call,
@@ -210,28 +225,29 @@ def _lower(
     return made, call.lower(state, table, batches), len(jax.tree.leaves(state))
 
 
-def memory_of(compiled: jax.stages.Compiled, *, platform: str) -> Memory | None:
-    """What a compiler planned on each device; None where it does not say.
+def read_memory(compiled: jax.stages.Compiled, *, platform: str) -> Memory | None:
+    """Reads the memory that a compiler plans on each device.
 
     Args:
-        compiled: The program.
-        platform: Of the devices, such as ``"tpu"``.
+        compiled: Compiled program.
+        platform: Platform of the devices, such as ``"tpu"``.
 
     Returns:
-        The plan.
+        The plan; None if the compiler does not say.
     """
-    found = compiled.memory_analysis()
-    if found is None:
+    analysis = compiled.memory_analysis()
+    if analysis is None:
         return None
-    arguments = found.argument_size_in_bytes
-    new = found.output_size_in_bytes - found.alias_size_in_bytes
-    peak = arguments + found.temp_size_in_bytes + new
-    if platform == "tpu":  # Others' compilers give no peak, or one without temporaries.
-        peak = found.peak_memory_in_bytes or peak
+    arguments = analysis.argument_size_in_bytes
+    new = analysis.output_size_in_bytes - analysis.alias_size_in_bytes
+    peak = arguments + analysis.temp_size_in_bytes + new
+    # Other compilers give no peak, or one without temporaries.
+    if platform == "tpu":
+        peak = analysis.peak_memory_in_bytes or peak
     return Memory(
         arguments=arguments,
-        donated=found.alias_size_in_bytes,
+        donated=analysis.alias_size_in_bytes,
         temporaries=max(0, peak - arguments - new),
-        program=found.generated_code_size_in_bytes,
+        program=analysis.generated_code_size_in_bytes,
         peak=peak,
     )

@@ -1,6 +1,6 @@
-"""What a configuration comes to, before there are data or devices.
+"""Describes a configuration (networks, parameters, cost) without data or devices.
 
-Nothing is drawn or compiled.
+No parameter is drawn, and nothing is compiled.
 """
 
 import dataclasses
@@ -14,22 +14,22 @@ from trainer.config import Config, encode
 from trainer.costs import flops
 from trainer.costs.accelerators import ACCELERATORS, Accelerator
 from trainer.costs.network_shapes import Network, optimised_layers, read_networks
-from trainer.costs.random_data import shape_facts
+from trainer.costs.random_data import make_shape_facts
 
 UPDATES = 1_000_000
-# What bounds are given for.
+# The bounds are for this accelerator.
 _DEVICE = ACCELERATORS["h100"]
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What one update of all seeds costs.
+    """Cost of one update of all seeds.
 
     Attributes:
-        calls: Evaluations of networks by one seed.
-        flops_per_update: Operations of their dense layers, of all seeds.
-        device: That the bounds are for.
-        bounds: Least time of a million updates on one such device.
+        calls: Evaluations of networks, for one seed.
+        flops_per_update: Operations of the dense layers, for all seeds.
+        device: Accelerator that the bounds are for.
+        bounds: Least time of a million updates on one such accelerator.
     """
 
     calls: tuple[flops.Call, ...]
@@ -38,7 +38,7 @@ class Cost:
     bounds: tuple[flops.Bound, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Makes plain values that JSON can hold."""
         return {
             "flops_per_update": self.flops_per_update,
             "calls": [dataclasses.asdict(call) for call in self.calls],
@@ -52,15 +52,15 @@ class Cost:
 
 @dataclass(frozen=True)
 class Description:
-    """What a configuration comes to.
+    """Description of a configuration.
 
     Attributes:
-        config: As resolved for a task.
-        observation_dim: S.
-        action_dim: A.
-        networks: Of the agent; the optimised ones first.
-        state_bytes: Parameters, targets and optimiser state, of one seed.
-        cost: None where the agent's evaluations are not counted.
+        config: The configuration.
+        observation_dim: Components of an observation.
+        action_dim: Components of an action.
+        networks: Networks of the agent, the optimised ones first.
+        state_bytes: Bytes of one seed's parameters, targets and optimiser state.
+        cost: Cost of an update; None if the agent's operations are not counted.
     """
 
     config: Config
@@ -70,8 +70,8 @@ class Description:
     state_bytes: int
     cost: Cost | None
 
-    def parameters(self, role: str | None = None) -> int:
-        """Parameters of all networks, or of those of one role, of one seed."""
+    def count_parameters(self, role: str | None = None) -> int:
+        """Counts the parameters of one seed's networks, of one role or of all."""
         return sum(
             network.parameters
             for network in self.networks
@@ -79,7 +79,7 @@ class Description:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Makes plain values that JSON can hold."""
         return {
             "config": encode(self.config),
             "observation_dim": self.observation_dim,
@@ -89,9 +89,9 @@ class Description:
                 for network in self.networks
             ],
             "parameters": {
-                "optimised": self.parameters("optimised"),
-                "target": self.parameters("target"),
-                "total": self.parameters(),
+                "optimised": self.count_parameters("optimised"),
+                "target": self.count_parameters("target"),
+                "total": self.count_parameters(),
             },
             "state_bytes": self.state_bytes,
             "cost": None if self.cost is None else self.cost.to_json(),
@@ -99,17 +99,17 @@ class Description:
 
 
 def describe(config: Config, *, observation_dim: int, action_dim: int) -> Description:
-    """Works out what a configuration comes to.
+    """Describes a configuration.
 
     Args:
-        config: As resolved for a task.
-        observation_dim: S.
-        action_dim: A.
+        config: Configuration, resolved for a task.
+        observation_dim: Components of an observation.
+        action_dim: Components of an action.
 
     Returns:
         The description.
     """
-    agent = make_agent(config.agent, shape_facts(observation_dim, action_dim))
+    agent = make_agent(config.agent, make_shape_facts(observation_dim, action_dim))
     state = jax.eval_shape(agent.init, jax.random.key(0))
     networks = read_networks(state)
     state_bytes = sum(
@@ -121,22 +121,25 @@ def describe(config: Config, *, observation_dim: int, action_dim: int) -> Descri
         action_dim=action_dim,
         networks=networks,
         state_bytes=state_bytes,
-        cost=_cost(config, networks, state_bytes),
+        cost=_compute_cost(config, networks, state_bytes),
     )
 
 
-def _cost(
+def _compute_cost(
     config: Config, networks: tuple[Network, ...], state_bytes: int
 ) -> Cost | None:
-    count_calls = flops.CALLS.get(config.agent.name)
-    if count_calls is None:
+    """Computes the cost of an update; None if the agent's is not counted."""
+    list_calls = flops.CALLS.get(config.agent.name)
+    if list_calls is None:
         return None
-    calls = count_calls(config.agent, config.trainer.batch_size)
+    calls = list_calls(config.agent, config.trainer.batch_size)
     seeds = config.trainer.seeds
     operations = seeds * flops.update_flops(calls, optimised_layers(networks))
     return Cost(
         calls=calls,
         flops_per_update=operations,
         device=_DEVICE,
-        bounds=flops.bounds(operations, seeds * state_bytes, _DEVICE, updates=UPDATES),
+        bounds=flops.compute_bounds(
+            operations, seeds * state_bytes, _DEVICE, updates=UPDATES
+        ),
     )

@@ -1,10 +1,10 @@
-"""What an update costs, counted by hand: the dense layers it evaluates and trains.
+"""Counts the operations of an update, from the dense layers that it evaluates.
 
-Only matrix products are counted, two operations for a multiplication and its
-addition. Activations, LayerNorm, losses, random numbers and the optimiser are a few
-operations a unit or parameter: at width 512 they are within some percent. Compilers'
-own counts are no substitute, since they count the body of a loop once. What
-``rematerialise`` computes a second time is no part of the update and not counted.
+Only matrix products are counted, with two operations for a multiplication and its
+addition. Activations, LayerNorm, losses, random numbers and the optimiser take a few
+operations for each unit or parameter: some percent at width 512. Compilers' own counts
+are no substitute, because they count the body of a loop once. Layers that
+``rematerialise`` computes a second time are counted once.
 
 Dimensions: B batch, T flow steps, E critics.
 """
@@ -25,12 +25,13 @@ class Call:
     """Evaluations of one network within an update.
 
     Attributes:
-        network: Its name among the parameters; a target counts as what it copies.
-        rows: Of each evaluation, for every copy of the network.
-        purpose: What it is evaluated for.
-        times: Evaluations one after another.
-        trained: Whether gradients flow back to its parameters; none flow to its
-            inputs, which are data or stopped.
+        network: Name of the network among the parameters; a target has the name of
+            the network that it copies.
+        rows: Rows of each evaluation, for every copy of the network.
+        purpose: Purpose of the evaluations, for people.
+        times: Number of evaluations, one after another.
+        trained: Whether gradients flow back to the parameters. None flow to the inputs,
+            which are data or have their gradient stopped.
     """
 
     network: str
@@ -41,26 +42,26 @@ class Call:
 
 
 def forward_flops(layers: Layers) -> int:
-    """Operations of one row through one network."""
+    """Counts the operations of one row through one network."""
     return sum(2 * inputs * outputs for inputs, outputs in layers)
 
 
 def backward_flops(layers: Layers) -> int:
-    """Operations of one row back through one network.
+    """Counts the operations of one row back through one network.
 
-    As many as forward for the gradient of the parameters and again for that of the
-    inputs, save that nobody asks for the gradient of the first layer's.
+    The gradient of the parameters takes as many as the forward pass, and so does the
+    gradient of the inputs; that of the first layer's inputs is not computed.
     """
     return 2 * forward_flops(layers) - forward_flops(layers[:1])
 
 
 def call_flops(call: Call, layers: Layers, *, copies: int) -> int:
-    """Operations of a call.
+    """Counts the operations of a call.
 
     Args:
-        call: What is evaluated.
-        layers: Of its network.
-        copies: Of the network.
+        call: The evaluations.
+        layers: Layers of the network.
+        copies: Number of copies of the network.
 
     Returns:
         Operations of all rows and copies.
@@ -74,14 +75,14 @@ def call_flops(call: Call, layers: Layers, *, copies: int) -> int:
 def update_flops(
     calls: Iterable[Call], networks: Mapping[str, tuple[Layers, int]]
 ) -> int:
-    """Operations of one update of one seed.
+    """Counts the operations of one update of one seed.
 
     Args:
         calls: All evaluations of the update.
-        networks: Layers and number of copies, by name.
+        networks: Layers and number of copies of each network, by name.
 
     Returns:
-        Operations.
+        Number of operations.
     """
     total = 0
     for call in calls:
@@ -90,12 +91,12 @@ def update_flops(
     return total
 
 
-def vast_calls(config: VASTConfig, batch_size: int) -> tuple[Call, ...]:
-    """What one update of VAST evaluates.
+def list_vast_calls(config: VASTConfig, batch_size: int) -> tuple[Call, ...]:
+    """Lists the evaluations of one update of VAST.
 
     Args:
-        config: Of the agent.
-        batch_size: B.
+        config: Hyperparameters of the agent.
+        batch_size: Rows B of a batch.
 
     Returns:
         The calls, in the order of ``VAST.total_loss``.
@@ -103,11 +104,11 @@ def vast_calls(config: VASTConfig, batch_size: int) -> tuple[Call, ...]:
     B, T = batch_size, config.flow_steps
     return (
         Call("stitch", B, "sub-goals of V's targets", times=T),
-        # Continuations are valued at those sub-goals and at the windows' ends.
+        # Continuations start at those sub-goals and at the windows' ends.
         Call("stitch", 2 * B, "goals of the continuations", times=T),
         Call("exec", 2 * B, "actions of the continuations", times=T),
         Call("critic", 2 * B, "values of the continuations (targets)"),
-        # A window, its first part and its second.
+        # G is trained on a window, and composed of the window's two parts.
         Call("segment", 3 * B, "loss of G", trained=True),
         Call("segment", B, "returns up to the sub-goals"),
         Call("value", B, "loss of V", trained=True),
@@ -118,8 +119,9 @@ def vast_calls(config: VASTConfig, batch_size: int) -> tuple[Call, ...]:
     )
 
 
-# By name of the agent; agents that are not here are not counted.
-CALLS: dict[str, Callable[[Any, int], tuple[Call, ...]]] = {"vast": vast_calls}
+# Functions that list the evaluations of an update, by the agent's name. The operations
+# of agents that are missing here are not counted.
+CALLS: dict[str, Callable[[Any, int], tuple[Call, ...]]] = {"vast": list_vast_calls}
 
 
 @dataclass(frozen=True)
@@ -127,9 +129,9 @@ class Bound:
     """Least time that many updates can take on a device.
 
     Attributes:
-        precision: Of the matrix products.
-        compute_hours: Of their operations at the device's peak.
-        memory_hours: Of reading and writing the state once an update.
+        precision: Precision of the matrix products.
+        compute_hours: Hours of the operations at the device's peak.
+        memory_hours: Hours of reading and writing the state once for each update.
     """
 
     precision: str
@@ -138,7 +140,7 @@ class Bound:
 
     @property
     def rules(self) -> str:
-        """Which of the two is longer: ``"compute"`` or ``"memory"``."""
+        """Name of the longer of the two: ``"compute"`` or ``"memory"``."""
         return "compute" if self.compute_hours >= self.memory_hours else "memory"
 
     @property
@@ -147,23 +149,23 @@ class Bound:
         return max(self.compute_hours, self.memory_hours)
 
 
-def bounds(
+def compute_bounds(
     flops: int, state_bytes: int, device: Accelerator, *, updates: int
 ) -> tuple[Bound, ...]:
-    """Bounds the time of updates from below, for each precision.
+    """Computes the least time of updates, for each precision.
 
-    Real updates take longer: layers this narrow do not fill the device, and flow steps
-    wait for one another. The bound from memory supposes that the state is larger than
-    the device's cache, so that none of it is still there at the next update.
+    Real updates take longer: narrow layers do not fill the device, and flow steps wait
+    for one another. The bound by memory assumes that the state does not fit into the
+    device's cache, so that every update reads it from memory.
 
     Args:
         flops: Operations of one update.
-        state_bytes: Parameters, targets and optimiser state.
-        device: Where.
-        updates: How many.
+        state_bytes: Bytes of parameters, targets and optimiser state.
+        device: Accelerator that the bounds are for.
+        updates: Number of updates.
 
     Returns:
-        One bound for each precision.
+        A bound for each precision.
     """
     memory_s = 2 * state_bytes / device.bandwidth * updates
     return tuple(

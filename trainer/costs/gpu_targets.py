@@ -1,6 +1,6 @@
-"""GPUs as XLA has to be told of them where there are none."""
+"""Descriptions of GPUs in XLA's format, to compile for them without a GPU."""
 
-# What CUDA says of an H100 SXM, in XLA's terms.
+# An H100 SXM, as CUDA describes it on a machine that has one.
 _H100 = """
 gpu_device_info {
   threads_per_block_limit: 1024
@@ -28,8 +28,8 @@ runtime_version { major: 12 minor: 9 }
 device_description_str: "NVIDIA H100 80GB HBM3"
 """
 
-# As XLA's own descriptions have it: openxla/xla, xla/backends/gpu/target_config/specs,
-# a100_sxm_40.txtpb and a100_sxm_80.txtpb. Placeholders: memory, its bandwidth, name.
+# From XLA's own descriptions (openxla/xla, xla/backends/gpu/target_config/specs:
+# a100_sxm_40.txtpb and a100_sxm_80.txtpb), which differ in the three placeholders.
 _A100 = """
 gpu_device_info {{
   threads_per_block_limit: 1024
@@ -57,7 +57,7 @@ runtime_version {{ major: 12 minor: 9 }}
 device_description_str: "{name}"
 """
 
-# By their keys in ``trainer.costs.accelerators.ACCELERATORS``.
+# Keys are those of ``trainer.costs.accelerators.ACCELERATORS``.
 TARGETS = {
     "a100-40gb": _A100.format(
         bandwidth=1_555_200_000_000, memory=42_331_013_120, name="NVIDIA A100-SXM4-40GB"

@@ -1,7 +1,7 @@
-"""Reading a compiled program: what runs, how often, and inside which loops.
+"""Parses a compiled program: its instructions, and the loops around each of them.
 
-The text is that of XLA's modules after all of its passes, for CPUs, GPUs and TPUs. What
-it says is what runs: loops with their counts, fusions, collectives.
+The text is that of an XLA module after all passes, for CPUs, GPUs and TPUs. It shows
+what runs: loops with their numbers of turns, fusions and collectives.
 """
 
 import math
@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-# Operations that nothing is launched for.
+# Operations without a kernel: they only name, group or start others.
 _FREE = frozenset(
     {
         *("parameter", "constant", "tuple", "get-tuple-element", "bitcast"),
@@ -34,11 +34,10 @@ class Instruction:
     """One instruction of a computation.
 
     Attributes:
-        name: Within the module.
-        result: Type of what it returns, such as ``f32[8,512]{1,0}`` or a tuple of
-            them.
-        operation: Such as ``fusion``.
-        rest: Operands and attributes.
+        name: Name within the module.
+        result: Type of the result, such as ``f32[8,512]{1,0}``, or a tuple of types.
+        operation: Name of the operation, such as ``fusion``.
+        rest: Text of operands and attributes.
     """
 
     name: str
@@ -46,19 +45,19 @@ class Instruction:
     operation: str
     rest: str
 
-    def attribute(self, name: str) -> str | None:
-        """Computation or number that an attribute names; None if it has none such."""
-        found = re.search(rf"\b{name}=%?([\w.\-]+)", self.rest)
-        return found[1] if found else None
+    def find_attribute(self, name: str) -> str | None:
+        """Finds the computation or number that an attribute names; None without it."""
+        attribute = re.search(rf"\b{name}=%?([\w.\-]+)", self.rest)
+        return attribute[1] if attribute else None
 
     @property
     def operands(self) -> list[str]:
-        """Names of what it reads."""
-        return re.findall(r"%([\w.\-]+)", _closed(self.rest))
+        """Names of the instructions whose results it reads."""
+        return re.findall(r"%([\w.\-]+)", _take_brackets(self.rest))
 
     @property
     def launched(self) -> bool:
-        """Whether something runs for it: a kernel, a copy or a collective."""
+        """Whether it launches a kernel, a copy or a collective."""
         return not (
             self.operation in _FREE
             or self.operation.endswith("-done")
@@ -73,8 +72,8 @@ class Module:
 
     Attributes:
         entry: Name of the computation that runs first.
-        computations: Instructions of each, by name.
-        head: First line, which holds what is donated.
+        computations: Instructions of each computation, by its name.
+        head: First line of the text, which lists the donated arguments.
     """
 
     entry: str
@@ -83,20 +82,20 @@ class Module:
 
     @property
     def donated(self) -> int:
-        """Results that take the place of an argument."""
+        """Number of results that take the place of an argument."""
         aliases = re.search(r"input_output_alias=\{ (.*?) \}, entry", self.head)
         return len(re.findall(r"\}: \(", aliases[1])) if aliases else 0
 
 
 @dataclass(frozen=True)
 class Execution:
-    """An instruction as it runs.
+    """An instruction, with the loops in which it runs.
 
     Attributes:
-        instruction: Which.
-        loops: How often each loop around it repeats, the outermost first.
-        fused_into: Name of the computation it is part of, if that is a fusion's; None
-            for what is launched by itself.
+        instruction: The instruction.
+        loops: Number of turns of each loop around it, the outermost first.
+        fused_into: Name of the fusion's computation that it is part of; None if it is
+            launched by itself.
     """
 
     instruction: Instruction
@@ -105,21 +104,21 @@ class Execution:
 
     @property
     def times(self) -> int:
-        """How often it runs in a call."""
+        """Number of times that it runs in a call."""
         return math.prod(self.loops)
 
 
-def parse(text: str) -> Module:
-    """Reads a module.
+def parse_module(text: str) -> Module:
+    """Parses the text of a module.
 
     Args:
-        text: As ``jax.stages.Compiled.as_text`` returns it.
+        text: Text that ``jax.stages.Compiled.as_text`` returns.
 
     Returns:
         The module.
 
     Raises:
-        ValueError: If there is no program in it.
+        ValueError: If the text holds no program.
     """
     computations: dict[str, list[Instruction]] = {}
     entry = None
@@ -132,14 +131,17 @@ def parse(text: str) -> Module:
             continue
         named = _NAME.match(line)
         if named:
-            lines.append(_instruction(named[1], line[named.end() :]))
+            lines.append(_parse_instruction(named[1], line[named.end() :]))
     if entry is None:
-        raise ValueError("expected the text of a compiled program, found no entry")
+        raise ValueError(
+            f"{text[:80]!r}: expected the text of a compiled program, found no entry"
+        )
     return Module(entry, computations, head=text.split("\n", 1)[0])
 
 
-def _instruction(name: str, text: str) -> Instruction:
-    """Takes apart what follows the name: type, operation, operands and attributes."""
+def _parse_instruction(name: str, text: str) -> Instruction:
+    """Parses the text after an instruction's name: type, operation and operands."""
+    # The type ends at the first space outside of all brackets: tuples have some inside.
     depth = 0
     for at, character in enumerate(text):
         depth += (character in "([{") - (character in ")]}")
@@ -149,8 +151,8 @@ def _instruction(name: str, text: str) -> Instruction:
     raise ValueError(f"expected an instruction, got {text[:80]!r}")
 
 
-def _closed(text: str) -> str:
-    """The beginning of a text up to the bracket that closes its first one."""
+def _take_brackets(text: str) -> str:
+    """Takes the beginning of a text up to the bracket that closes its first one."""
     depth = 0
     for at, character in enumerate(text):
         depth += (character in "([{") - (character in ")]}")
@@ -159,91 +161,103 @@ def _closed(text: str) -> str:
     return text
 
 
-def executions(module: Module, *, fused: bool = False) -> Iterator[Execution]:
-    """Goes through all that runs, loops entered once.
+def walk_executions(module: Module, *, fused: bool = False) -> Iterator[Execution]:
+    """Walks through the instructions in the order in which they run.
+
+    The body of a loop is walked through once.
 
     Args:
         module: The program.
-        fused: Whether to look into fusions and asynchronous computations as well.
+        fused: Whether to walk through fusions and asynchronous computations as well.
 
     Yields:
         Instructions with the loops around them.
     """
-    yield from _run(module, module.entry, (), None, fused)
+    yield from _walk(module, module.entry, (), None, fused)
 
 
-def _run(
+def _walk(
     module: Module,
     computation: str,
     loops: tuple[int, ...],
     fused_into: str | None,
     fused: bool,
 ) -> Iterator[Execution]:
-    for each in module.computations[computation]:
-        yield Execution(each, loops, fused_into)
-        if each.operation == "while":
-            body = each.attribute("body")
+    """Walks through one computation; parameters as in ``Execution``."""
+    for instruction in module.computations[computation]:
+        yield Execution(instruction, loops, fused_into)
+        if instruction.operation == "while":
+            body = instruction.find_attribute("body")
             assert body is not None
-            count = trip_count(module, each)
-            yield from _run(module, body, (*loops, count), fused_into, fused)
-        elif each.operation == "conditional":
-            for branch in _branches(each):
-                yield from _run(module, branch, loops, fused_into, fused)
-        elif each.operation == "call":
-            called = each.attribute("to_apply") or each.attribute("calls")
+            count = read_trip_count(module, instruction)
+            yield from _walk(module, body, (*loops, count), fused_into, fused)
+        elif instruction.operation == "conditional":
+            # All branches are counted, as if each of them ran: an upper bound.
+            for branch in _list_branches(instruction):
+                yield from _walk(module, branch, loops, fused_into, fused)
+        elif instruction.operation == "call":
+            called = instruction.find_attribute(
+                "to_apply"
+            ) or instruction.find_attribute("calls")
             assert called is not None
-            yield from _run(module, called, loops, fused_into, fused)
-        elif fused and each.operation in ("fusion", "async-start"):
-            called = each.attribute("calls")
+            yield from _walk(module, called, loops, fused_into, fused)
+        elif fused and instruction.operation in ("fusion", "async-start"):
+            called = instruction.find_attribute("calls")
             assert called is not None
-            yield from _run(module, called, loops, called, fused)
+            yield from _walk(module, called, loops, called, fused)
 
 
-def _branches(conditional: Instruction) -> list[str]:
-    several = re.search(r"branch_computations=\{(.*?)\}", conditional.rest)
-    if several:
-        return re.findall(r"%?([\w.\-]+)", several[1])
-    both = (conditional.attribute(f"{name}_computation") for name in ("true", "false"))
+def _list_branches(conditional: Instruction) -> list[str]:
+    """Lists the computations of a conditional, which XLA writes in two ways."""
+    listed = re.search(r"branch_computations=\{(.*?)\}", conditional.rest)
+    if listed:
+        return re.findall(r"%?([\w.\-]+)", listed[1])
+    both = (
+        conditional.find_attribute(f"{name}_computation") for name in ("true", "false")
+    )
     return [name for name in both if name is not None]
 
 
-def trip_count(module: Module, loop: Instruction) -> int:
-    """How often a loop repeats.
+def read_trip_count(module: Module, loop: Instruction) -> int:
+    """Reads the number of turns of a loop.
 
-    XLA writes it down for CPUs and GPUs. For TPUs it is the constant that the loop's
-    condition compares its counter with, which starts at 0 as those of ``lax.scan`` do.
+    XLA writes this number into the text for CPUs and GPUs. For TPUs, it is the constant
+    that the loop's condition compares the counter with; loops of ``lax.scan`` count
+    from 0.
 
     Args:
         module: The program.
-        loop: A ``while`` of it.
+        loop: Instruction ``while`` of the program.
 
     Returns:
-        The count.
+        The number of turns.
 
     Raises:
-        ValueError: If it is not to be found: sums over the loop would be wrong.
+        ValueError: If the number cannot be read; all sums over the loop would be wrong.
     """
     known = re.search(r'"known_trip_count":\{"n":"(\d+)"', loop.rest)
     if known:
         return int(known[1])
-    condition = loop.attribute("condition")
+    condition = loop.find_attribute("condition")
     assert condition is not None
     instructions = module.computations[condition]
-    bounds = {
-        each.name: int(each.rest.strip("(").split(")")[0])
-        for each in instructions
-        if each.operation == "constant" and re.match(r"\(\d+\)", each.rest)
+    constants = {
+        instruction.name: int(instruction.rest.strip("(").split(")")[0])
+        for instruction in instructions
+        if instruction.operation == "constant"
+        and re.match(r"\(\d+\)", instruction.rest)
     }
-    for each in instructions:
-        if each.operation == "compare" and "direction=LT" in each.rest:
-            counts = [bounds[name] for name in each.operands if name in bounds]
+    for instruction in instructions:
+        if instruction.operation == "compare" and "direction=LT" in instruction.rest:
+            operands = instruction.operands
+            counts = [constants[name] for name in operands if name in constants]
             if len(counts) == 1:
                 return counts[0]
     raise ValueError(f"expected a loop that counts, got {loop.name} until {condition}")
 
 
 def array_bytes(result: str) -> list[int]:
-    """Bytes of each array of a type, without what layouts add.
+    """Computes the bytes of each array of a type, without the padding of layouts.
 
     Example:
         >>> array_bytes("(f32[8,512]{1,0:T(8,128)}, bf16[4], s32[])")
@@ -255,18 +269,23 @@ def array_bytes(result: str) -> list[int]:
     ]
 
 
-def kernels(module: Module) -> int:
-    """Kernels, copies and collectives that a call launches one after another."""
-    return sum(each.times for each in executions(module) if each.instruction.launched)
+def count_kernels(module: Module) -> int:
+    """Counts the kernels, copies and collectives that a call launches."""
+    return sum(
+        execution.times
+        for execution in walk_executions(module)
+        if execution.instruction.launched
+    )
 
 
-def estimated_cycles(module: Module) -> int | None:
-    """Cycles of a call by XLA's own estimates; None where it makes none.
+def sum_estimated_cycles(module: Module) -> int | None:
+    """Sums XLA's own estimates of the cycles of a call; None if it makes none.
 
-    What runs beside something else, as copies and collectives do, is not in them.
+    Copies and collectives that run beside kernels are not in the estimates.
     """
     total = 0
-    for each in executions(module):
-        found = re.search(r'"estimated_cycles":"(\d+)"', each.instruction.rest)
-        total += each.times * int(found[1]) if found else 0
+    for execution in walk_executions(module):
+        text = execution.instruction.rest
+        cycles = re.search(r'"estimated_cycles":"(\d+)"', text)
+        total += execution.times * int(cycles[1]) if cycles else 0
     return total or None

@@ -1,4 +1,4 @@
-"""What each device of a mesh holds of a run, before there is such a mesh."""
+"""The arrays of a run on each device of a mesh that need not be present."""
 
 import dataclasses
 import math
@@ -18,22 +18,23 @@ from trainer.parallel.mesh import make_mesh
 from trainer.parallel.mesh_shape import AXES, MeshConfig
 from trainer.step.state import TrainState, abstract_state, layout
 
-if TYPE_CHECKING:  # It brings Grain, which measuring updates does without.
+# `trainer.config` imports pydantic, which machines that only measure updates lack.
+if TYPE_CHECKING:
     from trainer.config import Config
 
-# Kinds of accelerators whose memory differs by the formula, and one of each.
+# Kinds of accelerators that differ in the formula of the memory, with one of each kind.
 _KINDS = {"TPU": "v5e", "GPU": "h100"}
 
 
 @dataclass(frozen=True)
-class Placed:
-    """One array of the training state.
+class PlacedArray:
+    """One array of the training state, and its sharding.
 
     Attributes:
-        path: Such as ``params/value/hidden_0/kernel``.
-        shape: Of all seeds, on a leading axis.
-        spec: Mesh axes of each dimension; those of one device are left out.
-        device_bytes: On each device.
+        path: Path of the array, such as ``params/value/hidden_0/kernel``.
+        shape: Shape of the array of all seeds, which are the leading axis.
+        spec: Mesh axes of each dimension, without axes of one device.
+        device_bytes: Bytes on each device.
     """
 
     path: str
@@ -44,40 +45,40 @@ class Placed:
 
 @dataclass(frozen=True)
 class MeshDescription:
-    """What each device holds.
+    """Memory of a run on each device of a mesh.
 
     Attributes:
-        mesh: Sizes of the axes.
-        arrays: Of the training state.
-        params_bytes: Of parameters, on each device.
-        rest_bytes: Of targets, optimiser, counters and keys, on each device.
-        expected_bytes: Memory that the training call takes of each accelerator, a TPU
-            or a GPU, without rows of the store, by a formula
-            (``call_memory.call_bytes``); None where the agent is not VAST.
+        mesh: Sizes of the mesh axes.
+        arrays: Arrays of the training state.
+        params_bytes: Bytes of the parameters on each device.
+        rest_bytes: Bytes of targets, optimiser, counters and keys on each device.
+        expected_bytes: Memory that the training call takes without rows of the store,
+            for a TPU and for a GPU, by the formula of ``call_memory.call_bytes``; None
+            if the agent is not VAST.
     """
 
     mesh: dict[str, int]
-    arrays: tuple[Placed, ...]
+    arrays: tuple[PlacedArray, ...]
     params_bytes: int
     rest_bytes: int
     expected_bytes: dict[str, float] | None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Makes plain values that JSON can hold."""
         return dataclasses.asdict(self)
 
 
 def parse_mesh(text: str) -> MeshConfig:
-    """Reads sizes such as ``seed=2,fsdp=4``; axes that are not named have 1.
+    """Parses the sizes of a mesh, such as ``seed=2,fsdp=4``.
 
     Args:
-        text: As given.
+        text: Sizes by axis; axes that are not named have size 1.
 
     Returns:
         The sizes, all at least 1.
 
     Raises:
-        UsageError: If an axis or size cannot be.
+        UsageError: If an axis does not exist, or a size is not a number from 1.
     """
     sizes = dict.fromkeys(AXES, 1)
     for part in text.split(","):
@@ -91,8 +92,8 @@ def parse_mesh(text: str) -> MeshConfig:
     return MeshConfig(**sizes)
 
 
-def devices_of(mesh: MeshConfig) -> int:
-    """Devices that a mesh of given sizes takes."""
+def count_devices(mesh: MeshConfig) -> int:
+    """Counts the devices of a mesh, none of whose sizes is -1."""
     return math.prod(getattr(mesh, axis) for axis in AXES)
 
 
@@ -103,19 +104,20 @@ def describe_mesh(
     *,
     devices: Sequence[jax.Device],
 ) -> MeshDescription:
-    """Works out what each device of a mesh holds.
+    """Describes the memory of a run on each device of a mesh.
 
     Args:
-        config: As resolved for a task.
-        facts: Of data of the right shape.
-        mesh: Sizes, all given.
-        devices: As many, of any kind.
+        config: Configuration of the run.
+        facts: Facts of data with the right shapes.
+        mesh: Sizes of the mesh axes, none of them -1.
+        devices: Devices of the mesh, of any kind.
 
     Returns:
         The description.
 
     Raises:
-        UsageError: If the mesh cannot be.
+        UsageError: If the mesh cannot be made of the devices, or shares the work
+            unevenly.
     """
     trainer = config.trainer
     agent = make_agent(config.agent, facts)
@@ -127,20 +129,23 @@ def describe_mesh(
         devices=devices,
     )
     shapes = abstract_state(agent, seeds=trainer.seeds)
-    arrays = place(shapes, layout(agent, made, seeds=trainer.seeds))
-    params = sum(one.device_bytes for one in arrays if one.path.startswith("params/"))
+    arrays = list_arrays(shapes, layout(agent, made, seeds=trainer.seeds))
+    params = sum(
+        array.device_bytes for array in arrays if array.path.startswith("params/")
+    )
     return MeshDescription(
         mesh=dict(made.shape),
         arrays=arrays,
         params_bytes=params,
-        rest_bytes=sum(one.device_bytes for one in arrays) - params,
-        expected_bytes=_expected_bytes(config, facts, dict(made.shape)),
+        rest_bytes=sum(array.device_bytes for array in arrays) - params,
+        expected_bytes=_estimate_bytes(config, facts, dict(made.shape)),
     )
 
 
-def _expected_bytes(
+def _estimate_bytes(
     config: "Config", facts: DataFacts, mesh: dict[str, int]
 ) -> dict[str, float] | None:
+    """Estimates the memory of the training call, by kind of accelerator."""
     if not isinstance(config.agent, VASTConfig):
         return None
     shape = Shape(
@@ -151,47 +156,49 @@ def _expected_bytes(
     )
     return {
         kind: call_bytes(
-            shape, Spread(**mesh), ACCELERATORS[one], seeds=config.trainer.seeds
+            shape, Spread(**mesh), ACCELERATORS[example], seeds=config.trainer.seeds
         )
-        for kind, one in _KINDS.items()
+        for kind, example in _KINDS.items()
     }
 
 
-def place(shapes: TrainState, placed: TrainState) -> tuple[Placed, ...]:
-    """What a device holds of each array.
+def list_arrays(shapes: TrainState, shardings: TrainState) -> tuple[PlacedArray, ...]:
+    """Lists the arrays of a state, with the bytes that each device holds.
 
     Args:
-        shapes: Of the state.
-        placed: Its shardings.
+        shapes: Abstract arrays of the state.
+        shardings: Sharding of each array.
 
     Returns:
         The arrays, parameters first.
     """
     return tuple(
-        Placed(
+        PlacedArray(
             path=jax.tree_util.keystr(path, simple=True, separator="/").removeprefix(
                 "agent/"
             ),
             shape=tuple(leaf.shape),
-            spec=_spec(where),
-            device_bytes=math.prod(where.shard_shape(leaf.shape)) * leaf.dtype.itemsize,
+            spec=_format_spec(sharding),
+            device_bytes=math.prod(sharding.shard_shape(leaf.shape))
+            * leaf.dtype.itemsize,
         )
-        for (path, leaf), where in zip(
+        for (path, leaf), sharding in zip(
             jax.tree_util.tree_leaves_with_path(shapes),
-            jax.tree.leaves(placed),
+            jax.tree.leaves(shardings),
             strict=True,
         )
     )
 
 
-def _spec(where: Any) -> str:
-    """Mesh axes by dimension, such as ``-, -, tensor+fsdp``; one device's left out."""
+def _format_spec(sharding: Any) -> str:
+    """Formats the mesh axes of each dimension, such as ``-, -, tensor+fsdp``."""
     names = []
-    for axes in where.spec:
-        several = [
+    for axes in sharding.spec:
+        # An axis of one device shards nothing.
+        sharded = [
             axis
             for axis in ((axes,) if isinstance(axes, str) else axes or ())
-            if where.mesh.shape[axis] > 1
+            if sharding.mesh.shape[axis] > 1
         ]
-        names.append("+".join(several) or "-")
+        names.append("+".join(sharded) or "-")
     return ", ".join(names)

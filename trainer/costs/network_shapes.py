@@ -1,4 +1,4 @@
-"""An agent's networks: read off the shapes of its state, or VAST's without JAX.
+"""The shapes of an agent's networks: of any agent with JAX, of VAST without.
 
 Dimensions: S observation, A action.
 """
@@ -21,11 +21,11 @@ class Network:
     """One network of an agent.
 
     Attributes:
-        name: Among the parameters.
-        role: Whether it is optimised, or a slowly moving target.
-        layers: Inputs and outputs of its dense layers, in order.
-        copies: Independent copies, on leading axes of its parameters.
-        parameters: Of all copies.
+        name: Name of the network among the parameters.
+        role: ``"optimised"``, or ``"target"`` for a slowly moving copy.
+        layers: Inputs and outputs of the dense layers, in order.
+        copies: Number of independent copies, on leading axes of the parameters.
+        parameters: Number of parameters of all copies.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Network:
 
     @property
     def chain(self) -> tuple[int, ...] | None:
-        """Widths from input to output; None if its layers do not follow one another."""
+        """Widths from input to output; None if layers do not follow one another."""
         outputs = [layer[1] for layer in self.layers]
         if not outputs or outputs[:-1] != [layer[0] for layer in self.layers[1:]]:
             return None
@@ -44,10 +44,10 @@ class Network:
 
 
 def read_networks(state: "AgentState") -> tuple[Network, ...]:
-    """Reads an agent's networks off the shapes of its state.
+    """Reads the networks of an agent from the shapes of its state.
 
     Args:
-        state: As ``agent.init`` returns it, or its abstract shapes.
+        state: State that ``agent.init`` returns, or its abstract shapes.
 
     Returns:
         The optimised networks by name, then the targets.
@@ -57,7 +57,7 @@ def read_networks(state: "AgentState") -> tuple[Network, ...]:
         ("target", state.targets),
     )
     return tuple(
-        _network(name, role, tree)
+        _read_network(name, role, tree)
         for role, trees in roles
         for name, tree in sorted(trees.items())
     )
@@ -66,40 +66,41 @@ def read_networks(state: "AgentState") -> tuple[Network, ...]:
 def vast_networks(
     config: VASTConfig, *, observation_dim: int, action_dim: int
 ) -> tuple[Network, ...]:
-    """Works out VAST's networks where there is no JAX to read them off with.
+    """Computes the networks of VAST without JAX.
 
-    A test holds this equal to ``read_networks`` of the agent's state.
+    A test compares them with ``read_networks`` of the agent's state.
 
     Args:
-        config: Of the agent.
-        observation_dim: S.
-        action_dim: A.
+        config: Hyperparameters of the agent.
+        observation_dim: Components S of an observation.
+        action_dim: Components A of an action.
 
     Returns:
-        As ``read_networks``.
+        The same networks as ``read_networks`` returns.
     """
     S, A = observation_dim, action_dim
-    critic = _perceptron("critic", S + A, 1, config, copies=2)
+    critic = _make_perceptron("critic", S + A, 1, config, copies=2)
     return (
         critic,
         # State, goal, noisy action and time of the flow.
-        _perceptron("exec", 2 * S + A + 1, A, config),
-        # Both ends of a segment and its length.
-        _perceptron("segment", 2 * S + 1, 1, config),
+        _make_perceptron("exec", 2 * S + A + 1, A, config),
+        # Both ends of a segment, and its length.
+        _make_perceptron("segment", 2 * S + 1, 1, config),
         # State, time, and the noisy pair of a horizon and a sub-goal.
-        _perceptron("stitch", 2 * S + 2, 1 + S, config),
-        _perceptron("value", S, 1, config),
+        _make_perceptron("stitch", 2 * S + 2, 1 + S, config),
+        _make_perceptron("value", S, 1, config),
         dataclasses.replace(critic, role="target"),
     )
 
 
-def _perceptron(
+def _make_perceptron(
     name: str, inputs: int, outputs: int, config: VASTConfig, *, copies: int = 1
 ) -> Network:
+    """Makes the shapes of an MLP with the agent's width and depth."""
     widths = (inputs, *(config.width,) * config.depth, outputs)
     layers = tuple(itertools.pairwise(widths))
     kernels = sum(rows * columns for rows, columns in layers)
-    # A bias for each unit; LayerNorm's scale and shift for each hidden one.
+    # Each unit has a bias; each hidden unit also LayerNorm's scale and shift.
     biases = 3 * config.width * config.depth + outputs
     return Network(
         name=name,
@@ -113,7 +114,7 @@ def _perceptron(
 def optimised_layers(
     networks: tuple[Network, ...],
 ) -> dict[str, tuple[tuple[tuple[int, int], ...], int]]:
-    """Layers and copies of the optimised networks, by name."""
+    """Selects the layers and copies of the optimised networks, by name."""
     return {
         network.name: (network.layers, network.copies)
         for network in networks
@@ -121,8 +122,12 @@ def optimised_layers(
     }
 
 
-def _network(name: str, role: Literal["optimised", "target"], tree: Any) -> Network:
-    import jax  # Whoever has a state has JAX; the rest of the module needs none.
+def _read_network(
+    name: str, role: Literal["optimised", "target"], tree: Any
+) -> Network:
+    """Reads the shapes of one network from its parameters."""
+    # Imported here, because the rest of this module must not need JAX.
+    import jax
 
     leaves = [
         (jax.tree_util.keystr(path, simple=True, separator="/"), leaf)
@@ -130,7 +135,7 @@ def _network(name: str, role: Literal["optimised", "target"], tree: Any) -> Netw
     ]
     kernels = [
         leaf.shape
-        for path, leaf in sorted(leaves, key=lambda item: _natural(item[0]))
+        for path, leaf in sorted(leaves, key=lambda item: _split_numbers(item[0]))
         if path.rpartition("/")[2] == "kernel"
     ]
     return Network(
@@ -142,7 +147,7 @@ def _network(name: str, role: Literal["optimised", "target"], tree: Any) -> Netw
     )
 
 
-def _natural(path: str) -> list[tuple[str, int]]:
-    """Orders ``hidden_2`` before ``hidden_10``."""
+def _split_numbers(path: str) -> list[tuple[str, int]]:
+    """Splits a path into a sorting key that puts ``hidden_2`` before ``hidden_10``."""
     parts = re.findall(r"(\D*)(\d*)", path)
     return [(text, int(number or 0)) for text, number in parts]

@@ -1,6 +1,6 @@
-"""Published data sets by name: how much they hold, and of what shape.
+"""Sizes and shapes of the published data sets, by name.
 
-For planning before there is a store; training takes its facts from the store itself.
+They are for planning without a store; training reads the sizes from its store.
 
 Source: *OGBench: Benchmarking Offline Goal-Conditioned RL*, appendix, table of data
 sets; the ten of *Horizon Adaptive Offline Policy Learning via Value Stitching* stand
@@ -19,11 +19,11 @@ class DatasetFacts:
     """Size and shape of one published data set.
 
     Attributes:
-        transitions: Of the training split.
-        episodes: Of the training split.
-        episode_length: Transitions of an episode; it has one row more.
-        observation_dim: S.
-        action_dim: A.
+        transitions: Number of transitions of the training split.
+        episodes: Number of episodes of the training split.
+        episode_length: Transitions of an episode, which has one row more.
+        observation_dim: Components of an observation.
+        action_dim: Components of an action.
     """
 
     transitions: int
@@ -34,12 +34,12 @@ class DatasetFacts:
 
     @property
     def rows(self) -> int:
-        """Rows of a store of it: the last row of an episode leads nowhere."""
+        """Rows in a store; the last row of an episode starts no transition."""
         return self.transitions + self.episodes
 
 
 _ARM, _ANT, _POINT = 5, 8, 2
-# Millions of transitions, S and A.
+# Millions of transitions, components of an observation, components of an action.
 _SIZES = {
     "scene-play": (1, 40, _ARM),
     "cube-single-play": (1, 28, _ARM),
@@ -58,7 +58,7 @@ _SIZES = {
 }
 
 
-def _facts(
+def _make_facts(
     dataset: str, millions: int, observation_dim: int, action_dim: int
 ) -> DatasetFacts:
     transitions = millions * 1_000_000
@@ -72,23 +72,23 @@ def _facts(
     )
 
 
-DATASETS = {dataset: _facts(dataset, *sizes) for dataset, sizes in _SIZES.items()}
+DATASETS = {dataset: _make_facts(dataset, *sizes) for dataset, sizes in _SIZES.items()}
 
 
-def find(dataset: str) -> DatasetFacts:
-    """Looks up a data set.
+def find_dataset(dataset: str) -> DatasetFacts:
+    """Finds a published data set by its name.
 
     Args:
         dataset: Name without version, such as ``"cube-single-play"``.
 
     Returns:
-        Its facts.
+        Size and shape of the data set.
 
     Raises:
-        UsageError: If it is not in the table; names the nearest that are.
+        UsageError: If the table has no such data set; the error gives similar names.
 
     Example:
-        >>> find("antmaze-giant-navigate").rows
+        >>> find_dataset("antmaze-giant-navigate").rows
         1000500
     """
     if dataset not in DATASETS:

@@ -1,4 +1,4 @@
-"""Rows of random numbers in memory, for what needs batches and no data.
+"""Random rows in memory, for measurements and compilations that need only shapes.
 
 Dimensions: M updates per call, Q seeds, B batch.
 """
@@ -18,15 +18,15 @@ _EPISODES = 8
 _EPISODE_ROWS = 501
 
 
-def random_table(facts: DataFacts, *, discount: float) -> RowTable:
-    """Episodes of independent random rows, none of them solved, reward -1 each.
+def make_random_table(facts: DataFacts, *, discount: float) -> RowTable:
+    """Makes a table of independent random rows, never solved, with reward -1.
 
     Args:
-        facts: Read for S and A.
-        discount: Of the return sums.
+        facts: Facts whose shapes the rows have.
+        discount: Discount of the return sums.
 
     Returns:
-        A table of some thousand rows.
+        A table of a few thousand rows.
     """
     rng = np.random.default_rng(0)
     lengths = np.full(_EPISODES, _EPISODE_ROWS, np.int64)
@@ -47,8 +47,8 @@ def random_table(facts: DataFacts, *, discount: float) -> RowTable:
     )
 
 
-def shape_facts(observation_dim: int, action_dim: int) -> DataFacts:
-    """Facts of data of a shape, for what depends on nothing but the shape."""
+def make_shape_facts(observation_dim: int, action_dim: int) -> DataFacts:
+    """Makes facts of data for computations that depend on shapes alone."""
     return DataFacts(
         observation_dim=observation_dim,
         action_dim=action_dim,
@@ -69,19 +69,19 @@ def draw_batches(
     size: int,
     gathered: bool = True,
 ) -> Any:
-    """Draws what one call of the trainer takes.
+    """Draws the batches of one call of the trainer.
 
     Args:
-        agent: Whose sampler draws.
-        table: From here.
-        updates: M.
-        seeds: Q of them.
-        size: B.
-        gathered: Whether rows are looked up; else that is left to the devices.
+        agent: Agent whose sampler draws.
+        table: Table to draw from.
+        updates: Number M of updates per call.
+        seeds: The Q seeds.
+        size: Rows B of a batch.
+        gathered: Whether rows are looked up on the host; otherwise the devices do it.
 
     Returns:
-        A batch of the agent's kind, or its index batch, ``[M, Q, B, ...]`` NumPy
-        arrays.
+        A batch of the agent's kind, or its index batch, of NumPy arrays
+        ``[M, Q, B, ...]``.
     """
     sampler = agent.sampler
     numbers = uniform_numbers(
@@ -93,7 +93,7 @@ def draw_batches(
     return sampler.gather(table.observations, table.actions, index)
 
 
-def batch_shapes(
+def make_batch_shapes(
     agent: Agent[Any],
     facts: DataFacts,
     *,
@@ -102,8 +102,10 @@ def batch_shapes(
     size: int,
     gathered: bool = True,
 ) -> Any:
-    """Shapes of what ``draw_batches`` returns, of any size, without drawing it all."""
-    table = random_table(facts, discount=agent.sampler.discount)
+    """Makes the abstract arrays of what ``draw_batches`` returns."""
+    # One row is drawn for its shapes: batches of wide agents may exceed this machine's
+    # memory.
+    table = make_random_table(facts, discount=agent.sampler.discount)
     row = draw_batches(agent, table, updates=1, seeds=(0,), size=1, gathered=gathered)
     return jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(

@@ -1,7 +1,7 @@
-"""Devices of machines that are not there, for JAX to compile for.
+"""Devices that JAX can compile for although this machine does not have them.
 
-JAX reads how it is to start from the environment, so nothing here imports it before
-``Topology.devices`` is asked for them.
+JAX reads environment variables when it starts. Nothing here imports JAX before
+``Topology.make_devices`` has set them.
 """
 
 import contextlib
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import jax
 
 CPU = "cpu"
-# What clouds call the chips whose memory comes in two sizes.
-_ALSO = {"a100": "a100-80gb"}
+# Names that clouds use for chips that exist with two sizes of memory.
+_ALIASES = {"a100": "a100-80gb"}
 _GPUS_PER_HOST = 8
 _LIBRARY = "TPU_LIBRARY_PATH"
 _MOST_CPUS = 1024
@@ -32,11 +32,11 @@ _MOST_CPUS = 1024
 
 @dataclass(frozen=True)
 class Topology:
-    """So many chips of one kind.
+    """A number of chips of one kind.
 
     Attributes:
         kind: Key in ``trainer.costs.accelerators.ACCELERATORS``, or ``"cpu"``.
-        chips: How many.
+        chips: Number of chips.
     """
 
     kind: str
@@ -44,71 +44,72 @@ class Topology:
 
     @property
     def name(self) -> str:
-        """As ``parse_topology`` reads it."""
+        """Name that ``parse_topology`` parses."""
         return f"{self.kind}-{self.chips}"
 
     @property
     def accelerator(self) -> Accelerator | None:
-        """What a chip can do; None for CPUs."""
+        """Figures of the chips; None for CPUs."""
         return ACCELERATORS.get(self.kind)
 
-    def devices(self) -> Sequence["jax.Device"]:
-        """Describes the chips to JAX; they need not be there.
+    def make_devices(self) -> Sequence["jax.Device"]:
+        """Makes JAX devices of the chips, which need not be present.
 
         Returns:
-            Devices that can be compiled for.
+            Devices that JAX can compile for.
 
         Raises:
-            UsageError: If a compiler for them is not installed, or JAX has started
-                with fewer CPUs.
+            UsageError: If no compiler for the chips is installed, or JAX has already
+                started with fewer CPUs.
         """
         if self.kind == CPU:
             return make_cpus(self.chips)
         if self.kind in TARGETS:
-            return _gpus(self)
-        return _tpus(self)
+            return _make_gpus(self)
+        return _make_tpus(self)
 
 
 def parse_topology(text: str) -> Topology:
-    """Reads a kind and a number of chips.
+    """Parses a kind and a number of chips.
 
     Args:
-        text: Such as ``v5e-16``, ``h100-8`` or ``cpu-8``.
+        text: Kind and number, such as ``v5e-16``, ``h100-8`` or ``cpu-8``.
 
     Returns:
         The topology.
 
     Raises:
-        UsageError: If there is none such; the nearest are named.
+        UsageError: If the kind does not exist, or not with that number of chips.
 
     Example:
         >>> parse_topology("v5e-16").accelerator.name
         'TPU v5e'
     """
     kind, _, number = text.rpartition("-")
-    kind = _ALSO.get(kind, kind)
-    if kind not in (kinds := _kinds()):
+    kind = _ALIASES.get(kind, kind)
+    if kind not in (kinds := _list_kinds()):
         near = difflib.get_close_matches(kind or text, kinds, n=1, cutoff=0.0)[0]
         raise UsageError(
             f"--topology: expected a kind of {', '.join(kinds)} and a number of chips, "
-            f"such as v5e-16, got {text!r}; nearest: {_sizes_of(near)}"
+            f"such as v5e-16, got {text!r}; nearest: {_describe_sizes(near)}"
         )
     chips = int(number) if re.fullmatch(r"\d{1,6}", number) else 0
     topology = Topology(kind, chips)
     if not _exists(topology):
         raise UsageError(
-            f"--topology: {_sizes_of(kind)}; got {text!r}, choose one of these"
+            f"--topology: {_describe_sizes(kind)}; got {text!r}, choose one of these"
         )
     return topology
 
 
-def _kinds() -> list[str]:
-    tpus = [name for name, each in ACCELERATORS.items() if each.slices]
+def _list_kinds() -> list[str]:
+    """Lists the kinds of chips that can be compiled for."""
+    tpus = [name for name, chip in ACCELERATORS.items() if chip.slices]
     return [*tpus, *TARGETS, CPU]
 
 
-def _sizes_of(kind: str) -> str:
-    """What numbers of a kind there are, in words."""
+def _describe_sizes(kind: str) -> str:
+    """Describes the numbers of chips in which a kind can be had."""
     slices = ACCELERATORS[kind].slices if kind in ACCELERATORS else {}
     if slices:
         sizes = sorted({1, *slices})
@@ -119,6 +120,7 @@ def _sizes_of(kind: str) -> str:
 
 
 def _exists(topology: Topology) -> bool:
+    """Says whether a kind can be had with that number of chips."""
     chips = topology.chips
     if topology.accelerator is not None and topology.accelerator.slices:
         return chips == 1 or chips in topology.accelerator.slices
@@ -128,15 +130,16 @@ def _exists(topology: Topology) -> bool:
 
 
 def make_cpus(count: int) -> Sequence["jax.Device"]:
-    """Has this process see so many CPU devices, if JAX has not started yet.
+    """Makes JAX simulate a number of CPU devices in this process.
 
     Raises:
-        UsageError: If it has started, with fewer.
+        UsageError: If JAX has already started with fewer devices.
     """
     import jax
 
     jax.config.update("jax_platforms", "cpu")
-    with contextlib.suppress(RuntimeError):  # It has: with the devices it has.
+    # Raised if JAX has started; it may then have enough devices.
+    with contextlib.suppress(RuntimeError):
         jax.config.update("jax_num_cpu_devices", count)
     devices = jax.devices()
     if len(devices) < count:
@@ -151,13 +154,13 @@ def find_libtpu() -> Path | None:
     """Finds the compiler for TPUs.
 
     Returns:
-        What ``TPU_LIBRARY_PATH`` names, the one of ``make libtpu``, or that of the
-        installed package; None without any.
+        The library that ``TPU_LIBRARY_PATH`` names, else that of ``make libtpu``, else
+        that of the installed package; None if none of them exists.
     """
     package = importlib.util.find_spec("libtpu")
     folders = (package.submodule_search_locations if package else None) or ()
-    # JAX tries each TPU that it finds a library for, and complains where there is
-    # none; so `make libtpu` puts it beside the packages.
+    # JAX looks for a TPU whenever it finds the installed package, and logs an error on
+    # a machine without one. `make libtpu` therefore keeps it apart from the packages.
     places = [
         *((Path(os.environ[_LIBRARY]),) if _LIBRARY in os.environ else ()),
         Path(sys.prefix) / "libtpu" / "libtpu" / "libtpu.so",
@@ -166,7 +169,8 @@ def find_libtpu() -> Path | None:
     return next((place for place in places if place.is_file()), None)
 
 
-def _tpus(topology: Topology) -> Sequence["jax.Device"]:
+def _make_tpus(topology: Topology) -> Sequence["jax.Device"]:
+    """Makes TPU devices that libtpu compiles for."""
     library = find_libtpu()
     if library is None:
         raise UsageError(
@@ -176,12 +180,13 @@ def _tpus(topology: Topology) -> Sequence["jax.Device"]:
         )
     os.environ |= {
         _LIBRARY: str(library),
-        # Of the machine itself nothing is asked ...
+        # Without these two, libtpu asks Google's metadata server about this machine,
+        # and waits for an answer.
         "TPU_SKIP_MDS_QUERY": "1",
         "TPU_WORKER_HOSTNAMES": "localhost",
-        # ... nor is one of this kind: it has to be told some kind to start.
+        # libtpu does not start without some kind; the one compiled for is given below.
         "TPU_ACCELERATOR_TYPE": "v5litepod-4",
-        # Or else a second process that compiles is ended.
+        # Otherwise libtpu ends a second process that compiles at the same time.
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     }
     import jax
@@ -192,40 +197,42 @@ def _tpus(topology: Topology) -> Sequence["jax.Device"]:
     if topology.chips == 1:
         options["chips_per_host_bounds"] = (1, 1, 1)
     if topology.kind == "v4":
-        options["chip_config_name"] = "megacore"  # Both cores are one device.
+        # Both cores of a chip are then one device, as on machines with TPUs.
+        options["chip_config_name"] = "megacore"
     assert topology.accelerator is not None
     shape = topology.accelerator.slices.get(topology.chips, "1x1x1")
-    described = topologies.get_topology_desc(
+    description = topologies.get_topology_desc(
         f"{topology.kind}:{shape}", platform="tpu", **options
     )
-    return described.devices
+    return description.devices
 
 
-def find_cuda() -> bool:
-    """Whether the compiler for GPUs is installed."""
+def has_cuda() -> bool:
+    """Says whether the compiler for GPUs is installed."""
     if importlib.util.find_spec("jax_plugins") is None:
         return False
     return importlib.util.find_spec("jax_plugins.xla_cuda12") is not None
 
 
-def _gpus(topology: Topology) -> Sequence["jax.Device"]:
-    if not find_cuda():
+def _make_gpus(topology: Topology) -> Sequence["jax.Device"]:
+    """Makes GPU devices that JAX's CUDA plugin compiles for."""
+    if not has_cuda():
         raise UsageError(
             f"--topology {topology.name}: the compiler for GPUs is not installed; "
             "install it with `pip install 'jax[cuda12]'` (5.6 GB)"
         )
-    # JAX looks for a device's driver before it registers CUDA.
+    # Otherwise JAX looks for a driver, finds none, and does not register CUDA.
     os.environ |= {"JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"}
     import jax
     from jax.experimental import topologies
 
     jax.config.update("jax_platforms", "cpu,cuda")
-    here = min(topology.chips, _GPUS_PER_HOST)
-    described = topologies.get_topology_desc(
+    per_host = min(topology.chips, _GPUS_PER_HOST)
+    description = topologies.get_topology_desc(
         "",
         platform="cuda",
         target_config=TARGETS[topology.kind],
-        # Networks, machines of each, devices of each machine.
-        topology=f"1x{topology.chips // here}x{here}",
+        # Numbers of networks, of machines in a network, and of devices in a machine.
+        topology=f"1x{topology.chips // per_host}x{per_host}",
     )
-    return described.devices
+    return description.devices

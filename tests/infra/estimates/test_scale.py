@@ -15,7 +15,7 @@ from trainer.costs import call_memory
 from trainer.costs.accelerators import ACCELERATORS
 from trainer.costs.call_memory import Shape, Spread
 from trainer.costs.describe import describe
-from trainer.costs.random_data import shape_facts
+from trainer.costs.random_data import make_shape_facts
 
 S, A, B = 7, 3, 32
 SHAPE = Shape(
@@ -34,14 +34,14 @@ GPU = ACCELERATORS["h100"]
 
 
 def test_the_state_is_that_of_the_description():
-    agent = make_agent(SHAPE.config, shape_facts(S, A))
+    agent = make_agent(SHAPE.config, make_shape_facts(S, A))
     state = jax.eval_shape(agent.init, jax.random.key(0))
     leaves = jax.tree.leaves((state.params, state.targets, state.opt_state))
     counters = sum(leaf.size for leaf in leaves if leaf.ndim == 0)
     assert 1 <= counters <= 4
     total = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
     assert call_memory.state_bytes(SHAPE) == total - 4 * counters
-    assert call_memory.parameters(SHAPE) == count_parameters(state.params)
+    assert call_memory.count_parameters(SHAPE) == count_parameters(state.params)
 
 
 def test_operations_are_those_that_describe_and_bench_give():
@@ -49,12 +49,14 @@ def test_operations_are_those_that_describe_and_bench_give():
     described = describe(config, observation_dim=46, action_dim=5)
     shape = Shape(config.agent, config.trainer.batch_size, 46, 5)
     assert scale.update_flops(shape) == described.cost.flops_per_update
-    assert call_memory.parameters(shape) == described.parameters("optimised")
+    assert call_memory.count_parameters(shape) == described.count_parameters(
+        "optimised"
+    )
 
 
 def test_memory_and_traffic_by_hand():
     one = scale.train_scale(SHAPE, CHIP, chips=1)
-    gradient = 4 * call_memory.parameters(SHAPE)
+    gradient = 4 * call_memory.count_parameters(SHAPE)
     state = call_memory.state_bytes(SHAPE)
     # The segment network has 3 B rows, and keeps 3 arrays of 4 bytes for each of its 3
     # layers of 64.
@@ -91,7 +93,7 @@ def test_memory_and_traffic_by_hand():
 
 def test_a_run_lies_on_chips_as_its_mesh_says():
     spread = Spread(seed=2, data=2, fsdp=2, tensor=2)
-    gradient = 4 * call_memory.parameters(SHAPE)
+    gradient = 4 * call_memory.count_parameters(SHAPE)
     state = call_memory.state_bytes(SHAPE)
     targets = state - 3 * gradient
     # A GPU gathers parameters and targets in their own precision, and has the gradient

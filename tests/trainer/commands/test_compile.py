@@ -18,7 +18,7 @@ from trainer.agents import make_agent
 from trainer.cli import main
 from trainer.costs import accelerators
 from trainer.costs.compiled import DoesNotFitError, compile_call
-from trainer.costs.random_data import draw_batches, random_table, shape_facts
+from trainer.costs.random_data import draw_batches, make_random_table, make_shape_facts
 from trainer.costs.topologies import Topology
 from trainer.parallel.mesh import batch_sharding, make_mesh
 from trainer.parallel.mesh_shape import MeshConfig
@@ -106,14 +106,14 @@ def test_the_command_compiles_for_cpus(
 def test_what_is_compiled_is_what_is_trained(tiny: str) -> None:
     """The program of shapes alone is, letter by letter, that of a run's arrays."""
     config = configuration.load(tiny, task=1)
-    facts, sizes = shape_facts(6, 3), MeshConfig(data=2, fsdp=2)
+    facts, sizes = make_shape_facts(6, 3), MeshConfig(data=2, fsdp=2)
     devices = jax.devices()[:4]
     call = compile_call(config, facts, sizes, devices=devices)
     agent = make_agent(config.agent, facts)
     mesh = make_mesh(sizes, seeds=1, batch_size=16, devices=devices)
     batches = draw_batches(
         agent,
-        random_table(facts, discount=agent.sampler.discount),
+        make_random_table(facts, discount=agent.sampler.discount),
         updates=5,
         seeds=(0,),
         size=16,
@@ -138,7 +138,7 @@ def test_what_does_not_fit_ends_with_1(
 ) -> None:
     small = dataclasses.replace(accelerators.ACCELERATORS["v5e"], memory_bytes=10_000)
     monkeypatch.setitem(accelerators.ACCELERATORS, "v5e", small)
-    monkeypatch.setattr(Topology, "devices", lambda _: jax.devices()[:4])
+    monkeypatch.setattr(Topology, "make_devices", lambda _: jax.devices()[:4])
     command = ["compile", tiny, *DIMS, "--topology", "v5e-4", "--json"]
     assert main(command) == 1
     figures = json.loads(capsys.readouterr().out)

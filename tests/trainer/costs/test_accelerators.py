@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from trainer.costs.accelerators import ACCELERATORS, find_device
+from trainer.costs.accelerators import ACCELERATORS, find_accelerator
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from trainer.costs.accelerators import ACCELERATORS, find_device
 def test_a_device_is_found_by_the_name_jax_gives_it(
     device: str, name: str, default: float, bfloat16: float
 ) -> None:
-    found = find_device(device)
+    found = find_accelerator(device)
     assert found is not None
     assert found.name == name
     assert found.default_peak == default
@@ -35,7 +35,7 @@ def test_a_device_is_found_by_the_name_jax_gives_it(
 
 @pytest.mark.parametrize("device", ["cpu", "NVIDIA L40S", "TPU v3"])
 def test_other_devices_are_not_guessed(device: str) -> None:
-    assert find_device(device) is None
+    assert find_accelerator(device) is None
 
 
 @pytest.mark.parametrize("name", ACCELERATORS)

@@ -1,4 +1,4 @@
-"""Updates measured: what is timed is training, and what is counted is right."""
+"""Measured updates are those of training, and operations are counted right."""
 
 import dataclasses
 import json
@@ -24,7 +24,7 @@ from trainer.agents.vast_config import VASTConfig
 from trainer.costs import bench_step
 from trainer.costs.accelerators import ACCELERATORS
 from trainer.costs.flops import forward_flops
-from trainer.costs.random_data import draw_batches, random_table, shape_facts
+from trainer.costs.random_data import draw_batches, make_random_table, make_shape_facts
 from trainer.data.nstep_windows import NStepSampler
 from trainer.parallel.mesh import make_mesh
 from trainer.parallel.mesh_shape import MeshConfig
@@ -32,7 +32,7 @@ from trainer.step.call import make_train_call
 from trainer.step.state import init_state
 
 S, A = 6, 3
-FACTS = shape_facts(S, A)
+FACTS = make_shape_facts(S, A)
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class LinearConfig:
 
 @dataclass(frozen=True)
 class Linear:
-    """The least agent: a linear layer that predicts actions. It compiles at once."""
+    """A linear layer that predicts actions: the smallest agent, which compiles fast."""
 
     config = LinearConfig()
     chunk = 1
@@ -105,22 +105,25 @@ def test_figures_of_a_mesh() -> None:
     assert figures.flops_per_s is figures.peak_share is None
 
 
-def test_all_three_ways_do_every_update(monkeypatch: pytest.MonkeyPatch) -> None:
-    ways: list[Any] = []
-    make_way = bench_step._Way
+def test_all_three_calls_do_every_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    contestants: list[Any] = []
+    make_contestant = bench_step._Contestant
 
     def remember(*parts: Any) -> Any:
-        ways.append(make_way(*parts))
-        return ways[-1]
+        contestants.append(make_contestant(*parts))
+        return contestants[-1]
 
-    monkeypatch.setattr(bench_step, "_Way", remember)
-    monkeypatch.setattr(bench_step, "_feed", lambda *_, **__: None)
+    monkeypatch.setattr(bench_step, "_Contestant", remember)
+    monkeypatch.setattr(bench_step, "_make_feed", lambda *_, **__: None)
     measured(MeshConfig(data=1), seeds=2)
-    assert len(ways) == 3
-    # One turn to warm up, then three of two calls of five updates each.
-    for way in ways:
-        assert np.asarray(way.state.agent.step).tolist() == [35, 35]
-    kernels = [np.asarray(jax.tree.leaves(way.state.agent.params)[0]) for way in ways]
+    assert len(contestants) == 3
+    # A turn to warm up, then three turns of two calls, of five updates each.
+    for contestant in contestants:
+        assert np.asarray(contestant.state.agent.step).tolist() == [35, 35]
+    kernels = [
+        np.asarray(jax.tree.leaves(contestant.state.agent.params)[0])
+        for contestant in contestants
+    ]
     for other in kernels[1:]:
         np.testing.assert_allclose(other, kernels[0], rtol=1e-5, atol=1e-6)
 
@@ -130,7 +133,7 @@ def test_the_plain_call_is_the_trainers() -> None:
     mesh = make_mesh(
         MeshConfig(data=1), seeds=2, batch_size=8, devices=jax.devices()[:1]
     )
-    table = random_table(FACTS, discount=0.99)
+    table = make_random_table(FACTS, discount=0.99)
     batches = draw_batches(agent, table, updates=4, seeds=(0, 1), size=8)
     assert batches.observations.shape == (4, 2, 8, S)
     assert (batches.observations[0, 0] != batches.observations[0, 1]).any()
@@ -152,7 +155,7 @@ def test_operations_are_those_of_flops() -> None:
     twice = bench_step.count_operations(agent, config, batch_size=8)
     assert count
     assert twice == 2 * count
-    # At least the samples of the stitching policy: 3 B of them, in ten steps.
+    # The samples of the stitching policy alone take this much: 3 B, in ten steps.
     layers = ((2 * S + 2, 16), (16, 16), (16, S + 1))
     assert count > 3 * 4 * 10 * forward_flops(layers)
 
@@ -188,7 +191,7 @@ def test_the_table_leaves_out_what_is_not_known() -> None:
         figures, flops_per_s=2.5e9, peak_share=0.125, input_blocked_share=0.25
     )
     figures = dataclasses.replace(figures, input_blocked_share=None)
-    columns = bench_step.table_of([figures, known], title="x").columns
+    columns = bench_step.make_table([figures, known], title="x").columns
     cells = {str(column.header): list(column.cells) for column in columns}
     assert cells["of peak"] == ["—", "12.5%"]
     assert cells["input"] == ["—", "25.0%"]
@@ -206,7 +209,7 @@ def test_every_mesh_of_a_list_is_measured(monkeypatch: pytest.MonkeyPatch) -> No
     assert asked == [MeshConfig(2, 4), MeshConfig(data=1, fsdp=8)] * 2
     with pytest.raises(ValueError, match=r"trainer\.seeds is 2, which 4 devices"):
         bench_step.bench_step("iql", meshes=["data=8", "seed=4"], **given)
-    assert len(asked) == 4  # Nothing is measured where one cannot be.
+    assert len(asked) == 4  # No mesh was measured, because one of them cannot be made.
 
 
 def test_waiting_for_batches_counts_and_computing_does_not(
@@ -227,8 +230,10 @@ def test_waiting_for_batches_counts_and_computing_does_not(
             now += update_s
             return state, batch
 
-        way = bench_step._Way(call, 0, [])
-        return bench_step._blocked_share(way, feed(), lambda x: x, calls=6)
+        contestant = bench_step._Contestant(call, 0, [])
+        return bench_step._measure_blocked_share(
+            contestant, feed(), lambda x: x, calls=6
+        )
 
     assert share(draw_s=3, update_s=1) == 3 / 4
     assert share(draw_s=0, update_s=1) == 0
@@ -237,13 +242,13 @@ def test_waiting_for_batches_counts_and_computing_does_not(
 BLOCKED = """
 import sys
 for name in ("grain", "mujoco", "ogbench", "gymnasium", "apache_beam"):
-    sys.modules[name] = None  # To import it is an error now.
+    sys.modules[name] = None  # Importing the module is now an error.
 """
 LEAST = """
 from tests.trainer.costs.test_bench_step import measured
 from trainer.parallel.mesh_shape import MeshConfig
 figures = measured(MeshConfig(data=1), 1)
-assert figures.input_blocked_share is None  # It is Grain that feeds.
+assert figures.input_blocked_share is None  # Without Grain, there is no feed.
 print(figures.updates_per_s)
 """
 COMMAND = """
@@ -253,7 +258,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def run_blocked(script: str, *arguments: str) -> str:
-    """Runs a script without what reads data and acts; what it prints."""
+    """Runs a script without packages of data and environments; returns its output."""
     done = subprocess.run(
         [sys.executable, "-c", BLOCKED + script, *arguments],
         capture_output=True,

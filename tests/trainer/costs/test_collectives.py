@@ -3,7 +3,7 @@
 import pytest
 
 from trainer.costs import hlo
-from trainer.costs.collectives import device_groups, find_collectives
+from trainer.costs.collectives import find_collectives, read_device_groups
 
 MESH = {"seed": 1, "data": 2, "fsdp": 2, "tensor": 2}
 
@@ -28,17 +28,17 @@ MESH = {"seed": 1, "data": 2, "fsdp": 2, "tensor": 2}
     ],
 )
 def test_groups_are_read(text: str, groups: list[list[int]]) -> None:
-    assert device_groups(text, devices=8) == groups
+    assert read_device_groups(text, devices=8) == groups
 
 
 def test_groups_that_are_written_otherwise_are_no_guess() -> None:
     with pytest.raises(ValueError, match="expected groups of devices"):
-        device_groups("replica_groups=somehow", devices=8)
+        read_device_groups("replica_groups=somehow", devices=8)
 
 
 def program(*lines: str) -> hlo.Module:
     inside = "\n".join(f"  %i{n} = {line}" for n, line in enumerate(lines))
-    return hlo.parse(
+    return hlo.parse_module(
         "HloModule m\n\n"
         "%all-reduce-scatter.1 (p: f32[16]) -> f32[8] {\n"
         "  %a = f32[16]{0} all-reduce(%p), replica_groups={{0,2},{1,3},{4,6},{5,7}}\n"

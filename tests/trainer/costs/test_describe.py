@@ -50,9 +50,9 @@ def test_parameters_with_targets_are_about_the_papers(
 ) -> None:
     # Appendix, "Total parameters required", gives about 6.9 M.
     description = described(dataset, observation_dim)
-    assert description.parameters() == total
-    optimised = description.parameters("optimised")
-    assert optimised + description.parameters("target") == total
+    assert description.count_parameters() == total
+    optimised = description.count_parameters("optimised")
+    assert optimised + description.count_parameters("target") == total
     # Adam keeps two moments of each; float32, and the counts of three steps.
     counters = description.state_bytes - 4 * (total + 2 * optimised)
     assert 0 < counters <= 16

@@ -12,7 +12,7 @@ from trainer.agents.vast_config import VASTConfig
 from trainer.costs import flops
 from trainer.costs.accelerators import ACCELERATORS
 from trainer.costs.network_shapes import optimised_layers, read_networks
-from trainer.costs.random_data import shape_facts
+from trainer.costs.random_data import make_shape_facts
 from trainer.data.horizon_windows import HorizonBatch
 from trainer.nn import networks
 from trainer.nn.networks import MLP
@@ -67,13 +67,13 @@ def batch_shapes() -> HorizonBatch:
 def test_an_update_holds_exactly_these_products(depth: int, success: Any) -> None:
     """Counted in the traced program, whose loops are unrolled: not one is missed."""
     config = VASTConfig(width=64, depth=depth, flow_steps=4, success=success)
-    agent = VAST(config, shape_facts(S, A))
+    agent = VAST(config, make_shape_facts(S, A))
     state = jax.eval_shape(agent.init, jax.random.key(0))
     traced = jax.make_jaxpr(jax.grad(agent.total_loss, has_aux=True))(
         state.params, state.targets, batch_shapes(), jax.random.key(0)
     )
     counted = flops.update_flops(
-        flops.vast_calls(config, B), optimised_layers(read_networks(state))
+        flops.list_vast_calls(config, B), optimised_layers(read_networks(state))
     )
     assert counted == multiplied(traced.jaxpr)
 
@@ -118,7 +118,7 @@ def test_one_network_is_counted_as_xla_does(trained: bool) -> None:
 
 def update_counts(agent_config: VASTConfig) -> tuple[int, float]:
     """Operations of one update, as counted here and as XLA does."""
-    agent = VAST(agent_config, shape_facts(S, A))
+    agent = VAST(agent_config, make_shape_facts(S, A))
     state = jax.eval_shape(agent.init, jax.random.key(0))
     f32 = jnp.float32
     widths = {
@@ -135,7 +135,7 @@ def update_counts(agent_config: VASTConfig) -> tuple[int, float]:
         }
     )
     counted = flops.update_flops(
-        flops.vast_calls(agent_config, B),
+        flops.list_vast_calls(agent_config, B),
         {
             network.name: (network.layers, network.copies)
             for network in read_networks(state)
@@ -162,12 +162,14 @@ def test_an_update_is_counted_as_xla_does() -> None:
 def test_bounds_on_a_device() -> None:
     # 1 ms of products in bfloat16 and 0.5 ms of traffic an update.
     h100 = ACCELERATORS["h100"]
-    found = flops.bounds(int(989.5e9), int(3.35e12 * 0.25e-3), h100, updates=3_600_000)
+    found = flops.compute_bounds(
+        int(989.5e9), int(3.35e12 * 0.25e-3), h100, updates=3_600_000
+    )
     by_precision = {bound.precision: bound for bound in found}
     half = by_precision["bfloat16"]
     assert half.compute_hours == pytest.approx(1)
     assert half.memory_hours == pytest.approx(0.5)
     assert (half.rules, half.hours) == ("compute", half.compute_hours)
     assert by_precision["float32"].compute_hours == pytest.approx(989.5 / 67)
-    (narrow, *_) = flops.bounds(1, 10**9, h100, updates=1)
+    (narrow, *_) = flops.compute_bounds(1, 10**9, h100, updates=1)
     assert (narrow.rules, narrow.hours) == ("memory", narrow.memory_hours)

@@ -39,13 +39,15 @@ ENTRY %main (x: f32[8]) -> f32[8] {
 
 
 def test_a_program_for_tpus_is_read() -> None:
-    module = hlo.parse(TPU)
+    module = hlo.parse_module(TPU)
     assert module.entry == "main"
     assert module.donated == 2
     # A copy and a fusion once, a fusion ten times.
-    assert hlo.kernels(module) == 12
-    assert hlo.estimated_cycles(module) == 5 + 10 * 7
-    inside = [each for each in hlo.executions(module, fused=True) if each.fused_into]
+    assert hlo.count_kernels(module) == 12
+    assert hlo.sum_estimated_cycles(module) == 5 + 10 * 7
+    inside = [
+        each for each in hlo.walk_executions(module, fused=True) if each.fused_into
+    ]
     assert {each.instruction.name for each in inside} == {"p", "t"}
     tanh = [each.loops for each in inside if each.instruction.operation == "tanh"]
     assert tanh == [(10,), ()]
@@ -59,15 +61,17 @@ def test_loops_of_a_program_of_this_machine_are_counted() -> None:
 
         return jax.lax.scan(outer, x, length=5)[0]
 
-    module = hlo.parse(jax.jit(call).lower(jnp.ones((64, 64))).compile().as_text())
-    loops = {each.loops for each in hlo.executions(module)}
+    module = hlo.parse_module(
+        jax.jit(call).lower(jnp.ones((64, 64))).compile().as_text()
+    )
+    loops = {each.loops for each in hlo.walk_executions(module)}
     assert loops == {(), (5,), (5, 7)}
-    assert hlo.estimated_cycles(module) is None
+    assert hlo.sum_estimated_cycles(module) is None
 
 
 def test_a_loop_that_does_not_count_is_no_guess() -> None:
-    module = hlo.parse(TPU.replace("direction=LT", "direction=NE"))
+    module = hlo.parse_module(TPU.replace("direction=LT", "direction=NE"))
     with pytest.raises(ValueError, match="a loop that counts, got w until until"):
-        hlo.kernels(module)
+        hlo.count_kernels(module)
     with pytest.raises(ValueError, match="found no entry"):
-        hlo.parse("HloModule nothing")
+        hlo.parse_module("HloModule nothing")

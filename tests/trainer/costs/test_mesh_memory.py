@@ -17,7 +17,7 @@ from trainer.cli import main
 from trainer.config import Config
 from trainer.costs.mesh_memory import MeshDescription, describe_mesh, parse_mesh
 from trainer.costs.network_shapes import vast_networks
-from trainer.costs.random_data import shape_facts
+from trainer.costs.random_data import make_shape_facts
 from trainer.parallel.mesh_shape import MeshConfig
 
 DIMS = ["--observation-dim", "6", "--action-dim", "3"]
@@ -46,7 +46,7 @@ def tiny(tmp_path: Path) -> Path:
 def held(config: Config, mesh: MeshConfig, devices: int) -> MeshDescription:
     return describe_mesh(
         config,
-        shape_facts(40, 7),
+        make_shape_facts(40, 7),
         mesh,
         devices=jax.devices()[:devices],
     )
@@ -126,7 +126,7 @@ def test_the_command_prints_a_table(
     assert "params/actor/hidden_1/kernel" in printed
     assert "2 × 16 × 16" in printed
     assert "mesh seed 1 × data 1 × fsdp 8 × tensor 1; on each device" in printed
-    assert "takes besides: `compile --topology` asks the compiler" in printed
+    assert "no estimate for this agent; `compile --topology` gives" in printed
     assert main([*command, "fsdp=16"]) == 2
     assert "at most the 8 devices" in capsys.readouterr().err
 

@@ -10,7 +10,7 @@ from trainer.agents import AGENTS, make_agent
 from trainer.agents.vast import VAST
 from trainer.agents.vast_config import VASTConfig
 from trainer.costs.network_shapes import read_networks, vast_networks
-from trainer.costs.random_data import shape_facts
+from trainer.costs.random_data import make_shape_facts
 
 S, A = 6, 3
 SMALL = VASTConfig(width=8, depth=2)
@@ -21,7 +21,7 @@ SMALL = VASTConfig(width=8, depth=2)
     [VASTConfig(), SMALL, dataclasses.replace(SMALL, depth=1), VASTConfig(depth=12)],
 )
 def test_vasts_networks_need_no_jax(config: VASTConfig) -> None:
-    state = jax.eval_shape(VAST(config, shape_facts(S, A)).init, jax.random.key(0))
+    state = jax.eval_shape(VAST(config, make_shape_facts(S, A)).init, jax.random.key(0))
     assert vast_networks(config, observation_dim=S, action_dim=A) == (
         read_networks(state)
     )
@@ -40,7 +40,7 @@ def test_the_module_needs_none_either() -> None:
 
 @pytest.mark.parametrize("name", sorted(AGENTS))
 def test_every_agents_parameters_are_accounted_for(name: str) -> None:
-    agent = make_agent(AGENTS[name].config(), shape_facts(S, A))
+    agent = make_agent(AGENTS[name].config(), make_shape_facts(S, A))
     state = jax.eval_shape(agent.init, jax.random.key(0))
     found = read_networks(state)
     assert sum(network.parameters for network in found) == (
@@ -52,6 +52,6 @@ def test_every_agents_parameters_are_accounted_for(name: str) -> None:
 
 def test_layers_are_in_order_beyond_ten() -> None:
     deep = dataclasses.replace(SMALL, depth=12)
-    state = jax.eval_shape(VAST(deep, shape_facts(S, A)).init, jax.random.key(0))
+    state = jax.eval_shape(VAST(deep, make_shape_facts(S, A)).init, jax.random.key(0))
     (value,) = (network for network in read_networks(state) if network.name == "value")
     assert value.chain == (S, *(8,) * 12, 1)

@@ -22,7 +22,7 @@ PAPER = {
 
 @pytest.mark.parametrize("dataset", PAPER)
 def test_facts_are_the_papers(dataset: str) -> None:
-    facts = published.find(dataset)
+    facts = published.find_dataset(dataset)
     assert (
         facts.transitions,
         facts.episodes,
@@ -41,6 +41,6 @@ def test_every_episode_is_whole(dataset: str) -> None:
 
 def test_unknown_names_get_their_neighbours() -> None:
     with pytest.raises(ValueError, match=r"'cube-singel-play'.*nearest: cube-single-p"):
-        published.find("cube-singel-play")
+        published.find_dataset("cube-singel-play")
     with pytest.raises(ValueError, match=r"'zzz'.*known: scene-play, "):
-        published.find("zzz")
+        published.find_dataset("zzz")

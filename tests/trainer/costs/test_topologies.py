@@ -48,10 +48,10 @@ def test_a_missing_compiler_is_said_in_one_line(
 ) -> None:
     monkeypatch.setattr(topologies, "find_libtpu", lambda: None)
     with pytest.raises(UsageError, match=r"v5e-4: the compiler for TPUs .*make libtpu"):
-        Topology("v5e", 4).devices()
-    monkeypatch.setattr(topologies, "find_cuda", lambda: False)
+        Topology("v5e", 4).make_devices()
+    monkeypatch.setattr(topologies, "has_cuda", lambda: False)
     with pytest.raises(UsageError, match=r"h100-8: the compiler for GPUs .*cuda12"):
-        Topology("h100", 8).devices()
+        Topology("h100", 8).make_devices()
 
 
 def test_the_compiler_is_found_where_it_is_said_to_be(
@@ -68,7 +68,7 @@ def test_the_compiler_is_found_where_it_is_said_to_be(
 def test_every_mesh_of_every_slice_can_be_arranged(kind: str) -> None:
     meshes = Counter[int]()
     for chips in sorted({1, *ACCELERATORS[kind].slices}):
-        devices = Topology(kind, chips).devices()
+        devices = Topology(kind, chips).make_devices()
         assert len(devices) == chips
         powers = [1 << power for power in range(9)]
         for sizes in itertools.product(powers, repeat=3):

@@ -66,7 +66,7 @@ def test_stages_give_each_its_part_of_the_same_sum(axis: int) -> None:
 def test_all_of_a_slice_goes_direction_after_direction(
     topology: str, sizes: dict[str, int], expected: list[int] | None
 ) -> None:
-    devices = parse_topology(topology).devices()
+    devices = parse_topology(topology).make_devices()
     config = MeshConfig(**{"data": 1} | sizes)
     mesh = make_mesh(config, seeds=1, batch_size=256, devices=devices)
     stages = scatter_stages(mesh)
