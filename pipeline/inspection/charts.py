@@ -57,7 +57,7 @@ def draw_lengths(axes: Axes, lengths: Histogram) -> None:
         # A lone bar as wide as the picture would look like an empty frame.
         middle = lengths.edges[0] + 0.5
         axes.set_xlim(middle - 1.5, middle + 1.5)
-    axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))
     axes.yaxis.set_major_formatter(EngFormatter(sep=""))
     finish(axes, "Lengths of episodes", steps=None, unit="episodes")
     label_x(axes, "steps")

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
 
 from pipeline.inspection import charts, histograms
-from pipeline.pages.drawing import BLACK, GREEN, finish, label_x
+from pipeline.pages.drawing import BLACK, GREEN, finish, label_log_axis, label_x
 from pipeline.store import schema
 from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.manifest import Statistics
@@ -108,8 +107,7 @@ def _draw_labels(figure: Any, store: Store, fields: Sequence[str]) -> None:
             if histogram.whole and histogram.edges[-1] == 0.5:
                 bars[-1].set_color(GREEN)  # Reward 0: the task is solved.
             # Solved rows are few, and a linear scale would not show them.
-            axes.set_yscale("log")
-            axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{share:g}"))
+            label_log_axis(axes)
             title = task.name.replace("_", " ") if row == 0 else ""
             finish(axes, title, steps=None, unit="")
             if field == schema.REWARDS:

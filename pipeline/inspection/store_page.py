@@ -1,11 +1,11 @@
-"""A page to browse a store by: what it is, its episodes, pictures and frames.
+"""A page to browse a store by: what it holds, its episodes, pictures and frames.
 
-It is one HTML file. What it says of single episodes comes from a sample of bounded
-size, and the page says which.
+The page is one HTML file. What it says about single episodes comes from a sample of
+bounded size, so that a store of any size can be looked at; the page names the sample.
 """
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,35 +27,38 @@ from pipeline.store.units import format_size
 
 _FRAMES, _FRAME_SIZE = 8, (320, 240)
 _EPISODES_IN_A_TABLE = 50
-# More are too many for a picture or a table: the page says how many are left out.
+# A picture or a table of more could not be read; the page says how many it leaves out.
 _MAX_TASKS, _MAX_DISCOUNTS, _MAX_ROWS = 6, 3, 200
 
 
 @dataclass(frozen=True)
 class StorePage:
-    """All that a store's page says.
+    """Everything that a store's page shows.
 
     Attributes:
         title: Heading.
         lead: What the store holds, in a sentence.
-        facts: Label and value of what to know of it.
-        notes: What was read, and what is left out.
-        pictures: In order.
-        strip: What the frames are of, or why there are none.
-        frames: Of one episode, in order.
-        episodes: Tables of the sampled episodes, by title.
-        tables: Of tasks, fields, parts and history.
+        facts: Label and value of the figures at the top.
+        notes: What the page read, and what it leaves out.
+        tables: Tables of tasks, fields and parts.
+        history: Commands that made and changed the store, each with the versions of
+            what was installed.
+        pictures: Pictures, in order.
+        strip: Which episode the frames show, or why there are no frames.
+        frames: Frames of that episode, in order.
+        episodes: Tables of the sampled episodes.
     """
 
     title: str
     lead: str
     facts: Mapping[str, str]
     notes: Sequence[str]
+    tables: Sequence[Table]
+    history: Sequence[tuple[str, str]]
     pictures: Sequence[Picture]
     strip: str
     frames: Sequence[Picture]
     episodes: Sequence[Table]
-    tables: Sequence[Table]
 
 
 def write_page(store: Store, path: str) -> None:
@@ -63,10 +66,10 @@ def write_page(store: Store, path: str) -> None:
 
     Args:
         store: The store.
-        path: File to write, ending in ``.html``; replaced if it is there.
+        path: File to write, ending in ``.html``; an older one is replaced.
 
     Raises:
-        UsageError: If the path does not end so, or its folder is not there.
+        UsageError: If the path does not end in ``.html``, or its folder is missing.
         MissingPackageError: If matplotlib or jinja2 is not installed.
         DataFormatError: If the store holds no episodes, or bytes are damaged.
     """
@@ -74,7 +77,7 @@ def write_page(store: Store, path: str) -> None:
         raise UsageError(f"--html: expected a file name ending in .html, got {path}")
     if not Path(path).resolve().parent.is_dir():
         raise UsageError(
-            f"--html: expected a file in a folder that exists, got {path}; make its "
+            f"--html: expected a file in a folder that exists, got {path}; make the "
             "folder first"
         )
     if not store.manifest.parts:
@@ -84,34 +87,42 @@ def write_page(store: Store, path: str) -> None:
 
 
 def make_page(store: Store) -> StorePage:
-    """Gathers what a store's page says."""
+    """Gathers what a store's page shows."""
     manifest, facts = store.manifest, tables.store_facts(store)
     sample = draw_sample(store)
     names = [task.name for task in manifest.tasks[:_MAX_TASKS]]
-    strip, images = _strip(store, sample)
+    strip, images = _draw_frames(store, sample)
     rows = sum(part.rows for part in manifest.parts)
     return StorePage(
         title=f"Store of {manifest.dataset}",
         lead=(
-            f"{rows:,} rows in {sample.total:,} episodes of {manifest.dataset}, made "
-            f"in {manifest.environment_id}, with rewards of {_tasks_in_words(store)}."
+            f"{rows:,} rows in {sample.total:,} episodes of {manifest.dataset}, "
+            f"recorded in {manifest.environment_id}, with rewards of "
+            f"{_count(manifest.tasks, 'task')}."
         ),
-        facts=_facts(store, facts),
-        notes=_notes(store, sample),
-        pictures=_pictures(store, sample, names),
+        facts=_list_facts(store, facts),
+        notes=_write_notes(store, sample),
+        tables=_make_tables(facts),
+        history=[
+            (
+                step["command"],
+                ", ".join(f"{name} {at}" for name, at in step["versions"].items()),
+            )
+            for step in facts["history"][-_MAX_ROWS:]
+        ],
+        pictures=_draw_pictures(store, sample, names),
         strip=strip,
         frames=images,
-        episodes=_episode_tables(store, sample),
-        tables=_tables(facts),
+        episodes=_make_episode_tables(store, sample),
     )
 
 
-def _tasks_in_words(store: Store) -> str:
-    count = len(store.manifest.tasks)
-    return "one task" if count == 1 else f"{count} tasks"
+def _count(things: Sized, name: str) -> str:
+    """A number with its noun, such as ``1 task`` or ``5 tasks``."""
+    return f"{len(things):,} {name}{'' if len(things) == 1 else 's'}"
 
 
-def _facts(store: Store, facts: Mapping[str, Any]) -> dict[str, str]:
+def _list_facts(store: Store, facts: Mapping[str, Any]) -> dict[str, str]:
     manifest = store.manifest
     tasks = len(manifest.tasks)
     row_bytes = sum(arrays.row_bytes(f, tasks) for f in manifest.fields.values())
@@ -129,45 +140,48 @@ def _facts(store: Store, facts: Mapping[str, Any]) -> dict[str, str]:
             row_bytes * sum(part.rows for part in manifest.parts)
         ),
         "parts": f"{len(manifest.parts):,}",
-        "format": str(manifest.format_version),
+        "format version": str(manifest.format_version),
         "fingerprint": manifest.fingerprint()[:16],
     }
 
 
-def _notes(store: Store, sample: Sample) -> list[str]:
+def _write_notes(store: Store, sample: Sample) -> list[str]:
     manifest, notes = store.manifest, []
-    shown = len(sample.episodes)
-    if shown == sample.total:
-        notes.append("Every episode was looked at.")
+    read = len(sample.episodes)
+    if read == sample.total:
+        notes.append("This page is made from every episode of the store.")
     else:
         notes.append(
-            f"{shown:,} of {sample.total:,} episodes were looked at, at even distances "
-            "from the first to the last: the table, the map and what is said of solved "
-            "stretches and returns are of these. Lengths are those of all episodes, "
-            "ranges those of all rows to train on."
+            f"This page is made from {read:,} of {sample.total:,} episodes, at even "
+            "distances from the first to the last: the tables of episodes, the map, "
+            "solved stretches and returns show these. Lengths are of all episodes, and "
+            "ranges of all rows of the train split."
         )
-    cut = sum(each.read < each.length for each in sample.episodes)
+    cut = sum(episode.read < episode.length for episode in sample.episodes)
     if cut:
         notes.append(
-            f"{cut:,} of these are longer than was read; of them the first "
-            f"{max(each.read for each in sample.episodes):,} rows were."
+            f"{cut:,} of these episodes are too long to read whole: their first "
+            f"{max(episode.read for episode in sample.episodes):,} rows were read."
         )
     for what, held, most in (
         ("tasks", len(manifest.tasks), _MAX_TASKS),
         ("discounts", len(manifest.discounts), _MAX_DISCOUNTS),
     ):
         if held > most:
-            notes.append(f"Drawn and tabled are the first {most} of {held} {what}.")
+            notes.append(
+                f"Pictures and tables of episodes show the first {most} of {held} "
+                f"{what}."
+            )
     return notes
 
 
-def _pictures(store: Store, sample: Sample, names: Sequence[str]) -> list[Picture]:
+def _draw_pictures(store: Store, sample: Sample, names: Sequence[str]) -> list[Picture]:
     manifest, episodes = store.manifest, sample.episodes
     steps = sample.lengths - 1
     pictures = [
         Picture(
             "lengths",
-            "How many episodes are how long; all of the store.",
+            "Number of episodes by length, over the whole store.",
             f"A histogram of episode lengths from {steps.min():,} to {steps.max():,} "
             "steps.",
             charts.make_svg(
@@ -181,8 +195,8 @@ def _pictures(store: Store, sample: Sample, names: Sequence[str]) -> list[Pictur
         pictures.append(
             Picture(
                 "places",
-                "How often the recorded body was where on the floor of the maze.",
-                "A map of the maze's floor, darker where more recorded rows are.",
+                "Number of recorded rows at each place of the maze, on a log scale.",
+                "A map of the maze's floor, in a stronger colour where more rows are.",
                 charts.make_svg(charts.draw_places, places),
             )
         )
@@ -191,11 +205,11 @@ def _pictures(store: Store, sample: Sample, names: Sequence[str]) -> list[Pictur
         if known is None or not known.mean:
             continue
         drawn = len(charts.choose_components(known))
-        some = f" {drawn} of {len(known.mean):,} are drawn, at even distances."
+        some = f" {drawn} of {len(known.mean):,} components are drawn, evenly chosen."
         pictures.append(
             Picture(
                 name,
-                f"What each component of {name} ranges over, and its mean."
+                f"Range, mean and standard deviation of each component of {name}."
                 + (some if drawn < len(known.mean) else ""),
                 f"Ranges and means of {drawn} components of {name}, from "
                 f"{min(known.minimum):.3g} to {max(known.maximum):.3g}.",
@@ -206,8 +220,8 @@ def _pictures(store: Store, sample: Sample, names: Sequence[str]) -> list[Pictur
         pictures.append(
             Picture(
                 "solved",
-                "How long the recorded body stays where a task is solved: the share "
-                "of solved stretches that are as long as x or longer.",
+                "How long a task stays solved: the share of solved stretches that "
+                "have at least so many rows.",
                 "Falling curves, one for each task, over the length of solved "
                 "stretches.",
                 charts.make_svg(charts.draw_stretches, episodes, names),
@@ -218,8 +232,8 @@ def _pictures(store: Store, sample: Sample, names: Sequence[str]) -> list[Pictur
             pictures.append(
                 Picture(
                     f"returns-{discount:g}",
-                    "The share of episodes whose discounted return, from their first "
-                    "row on, is as high as x or higher.",
+                    "The share of episodes whose discounted return, from the first "
+                    "row on, is at least so high.",
                     f"Falling curves, one for each task, over returns at discount "
                     f"{discount:g}.",
                     charts.make_svg(
@@ -230,22 +244,23 @@ def _pictures(store: Store, sample: Sample, names: Sequence[str]) -> list[Pictur
     return pictures
 
 
-def _episode_tables(store: Store, sample: Sample) -> list[Table]:
-    """Sampled episodes, so many at a time."""
+def _make_episode_tables(store: Store, sample: Sample) -> list[Table]:
+    """Makes tables of the sampled episodes, of which only the first is unfolded."""
     manifest = store.manifest
-    headings = ["episode", "split", "part, first row", "steps"]
+    headings = ["episode", "steps"]
     tasks = [task.task for task in manifest.tasks[:_MAX_TASKS]]
     discounts = manifest.discounts[:_MAX_DISCOUNTS]
     for task in tasks:
         headings += [f"task {task}: rewards", f"task {task}: solved"]
         headings += [f"task {task}: return at {each:g}" for each in discounts]
+    headings.append("part, first row")
     made = []
     for first in range(0, len(sample.episodes), _EPISODES_IN_A_TABLE):
         group = sample.episodes[first : first + _EPISODES_IN_A_TABLE]
-        ends = [f"{each.number:,} ({each.split})" for each in (group[0], group[-1])]
+        ends = dict.fromkeys(_name_episode(each) for each in (group[0], group[-1]))
         made.append(
             Table(
-                f"Episodes {' to '.join(dict.fromkeys(ends))}",
+                f"Episodes {' to '.join(ends)}",
                 headings,
                 [_episode_row(each, len(tasks), len(discounts)) for each in group],
                 folded=first > 0,
@@ -254,30 +269,32 @@ def _episode_tables(store: Store, sample: Sample) -> list[Table]:
     return made
 
 
+def _name_episode(episode: Episode) -> str:
+    return f"{episode.split} {episode.number:,}"
+
+
 def _episode_row(episode: Episode, tasks: int, discounts: int) -> list[str]:
-    row = [
-        f"{episode.number:,}",
-        episode.split,
-        f"{episode.part.index}, {episode.first:,}",
-        f"{episode.length - 1:,}",
-    ]
+    row = [_name_episode(episode), f"{episode.length - 1:,}"]
     for task in range(tasks):
         solved = episode.stretches[task]
         times = "once" if len(solved) == 1 else f"{len(solved):,} times"
-        row.append(f"{episode.rewards[task]:,.5g}")
         rows = "1 row" if solved.sum() == 1 else f"{solved.sum():,} rows"
+        row.append(f"{episode.rewards[task]:,.5g}")
         row.append(f"{rows}, {times}" if len(solved) else "never")
         row += [f"{episode.returns[each, task]:.5g}" for each in range(discounts)]
-    return row
+    return [*row, f"{episode.part.index}, {episode.first:,}"]
 
 
-def _tables(facts: Mapping[str, Any]) -> list[Table]:
+def _make_tables(facts: Mapping[str, Any]) -> list[Table]:
+    """Makes the tables of tasks, fields and parts."""
     made = []
     if facts["tasks"]:
+        discounts = facts["tasks"][0]["return_range"]
+        returns = [f"return at {discount}" for discount in discounts]
         made.append(
             Table(
                 "Tasks",
-                ("task", "name", "evaluated in", "solved rows", "returns"),
+                ("task", "name", "solved rows", *returns, "evaluated in"),
                 [_task_row(task) for task in facts["tasks"][:_MAX_ROWS]],
             )
         )
@@ -285,15 +302,15 @@ def _tables(facts: Mapping[str, Any]) -> list[Table]:
     fields = []
     for name, field in facts["fields"].items():
         known = statistics.get(name)
-        row = "one a task" if field["per"] == "row_and_task" else str(field["shape"])
-        figures = ""
+        shape = "one a task" if field["per"] == "row_and_task" else str(field["shape"])
+        reached = ""
         if known is not None and known["mean"]:
-            figures = f"{min(known['minimum']):.3g} to {max(known['maximum']):.3g}"
-        fields.append((name, field["dtype"], row, figures, field["unit"]))
+            reached = f"{min(known['minimum']):.3g} to {max(known['maximum']):.3g}"
+        fields.append((name, field["dtype"], shape, reached, field["unit"]))
     made.append(Table("Fields", ("field", "dtype", "a row", "range", "unit"), fields))
     parts = [
         (
-            part["folder"],
+            part["folder"].removeprefix("parts/"),
             part["split"],
             f"{part['episodes']:,}",
             f"{part['rows']:,}",
@@ -301,7 +318,7 @@ def _tables(facts: Mapping[str, Any]) -> list[Table]:
         )
         for part in facts["parts"]
     ]
-    notes = [f"The first {_MAX_ROWS} of {len(parts):,}."]
+    notes = [f"The first {_MAX_ROWS} of {len(parts):,} parts."]
     made.append(
         Table(
             "Parts",
@@ -311,41 +328,32 @@ def _tables(facts: Mapping[str, Any]) -> list[Table]:
             folded=True,
         )
     )
-    if facts["history"]:
-        steps = [
-            (
-                step["command"],
-                ", ".join(f"{name} {at}" for name, at in step["versions"].items()),
-            )
-            for step in facts["history"][-_MAX_ROWS:]
-        ]
-        made.append(Table("History", ("command", "with"), steps))
     return made
 
 
 def _task_row(task: Mapping[str, Any]) -> tuple[str, ...]:
     share = task["solved_share"]
-    ranges = (
-        f"{low:.5g} to {high:.5g} at {discount}"
-        for discount, (low, high) in task["return_range"].items()
-    )
     return (
         str(task["task"]),
         task["name"].replace("_", " "),
-        task["environment_id"],
         "" if share is None else f"{share:.3%}",
-        "; ".join(ranges),
+        *(f"{low:.5g} to {high:.5g}" for low, high in task["return_range"].values()),
+        task["environment_id"],
     )
 
 
-def _strip(store: Store, sample: Sample) -> tuple[str, list[Picture]]:
-    """What frames show, and they; or why there are none."""
+def _draw_frames(store: Store, sample: Sample) -> tuple[str, list[Picture]]:
+    """Draws frames of one episode.
+
+    Returns:
+        Which episode the frames show, or why there are none; and the frames.
+    """
     fields, tasks = store.manifest.fields, store.manifest.tasks
     missing = [name for name in ("qpos", "qvel") if name not in fields]
     if missing:
         return (
-            "No frames: the store holds no physics states to draw "
-            f"({' and '.join(missing)} are not among its fields).",
+            "No frames: they are drawn from physics states, and the store has no "
+            f"{' and no '.join(missing)}.",
             [],
         )
     environment = (
@@ -381,7 +389,7 @@ def _strip(store: Store, sample: Sample) -> tuple[str, list[Picture]]:
 
 
 def _choose_episode(episodes: Sequence[Episode]) -> Episode:
-    """The one that solves most tasks, the first of several."""
+    """Chooses the first episode of those that solve the most tasks."""
     return max(episodes, key=lambda each: sum(len(x) > 0 for x in each.stretches))
 
 
@@ -400,7 +408,7 @@ def _read_state(store: Store, episode: Episode, row: int) -> PhysicsState:
 
 
 def _to_jpeg(image: frames.Image) -> bytes:
-    # Matplotlib, which draws the rest, brings it.
+    # Pillow needs no extra of its own: Matplotlib, which draws the charts, requires it.
     from PIL import Image
 
     buffer = io.BytesIO()

@@ -176,17 +176,22 @@ def log_scale(axes: Axes, unit: str) -> str:
     values = values[np.isfinite(values)]
     if not len(values) or values.min() <= 0 or values.max() < 10 * values.min():
         return unit
+    label_log_axis(axes)
+    return f"{unit} (log scale)"
+
+
+def label_log_axis(axes: Axes) -> None:
+    """Makes the vertical axis logarithmic, labelled with plain numbers."""
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
-    def between(value: float, _: int | None) -> str:
-        """Labels 2 and 5 as well where few powers of ten are in sight."""
+    def label_minor(value: float, _: int | None) -> str:
+        """Labels 2 and 5 as well if the axis shows few powers of ten."""
         low, high = axes.get_ylim()
         digits = value / 10.0 ** np.floor(np.log10(value))
         return f"{value:g}" if high < 100 * low and round(digits) in (2, 5) else ""
 
-    axes.yaxis.set_minor_formatter(FuncFormatter(between))
-    return f"{unit} (log scale)"
+    axes.yaxis.set_minor_formatter(FuncFormatter(label_minor))
 
 
 def legend_below(figure: Figure, *axes: Axes) -> None:

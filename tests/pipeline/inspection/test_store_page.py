@@ -1,7 +1,9 @@
 """A store's page: which episodes are looked at, what is said of them, and drawing."""
 
 import os
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +16,10 @@ from pipeline.domains.opengl import NoBackendError
 from pipeline.inspection import sample, store_page
 from pipeline.store import schema
 from pipeline.store.errors import DataFormatError
+from pipeline.store.manifest import PartManifest
 from pipeline.store.reader import Store
 from tests.browsers import CHROMIUM, SCREENS, check_page, open_browser
+from tests.fake_gcs import serve
 from tests.stores import write_store
 
 PARTS, VAL = ((40, 30, 1, 25), (50, 12)), ((20, 21),)
@@ -74,11 +78,26 @@ def test_a_sample_is_even_and_bounded(
     assert len(found.episodes) < found.total == len(found.lengths) == 8
     monkeypatch.setattr(sample, "_MAX_ROWS", 55)  # Two episodes of 24.9 rows.
     monkeypatch.setattr(sample, "_EPISODE_ROWS", 15)
+    read: list[str] = []
+
+    def count_rows(part: PartManifest, field: str, first: int, last: int) -> Any:
+        read.extend([field] * (last - first))
+        return Store.read_rows(store, part, field, first, last)
+
+    monkeypatch.setattr(store, "read_rows", count_rows)
     found = sample.draw_sample(store)
+    # Of 199 rows, those of two episodes and the first return of each are read.
+    assert Counter(read) == {
+        "episode_lengths": 8,
+        schema.REWARDS: 30,
+        schema.MASKS: 30,
+        "returns/0.9": 2,
+        "returns/0.99": 2,
+    }
     assert [(each.length, each.read) for each in found.episodes] == [(40, 15), (21, 15)]
     notes = store_page.make_page(store).notes
-    assert "2 of 8 episodes were looked at, at even distances" in notes[0]
-    assert "2 of these are longer than was read" in notes[1]
+    assert "made from 2 of 8 episodes, at even distances" in notes[0]
+    assert "2 of these episodes are too long to read whole" in notes[1]
 
 
 def test_the_page_of_a_store(
@@ -88,13 +107,29 @@ def test_the_page_of_a_store(
     assert main(["inspect", str(root), "--html", str(file)]) == 0
     assert f"{file}: written" in capsys.readouterr().out.replace("\n", "")
     page = file.read_text()
-    assert "Every episode was looked at." in page
+    assert "This page is made from every episode" in page
     assert "199 rows in 8 episodes" in page
-    assert "No frames: the store holds no physics states" in page
+    assert "No frames: they are drawn from physics states" in page
     assert page.count("data:image/svg+xml;base64,") == 6
     for wrong in ("page.pdf", str(tmp_path / "missing" / "page.html")):
         assert main(["inspect", str(root), "--html", wrong]) == 2
         assert "--html: expected a file" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_the_page_of_a_store_on_a_bucket(root: Path, tmp_path: Path) -> None:
+    store_page.write_page(Store(str(root)), str(tmp_path / "disk.html"))
+    with serve() as client:
+        bucket = client.create_bucket("vast-pages")
+        for file in filter(Path.is_file, root.rglob("*")):
+            name = f"store/{file.relative_to(root)}"
+            bucket.blob(name).upload_from_filename(str(file))
+        command = ["inspect", "gs://vast-pages/store", "--html"]
+        assert main([*command, str(tmp_path / "bucket.html")]) == 0
+    pages = [(tmp_path / f"{name}.html").read_text() for name in ("disk", "bucket")]
+    assert pages[0] == pages[1]
 
 
 # Of 9 rows, which are 8 steps of reward -1.
@@ -105,8 +140,9 @@ def test_a_store_of_many_tasks_and_none_solved(tmp_path: Path) -> None:
     root = write_store(tmp_path / "store", ((9,),), tasks=9, share=0.0)
     page = store_page.make_page(Store(str(root)))
     assert "first 6 of 9 tasks" in page.notes[-1]
+    assert page.episodes[0].title == "Episodes train 0"
     assert "solved" not in [picture.name for picture in page.pictures]
-    assert page.episodes[0].rows[0][4:7] == ["-8", "never", REST]
+    assert page.episodes[0].rows[0][2:5] == ["-8", "never", REST]
 
 
 def test_an_empty_store_is_refused(root: Path, tmp_path: Path) -> None:
