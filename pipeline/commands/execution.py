@@ -186,7 +186,7 @@ def run_shown(
     from pipeline.beam import remote, runners
 
     watch = remote.Watch(functools.partial(say, output.progress), lambda: measure()[0])
-    with progress.shown(output.progress, label, rows, measure):
+    with progress.show_progress(output.progress, label, rows, measure):
         runners.run(define, options, watch)
 
 

@@ -48,7 +48,7 @@ class Fetch:
             def note(size_bytes: int, fetched_bytes: list[int] = fetched_bytes) -> None:
                 fetched_bytes[0] = size_bytes
 
-            with progress.shown(
+            with progress.show_progress(
                 output.progress, name, remote.size_bytes, measure, unit="bytes"
             ):
                 new = fetch.fetch(remote, path, progress=note)

@@ -45,7 +45,7 @@ class Merge:
 
         if not merge.find_merged(plan):
             with merge.claim(plan, take_over=self.take_over) as claimed:
-                with progress.shown(output.progress, "merge", total, measure):
+                with progress.show_progress(output.progress, "merge", total, measure):
                     merge.merge(plan, claimed, progress=done.append)
                 if not claimed.stands():
                     say(output.results, f"{self.out}: {execution.ALREADY}")

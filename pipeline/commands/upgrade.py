@@ -47,7 +47,7 @@ class Upgrade:
             say(output.results, f"{self.out}: already finished, nothing to do")
             return 0
         with upgrade.claim(plan, take_over=self.take_over) as claimed:
-            with progress.shown(output.progress, "upgrade", total, measure):
+            with progress.show_progress(output.progress, "upgrade", total, measure):
                 manifest = upgrade.upgrade(plan, claimed, progress=done.append)
             if not claimed.stands():
                 say(output.results, f"{self.out}: {execution.ALREADY}")

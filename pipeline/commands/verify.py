@@ -39,7 +39,7 @@ class Verify:
         def measure() -> tuple[int, str]:
             return sum(checked), f"{len(checked)} of {len(parts)} parts"
 
-        with progress.shown(output.progress, "verify", total, measure):
+        with progress.show_progress(output.progress, "verify", total, measure):
             findings = verify.verify_store(
                 store, deep=self.deep, progress=checked.append
             )

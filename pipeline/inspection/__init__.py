@@ -1,1 +1,1 @@
-"""What is there of a store, for people. Nothing here writes a store."""
+"""Shows, checks and exports stores, for people. Nothing here writes a store."""

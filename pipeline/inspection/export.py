@@ -1,4 +1,4 @@
-"""Writing a store back as OGBench's npz, in bounded memory."""
+"""Writes a store back as OGBench's npz files, in bounded memory."""
 
 import os
 import zipfile
@@ -18,15 +18,15 @@ from pipeline.store.reader import Store
 def export_npz(store: Store, path: str) -> list[str]:
     """Writes each split of a store as an npz that OGBench's loader reads.
 
-    Members are not compressed: the noise of floats hardly is. Rewards and masks that
-    came with the data go back with them; others follow from the physics state. Actions
-    that are stored scaled go back in the bounds that they had. A file appears whole or
-    not at all.
+    Members are not compressed, because the noise of floats hardly compresses. Rewards
+    and masks are exported only if they came with the data; otherwise OGBench computes
+    them from the physics state. Scaled actions get their original bounds back. A file
+    appears whole or not at all.
 
     Args:
         store: The store.
-        path: File of the ``train`` split, ending in ``.npz``; the ``val`` split goes
-            beside it, as ``...-val.npz``.
+        path: File of the ``train`` split, ending in ``.npz``; the ``val`` split is
+            written beside it, as ``...-val.npz``.
 
     Returns:
         Paths of the files written.
@@ -34,10 +34,10 @@ def export_npz(store: Store, path: str) -> list[str]:
     Raises:
         UsageError: If the path does not end in ``.npz``.
         DataFormatError: If the store cannot be read.
-        OSError: If there is no room for a file.
+        OSError: If a file cannot be written.
     """
     if not path.endswith(".npz"):
-        raise UsageError(f"expected a file name ending in .npz, got {path}")
+        raise UsageError(f"--npz: expected a file name ending in .npz, got {path}")
     written = []
     for split in sorted({part.split for part in store.manifest.parts}):
         target = path if split == "train" else val_path(path)
@@ -77,18 +77,20 @@ def _write_member(
     header = {
         "descr": np.lib.format.dtype_to_descr(np.dtype(field.dtype)),
         "fortran_order": False,
-        "shape": (store.rows(split), *field.shape, *_tasks(store, field)),
+        "shape": (store.rows(split), *field.shape, *_task_axis(store, field)),
     }
-    # Dated like all members NumPy writes, so equal stores give equal files.
+    # ZipInfo dates a member 1980, as NumPy does, so that equal stores give equal files.
     info = zipfile.ZipInfo(f"{name}.npy")
     with archive.open(info, "w", force_zip64=True) as stream:
         np.lib.format.write_array_header_1_0(stream, header)
-        for values in _blocks(store, split, name):
+        for values in _read_blocks(store, split, name):
             stream.write(np.ascontiguousarray(values).data.cast("B"))
 
 
-def _blocks(store: Store, split: str, name: str) -> Iterator[npt.NDArray[np.generic]]:
-    """Streams one member, a shard at a time."""
+def _read_blocks(
+    store: Store, split: str, name: str
+) -> Iterator[npt.NDArray[np.generic]]:
+    """Reads one member, a shard at a time."""
     if name == TERMINALS:
         episodes = store.episodes(split)
         terminals = np.zeros(store.rows(split), np.bool_)
@@ -103,10 +105,12 @@ def _blocks(store: Store, split: str, name: str) -> Iterator[npt.NDArray[np.gene
             rows = store.read_rows(part, name, first, min(first + step, part.rows))
             if name == schema.ACTIONS and store.manifest.action_scale is not None:
                 rows = store.manifest.action_scale.from_unit(rows)
-            yield rows.reshape(len(rows), *_tasks(store, field)) if per_task else rows
+            yield (
+                rows.reshape(len(rows), *_task_axis(store, field)) if per_task else rows
+            )
 
 
-def _tasks(store: Store, field: FieldSpec) -> tuple[int, ...]:
-    """Axis of the tasks of a member: none of a single one's."""
+def _task_axis(store: Store, field: FieldSpec) -> tuple[int, ...]:
+    """Shape of a member's axis of tasks; OGBench's npz of a single task has no axis."""
     tasks = len(store.manifest.tasks)
     return (tasks,) if field.per == "row_and_task" and tasks > 1 else ()

@@ -1,7 +1,8 @@
-"""Progress of a run, read from what it has written so far.
+"""Shows the progress of a command that writes or checks a store.
 
-The store itself is the only thing that every runner, process and machine shares, so
-progress is a function of it: finished parts, and the objects of unfinished ones.
+Progress of writing is read from the store: it is the only thing that all runners,
+processes and machines share. Finished parts count in full, and unfinished parts by the
+objects that are already written.
 """
 
 import contextlib
@@ -22,14 +23,14 @@ _LINE_EVERY_S = 10.0
 
 
 def rows_written(plan: StorePlan) -> tuple[int, int]:
-    """Counts what is there of a store.
+    """Counts the rows and parts of a store that are already written.
 
     Args:
-        plan: The store.
+        plan: Plan of the store.
 
     Returns:
-        Rows, of unfinished parts those whose observations are written; and
-        finished parts.
+        Rows, in unfinished parts those whose observations are written; and the number
+        of finished parts.
     """
     field = plan.parts[0].fields[schema.OBSERVATIONS]
     names = files.list_names(plan.root, "parts")
@@ -50,7 +51,7 @@ def rows_written(plan: StorePlan) -> tuple[int, int]:
 
 
 @contextlib.contextmanager
-def shown(
+def show_progress(
     console: Console,
     label: str,
     total: int,
@@ -61,14 +62,12 @@ def shown(
     """Shows progress while its block runs: a bar on a terminal, lines elsewhere.
 
     Args:
-        console: Where to.
-        label: What is being done.
-        total: How much there is to do, in ``unit``.
-        measure: How much is done, and a remark; called from another thread.
-        unit: What is counted.
-
-    Yields:
-        Nothing.
+        console: Console to print to.
+        label: Name of the work.
+        total: Amount of the whole work, in ``unit``.
+        measure: Returns the amount that is done, and a remark; called from another
+            thread.
+        unit: Unit of the amounts.
     """
     done = threading.Event()
     show = _show_bar if console.is_terminal else _show_lines
@@ -133,10 +132,10 @@ def _show_lines(
 
 
 class Rate:
-    """Units per second since the start, without what was there before.
+    """Units per second since the start, not counting units from an earlier start.
 
     Args:
-        before: Units that were there.
+        before: Units that an earlier start of the command has already done.
     """
 
     def __init__(self, before: int) -> None:
@@ -144,6 +143,6 @@ class Rate:
         self._start_s = time.monotonic()
 
     def of(self, count: int) -> float:
-        """Units per second, if there are so many by now."""
+        """Computes the rate at which ``count`` units are done by now."""
         elapsed_s = max(1e-9, time.monotonic() - self._start_s)
         return max(0, count - self._before) / elapsed_s

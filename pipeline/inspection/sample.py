@@ -1,4 +1,4 @@
-"""Episodes of a store, one by one: a sample drawn evenly, in bounded memory."""
+"""An even sample of a store's episodes, read in bounded memory."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,10 +14,11 @@ from pipeline.store.reader import Store
 Floats = npt.NDArray[np.floating]
 
 MAX_EPISODES = 400
-# Of all sampled episodes together, where there are several; and of one of them.
+# Upper bounds of the rows that are read: of all sampled episodes together (at least one
+# episode is read), and of one episode.
 _MAX_ROWS = 2_000_000
 _EPISODE_ROWS = 500_000
-# Requests to a bucket wait for each other otherwise.
+# Threads hide the latency of a bucket, where each request takes tens of milliseconds.
 _READERS = 8
 
 
@@ -25,15 +26,15 @@ class Episode(NamedTuple):
     """One recorded episode.
 
     Attributes:
-        number: Within its split, from 0.
+        number: Number of the episode within its split, from 0.
         split: ``"train"`` or ``"val"``.
-        part: That holds it.
-        first: Its first row, counted within the part.
-        length: Rows, one more than its transitions.
-        read: Rows that were read: all but those of a very long episode.
-        rewards: ``f64[tasks]``, sums over the steps of the rows read.
-        returns: ``f64[discounts, tasks]``, at its first row.
-        stretches: Lengths in rows of the solved stretches, for each task.
+        part: Part that holds the episode.
+        first: First row of the episode, counted within the part.
+        length: Rows of the episode, one more than its transitions.
+        read: Rows that were read; fewer than ``length`` if the episode is very long.
+        rewards: ``f64[tasks]``, sum of the rewards of the steps that were read.
+        returns: ``f64[discounts, tasks]``, discounted returns at the first row.
+        stretches: ``i64[n]`` for each task, rows of each unbroken solved stretch.
     """
 
     number: int
@@ -48,11 +49,11 @@ class Episode(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """Episodes that were looked at.
+    """The episodes that were read.
 
     Attributes:
-        episodes: In the order of the store, training split first.
-        total: Episodes of the store.
+        episodes: Sampled episodes in the order of the store, training split first.
+        total: Number of episodes in the store.
         lengths: ``i64[total]``, rows of every episode.
     """
 
@@ -62,15 +63,15 @@ class Sample(NamedTuple):
 
 
 def draw_sample(store: Store, *, most: int = MAX_EPISODES) -> Sample:
-    """Looks at episodes at even distances, from the first to the last.
+    """Reads episodes at even distances, from the first of the store to the last.
 
     Args:
         store: The store.
-        most: Episodes at most; fewer where they are long, so that two million rows or
-            one episode are read.
+        most: Upper bound on the number of episodes. Fewer are read if episodes are
+            long, to stay below two million rows.
 
     Returns:
-        The episodes.
+        The sample.
 
     Raises:
         DataFormatError: If bytes are missing or damaged.
@@ -83,7 +84,7 @@ def draw_sample(store: Store, *, most: int = MAX_EPISODES) -> Sample:
     training = sum(part.episodes for part in parts if part.split == "train")
     fits = max(1, int(_MAX_ROWS / lengths.mean()))
     count = min(most, fits, len(lengths))
-    # An episode number names its part and its first row within that.
+    # Episodes are numbered through all parts; a part counts its rows from 0.
     wanted = np.unique(np.linspace(0, len(lengths) - 1, count).round().astype(int))
     places = []
     for number in wanted.tolist():
@@ -94,18 +95,18 @@ def draw_sample(store: Store, *, most: int = MAX_EPISODES) -> Sample:
         own = number if part.split == "train" else number - training
         places.append((own, part, first, int(lengths[number])))
     with ThreadPoolExecutor(_READERS) as pool:
-        found = list(pool.map(lambda place: _look(store, *place), places))
-    return Sample(found, len(lengths), lengths)
+        episodes = list(pool.map(lambda place: _read_episode(store, *place), places))
+    return Sample(episodes, len(lengths), lengths)
 
 
 def read_places(store: Store, episodes: Sequence[Episode]) -> Iterator[Floats]:
-    """Reads where on a maze's floor sampled episodes are: ``f32[rows, 2]`` of each."""
-    for each in episodes:
-        last = each.first + each.read
-        yield store.read_rows(each.part, "qpos", each.first, last)[:, :2]
+    """Reads x and y of each sampled episode of a maze, ``f32[rows, 2]``."""
+    for episode in episodes:
+        last = episode.first + episode.read
+        yield store.read_rows(episode.part, "qpos", episode.first, last)[:, :2]
 
 
-def _look(
+def _read_episode(
     store: Store, number: int, part: PartManifest, first: int, length: int
 ) -> Episode:
     manifest = store.manifest
@@ -115,8 +116,8 @@ def _look(
         for field in (schema.REWARDS, schema.MASKS)
     )
     returns = [
-        store.read_rows(part, store.returns_field(each), first, first + 1)[0]
-        for each in manifest.discounts
+        store.read_rows(part, store.returns_field(discount), first, first + 1)[0]
+        for discount in manifest.discounts
     ]
     return Episode(
         number,
@@ -125,7 +126,7 @@ def _look(
         first,
         length,
         read,
-        # The last row has no step.
+        # An episode's last row is the state after the last step, so it has no reward.
         rewards[: length - 1].sum(axis=0, dtype=np.float64),
         np.reshape(np.array(returns, np.float64), (-1, len(manifest.tasks))),
         tuple(measure_stretches(column == 0) for column in masks.T),
@@ -133,7 +134,7 @@ def _look(
 
 
 def measure_stretches(solved: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """Lengths of the runs of solved rows, in order.
+    """Measures the unbroken stretches of solved rows, in order.
 
     Example:
         >>> measure_stretches(np.array([True, False, True, True])).tolist()

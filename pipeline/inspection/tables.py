@@ -1,4 +1,4 @@
-"""What a store holds, for people: tables for a terminal, or one JSON object."""
+"""Tables for a terminal, and the facts of a store as one JSON object."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -15,18 +15,18 @@ from pipeline.store.manifest import Statistics
 from pipeline.store.reader import Store
 from pipeline.store.units import format_size
 
-# Of wide fields only so many components are shown on a terminal.
+# A terminal has room for the first few components of a wide field.
 _SHOWN_COMPONENTS = 3
 
 
 def store_facts(store: Store) -> dict[str, Any]:
-    """Gathers what `inspect` tells of a store.
+    """Gathers what `inspect` shows of a store.
 
     Args:
         store: The store.
 
     Returns:
-        Plain values, fit for JSON.
+        Values that JSON can hold.
     """
     value = store.manifest
     splits = {
@@ -116,7 +116,7 @@ def print_store(console: Console, store: Store) -> None:
     """Prints what a store holds.
 
     Args:
-        console: Where to.
+        console: Console to print to.
         store: The store.
     """
     facts = store_facts(store)
@@ -128,19 +128,19 @@ def print_store(console: Console, store: Store) -> None:
                 f"{facts['root']}, format {facts['format_version']}, fingerprint "
                 f"{facts['fingerprint'][:16]}"
             ),
-            Text(_evaluation(facts)),
-            _splits(facts),
-            _fields(facts, store.manifest.statistics),
-            _tasks(facts),
-            _parts(facts),
-            _inputs(facts),
-            *_history(facts),
+            Text(_describe_evaluation(facts)),
+            _tabulate_splits(facts),
+            _tabulate_fields(facts, store.manifest.statistics),
+            _tabulate_tasks(facts),
+            _tabulate_parts(facts),
+            _tabulate_inputs(facts),
+            *_list_history(facts),
         ),
     )
 
 
-def _evaluation(facts: dict[str, Any]) -> str:
-    """Where policies are evaluated, and what their returns are measured by."""
+def _describe_evaluation(facts: dict[str, Any]) -> str:
+    """Names the environments for evaluation, and the reference scores."""
     places = dict.fromkeys(
         each["environment_id"]
         + "".join(f" {k}={v}" for k, v in each["environment_kwargs"].items())
@@ -154,11 +154,11 @@ def _evaluation(facts: dict[str, Any]) -> str:
 
 
 def print_plan(console: Console, plan: StorePlan) -> None:
-    """Prints what a run is going to do.
+    """Prints what a command is going to write.
 
     Args:
-        console: Where to.
-        plan: The store to be written.
+        console: Console to print to.
+        plan: Plan of the store.
     """
     first = plan.parts[0]
     splits: dict[str, list[int]] = {}
@@ -194,15 +194,15 @@ def print_plan(console: Console, plan: StorePlan) -> None:
 
 
 def print_kinds(console: Console, rows: Sequence[tuple[str, str, str]]) -> None:
-    """Prints which kinds of inputs there are.
+    """Prints the kinds of inputs.
 
     Args:
-        console: Where to.
-        rows: Kind, what INPUT is, and layout of each.
+        console: Console to print to.
+        rows: Name, meaning of INPUT, and layout of each kind.
     """
-    table = _table("--source", "INPUT", "what is read of it")
+    table = _new_table("--source", "INPUT", "what is read of it")
     for row in rows:
-        # Marks of code are for pages.
+        # The site shows the same rows as Markdown; a terminal shows no backticks.
         table.add_row(*(each.replace("`", "") for each in row))
         table.add_section()
     show(console, table)
@@ -214,31 +214,31 @@ def _origins(plan: StorePlan, split: str) -> str:
     return first if len(names) == 1 else f"{first} and {len(names) - 1} more files"
 
 
-def _splits(facts: dict[str, Any]) -> Table:
-    table = _table("split", "parts", "episodes", "rows", "transitions")
+def _tabulate_splits(facts: dict[str, Any]) -> Table:
+    table = _new_table("split", "parts", "episodes", "rows", "transitions")
     for split, counts in facts["splits"].items():
         table.add_row(split, *(f"{count:,}" for count in counts.values()))
     return table
 
 
-def _fields(facts: dict[str, Any], statistics: dict[str, Statistics]) -> Table:
-    table = _table("field", "dtype", "a row", "mean", "std", "range")
+def _tabulate_fields(facts: dict[str, Any], statistics: dict[str, Statistics]) -> Table:
+    table = _new_table("field", "dtype", "a row", "mean", "std", "range")
     for name, field in facts["fields"].items():
         row = "task" if field["per"] == "row_and_task" else str(field["shape"])
         known = statistics.get(name)
         figures = ("", "", "")
         if known is not None:
             figures = (
-                _several(known.mean),
-                _several(known.std),
+                _first_of(known.mean),
+                _first_of(known.std),
                 f"{min(known.minimum):.3g} to {max(known.maximum):.3g}",
             )
         table.add_row(name, field["dtype"], row, *figures)
     return table
 
 
-def _tasks(facts: dict[str, Any]) -> Table:
-    table = _table("task", "name", "success of", "solved rows", "returns")
+def _tabulate_tasks(facts: dict[str, Any]) -> Table:
+    table = _new_table("task", "name", "success of", "solved rows", "returns")
     for task in facts["tasks"]:
         share = task["solved_share"]
         ranges = (
@@ -255,8 +255,8 @@ def _tasks(facts: dict[str, Any]) -> Table:
     return table
 
 
-def _parts(facts: dict[str, Any]) -> Table:
-    table = _table("part", "split", "episodes", "rows", "from", "dropped")
+def _tabulate_parts(facts: dict[str, Any]) -> Table:
+    table = _new_table("part", "split", "episodes", "rows", "from", "dropped")
     for part in facts["parts"]:
         dropped = (f"{len(v)} {reason}" for reason, v in part["dropped"].items())
         table.add_row(
@@ -270,8 +270,8 @@ def _parts(facts: dict[str, Any]) -> Table:
     return table
 
 
-def _inputs(facts: dict[str, Any]) -> Table:
-    table = _table("input", "kind", "episodes", "digest")
+def _tabulate_inputs(facts: dict[str, Any]) -> Table:
+    table = _new_table("input", "kind", "episodes", "digest")
     inputs: dict[tuple[str, str, str], int] = {}
     for part in facts["parts"]:
         origin = (part["name"], part["source"], part["digest"])
@@ -281,27 +281,27 @@ def _inputs(facts: dict[str, Any]) -> Table:
     return table
 
 
-def _history(facts: dict[str, Any]) -> list[Text]:
-    """Commands that the store was made and changed by, and what was installed."""
-    # Stores of version 1 tell no commands.
+def _list_history(facts: dict[str, Any]) -> list[Text]:
+    """Lists the commands that made and changed the store, with installed versions."""
+    # Stores of format version 1 have no history, only the versions that made them.
     made = [{"command": "made", "versions": facts["versions"]}]
     return [
-        Text(f"{step['command']}, with {_versions(step['versions'])}")
+        Text(f"{step['command']}, with {_list_versions(step['versions'])}")
         for step in facts["history"] or made
     ]
 
 
-def _table(*headings: str) -> Table:
+def _new_table(*headings: str) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for heading in headings:
         table.add_column(heading, overflow="fold")
     return table
 
 
-def _several(values: tuple[float, ...]) -> str:
+def _first_of(values: tuple[float, ...]) -> str:
     shown = ", ".join(f"{value:.2g}" for value in values[:_SHOWN_COMPONENTS])
     return f"{shown}, ..." if len(values) > _SHOWN_COMPONENTS else shown
 
 
-def _versions(versions: dict[str, str]) -> str:
+def _list_versions(versions: dict[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in versions.items())

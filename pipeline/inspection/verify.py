@@ -1,7 +1,7 @@
-"""Checking a store against its manifests, and its labels against its physics.
+"""Checks a store against its manifests, and its labels against its physics states.
 
-Reads and recomputes; never writes. What is wrong comes back as findings, all of
-them, instead of an error at the first.
+Checking reads and recomputes, and never writes. It returns all faults as findings,
+instead of raising an error at the first.
 """
 
 import hashlib
@@ -23,8 +23,9 @@ from pipeline.store.reader import Store
 
 Array = npt.NDArray[Any]
 
-# Of the largest value. Sums are merged block by block, and blocks may be cut elsewhere
-# here; nothing else of statistics depends on that.
+# Relative to the largest value of a field. Mean and deviation depend on the order in
+# which blocks were merged, and the writer may have cut blocks elsewhere; counts and
+# extremes do not.
 _STATISTICS_TOLERANCE = {
     "count": 0.0,
     "mean": 1e-9,
@@ -40,24 +41,24 @@ def verify_store(
     deep: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> list[str]:
-    """Checks everything a store says of itself.
+    """Checks a store against everything its manifests state.
 
     Args:
         store: The store.
-        deep: Also recomputes rewards, masks, return sums and statistics, and looks
-            for NaN and Inf.
-        progress: Called with the rows of each part that was checked.
+        deep: Whether to recompute rewards, masks, return sums and statistics as well,
+            and to look for NaN and Inf.
+        progress: Called after each part, with its number of rows.
 
     Returns:
-        What is wrong, one sentence each; empty if nothing is.
+        Findings, a sentence each; empty if the store is sound.
     """
     findings = []
     for part in store.manifest.parts:
-        found = list(_check_part(store, part))
-        # Labels of damaged arrays would only say the same thing again.
-        if deep and not found:
-            found = list(_check_labels(store, part))
-        findings += [f"{part.folder}/{finding}" for finding in found]
+        faults = list(_check_part(store, part))
+        # Labels that follow from damaged arrays would only repeat the finding.
+        if deep and not faults:
+            faults = list(_check_labels(store, part))
+        findings += [f"{part.folder}/{fault}" for fault in faults]
         if progress is not None:
             progress(part.rows)
     merged = merge_statistics(store.manifest.parts)
@@ -68,7 +69,7 @@ def verify_store(
 
 
 def _check_part(store: Store, part: PartManifest) -> Iterator[str]:
-    """Manifest, arrays, checksums and episode table of one part."""
+    """Checks manifest, arrays, checksums and episode table of one part."""
     try:
         alone = reader.read_part(store.root, part.labels_folder)
     except DataFormatError as error:
@@ -125,7 +126,7 @@ def _check_episodes(store: Store, part: PartManifest) -> Iterator[str]:
 
 
 def _check_labels(store: Store, part: PartManifest) -> Iterator[str]:
-    """Recomputes everything of a part that follows from something else."""
+    """Recomputes everything of a part that follows from its other arrays."""
     manifest = store.manifest
     lengths = store.read_rows(part, "episode_lengths", 0, part.episodes)
     summary = Summary()
@@ -172,36 +173,36 @@ def _check_labels(store: Store, part: PartManifest) -> Iterator[str]:
 
 def _compare_statistics(
     where: str,
-    found: dict[str, Statistics],
+    computed: dict[str, Statistics],
     stated: dict[str, Statistics],
     what: str,
 ) -> list[str]:
     findings = []
-    for name in sorted(found.keys() | stated.keys()):
-        if name not in found or name not in stated:
+    for name in sorted(computed.keys() | stated.keys()):
+        if name not in computed or name not in stated:
             findings.append(f"{where}: statistics of {name} are missing")
             continue
         for key in _STATISTICS_TOLERANCE:
-            ours = np.asarray(getattr(found[name], key), np.float64)
+            ours = np.asarray(getattr(computed[name], key), np.float64)
             theirs = np.asarray(getattr(stated[name], key), np.float64)
-            # By what was found: what is stated may be anything, NaN too, and is equal
-            # only where it is known to be near.
-            bound = _STATISTICS_TOLERANCE[key] * _magnitude(found[name])
+            # The bound comes from the computed values alone, and the comparison asks
+            # whether values are near: a manifest may state anything, even NaN.
+            bound = _STATISTICS_TOLERANCE[key] * _largest_size(computed[name])
             if ours.shape != theirs.shape or not (np.abs(ours - theirs) <= bound).all():
                 findings.append(
-                    f"{where}: {key} of {name} is {_few(theirs)}, not that {what}, "
-                    f"{_few(ours)}"
+                    f"{where}: {key} of {name} is {_show_first(theirs)}, not that "
+                    f"{what}, {_show_first(ours)}"
                 )
     return findings
 
 
-def _magnitude(statistics: Statistics) -> npt.NDArray[np.float64]:
-    """Largest size of a value, by component."""
+def _largest_size(statistics: Statistics) -> npt.NDArray[np.float64]:
+    """Returns the largest absolute value of each component."""
     ends = np.array([statistics.minimum, statistics.maximum], np.float64)
     return np.asarray(np.abs(ends).max(axis=0))
 
 
-def _few(values: Array) -> str:
+def _show_first(values: Array) -> str:
     shown = ", ".join(f"{value:.6g}" for value in values.reshape(-1)[:3])
     return f"{shown}, ..." if values.size > 3 else shown
 

@@ -36,7 +36,7 @@ def test_progress_is_a_bar_or_lines(terminal, monkeypatch):
             again.set()
         return 500, "1 of 2 parts"
 
-    with progress.shown(console, "write", 1000, measure):
+    with progress.show_progress(console, "write", 1000, measure):
         assert again.wait(60)
     text = output.getvalue()
     assert "500 of 1,000" in text
