@@ -32,6 +32,6 @@ def draw(page: str) -> str:
         drawn: str = _TO_MATHML.convert_with_local_state(
             html.unescape(found[2]).strip(), displaystyle=block
         )
-        return f'<div class="equation">{drawn}</div>' if block else drawn
+        return f'<div class="equation" tabindex="0">{drawn}</div>' if block else drawn
 
     return _MARKED.sub(convert, page)

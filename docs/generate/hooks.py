@@ -16,6 +16,8 @@ INCLUDED = {
     "infra/README.md": "how-to/launching.md",
     "tests/benchmarks/README.md": "results/benchmarks.md",
 }
+_CELL, _TAG = re.compile(r"<td>(.*?)</td>", re.DOTALL), re.compile(r"<[^>]+>")
+_LONG_LETTERS = 60
 _LINK = re.compile(r"\[([^\]]+)\]\((?!https?:|#)([^)#]+)(#[^)]*)?\)")
 
 
@@ -59,5 +61,21 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Draws the equations of a page."""
-    return equations.draw(html)
+    """Draws equations, and prepares tables for narrow screens.
+
+    A table gets a box that scrolls and that the keyboard can reach. Cells of long text
+    are marked, so that the style sheet can give them room.
+    """
+    html = html.replace("<table>", '<div class="wide" tabindex="0"><table>')
+    html = html.replace("</table>", "</table></div>")
+    return equations.draw(_CELL.sub(_mark_long_cell, html))
+
+
+def _mark_long_cell(cell: re.Match[str]) -> str:
+    long = len(_TAG.sub("", cell[1])) > _LONG_LETTERS
+    return f'<td class="long">{cell[1]}</td>' if long else cell[0]
+
+
+def on_post_page(output: str, **_: Any) -> str:
+    """Names the search, which the theme leaves without a name for screen readers."""
+    return output.replace('role="dialog">', 'role="dialog" aria-label="Search">', 1)
