@@ -55,7 +55,7 @@ $outcome
 
 What to look at:
   $out/report/report.html          learning curves, success, the maze
-  $out/runs/maze/subgoals/maze.png V over the maze, and the policy's paths through it
+  $out/runs/maze/subgoals/         V over the maze, and the policy's paths: maze_*.svg
   $out/toy/toy.png                 value maps of the 4x4 grid
   $out/runs/maze/metrics.jsonl     every figure of training
 The cube is seldom solved in so few updates: the paper's runs have 500 times as many.

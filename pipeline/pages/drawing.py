@@ -57,13 +57,6 @@ _LEGEND_LETTERS = 44
 _SVG = {"svg.fonttype": "none", "svg.hashsalt": "vast-rl"}
 
 
-def to_png(figure: Figure) -> bytes:
-    """A figure as a file; without a date or version, equal data give equal files."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", metadata={"Software": None})
-    return buffer.getvalue()
-
-
 def to_svg(figure: Figure) -> bytes:
     """A figure as a file that follows light and dark; equal data give equal files."""
     buffer = io.StringIO()

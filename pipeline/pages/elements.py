@@ -25,8 +25,7 @@ class Picture:
         data: Its bytes.
         kind: Ending of its file; ``"gif"`` is one that moves,
             ``"webm"`` one that is played.
-        wide: Whether it takes the page's whole width: one of several panels, whose
-            text is too small beside another picture.
+        wide: Whether it has a row of the page to itself, in which it is shown larger.
         still: First frame of a GIF, as PNG, for who asks for less motion.
     """
 

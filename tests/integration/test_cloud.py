@@ -351,13 +351,13 @@ def test_a_run_on_a_bucket_is_watched_inspected_and_found(
     drawn = ("--episodes", "1", "--frames", "1")
     assert trainer_main(["subgoals", f"{folder}/", *store, *drawn]) == 0
     there = files.list_names(folder, SUBGOALS)
-    assert {"subgoals.json", "subgoals.npz", "subgoal_errors.png"} <= set(there)
+    assert {"subgoals.json", "subgoals.npz", "subgoal_errors.svg"} <= set(there)
     # A folder of runs may hold other files, too.
     files.write(f"gs://{BUCKET}/runs", "notes/first.txt", b"try wider nets")
     runs, report = f"gs://{BUCKET}/runs/*", f"gs://{BUCKET}/report"
     assert trainer_main(["report", runs, "--out", report]) == 0
     names = files.list_names(report)
-    assert "watched/subgoal_errors.png" in names
+    assert "watched/subgoal_errors.svg" in names
     assert {name.split("/")[0] for name in names if "/" in name} == {"watched"}
     with pytest.raises(DataFormatError, match=r"x\*: matches no folder of a run"):
         write_report(find_runs(f"gs://{BUCKET}/runs/x*"), open_folder(report))

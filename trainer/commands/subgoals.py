@@ -12,9 +12,10 @@ from pipeline.output import Output, say
 class Subgoals:
     """Show the sub-goals that a run's policy pursues, and how near it comes to them.
 
-    The files subgoals.json, subgoals.npz and subgoal_errors.png are written; for a maze
-    also maze.png, with V and the policy's paths; and on a machine that can render,
-    subgoals.png, with the scene now and, transparent, at the sub-goal.
+    The files subgoals.json, subgoals.npz and subgoal_errors.svg are written; for a maze
+    also maze_recorded.svg, maze_values.svg with V and sub-goals, and maze_policy.svg;
+    and on a machine that can render, subgoals.svg, with the scene now and, transparent,
+    at the sub-goal.
 
     Attributes:
         run: Folder of the run, a local path or gs://bucket/path.

@@ -215,18 +215,32 @@ def _say(history: History, what: str, names: Sequence[str]) -> str:
     return f"{what} over training: {', '.join(parts) or 'nothing was logged'}."
 
 
+# By file, in the order of the page: caption and alternative text.
 _SUBGOAL_PICTURES = {
-    subgoal_files.MAZE_FILE: (
-        "From above: some recorded episodes; V over the free cells, with sub-goals "
-        "drawn along one episode (a body with limbs is taken to stand as at its "
-        "start); and the paths that the policy takes.",
-        "Three maps of the maze: recorded paths, values with sub-goals, and the "
-        "policy's paths.",
+    subgoal_files.MAZE_RECORDED_FILE: (
+        "The maze from above, with the paths of some recorded episodes.",
+        "A map of the maze with recorded paths.",
+    ),
+    subgoal_files.MAZE_VALUES_FILE: (
+        "V, the reward that the agent expects from each place, and sub-goals that the "
+        "policy pursues along an episode. A body with limbs is taken to stand as it "
+        "does at the start of the episode.",
+        "A map of the maze with state values as colours and sub-goals as arrows.",
+    ),
+    subgoal_files.MAZE_POLICY_FILE: (
+        "The paths that the policy takes from its starts.",
+        "A map of the maze with the policy's paths.",
+    ),
+    subgoal_files.ERRORS_FILE: (
+        "Sub-goals of rollouts against the states that came k steps later. A sub-goal "
+        "is one draw of many, and the policy need not reach it: an error below that of "
+        "a state in which nothing moves is good.",
+        "Horizons drawn, and errors of the predicted states beside those of a state "
+        "that stays.",
     ),
     subgoal_files.SCENE_FILE: (
-        "Solid: the scene now. Pale and transparent: the sub-goal that the policy "
-        "pursues, k steps ahead. Below it stands what in it is not the prediction's "
-        "own.",
+        "Sub-goals that the policy pursues, k steps ahead, drawn into the scene. The "
+        "text below the frames says how to read them.",
         "Moments of an episode, each with its sub-goal drawn transparently.",
     ),
     subgoal_files.VIDEO_FILE: (
@@ -236,13 +250,6 @@ _SUBGOAL_PICTURES = {
     subgoal_files.OLD_VIDEO_FILE: (
         "The same episode, from start to end.",
         "The episode with its sub-goals, as an animation.",
-    ),
-    subgoal_files.ERRORS_FILE: (
-        "Sub-goals of rollouts against the states that came k steps later. A policy's "
-        "sub-goal is a draw and it need not get there: below the line of nothing "
-        "moving is good.",
-        "Horizons drawn, and errors of the predicted states beside those of a state "
-        "that stays.",
     ),
 }
 
@@ -267,7 +274,6 @@ def _subgoal_pictures(folder: epath.Path) -> list[Picture]:
         if data is None:
             continue
         name, _, kind = file.rpartition(".")
-        moves = file in (subgoal_files.VIDEO_FILE, subgoal_files.OLD_VIDEO_FILE)
         pictures.append(
             Picture(
                 name=name,
@@ -275,7 +281,7 @@ def _subgoal_pictures(folder: epath.Path) -> list[Picture]:
                 alt=alt,
                 data=data,
                 kind=kind,  # type: ignore[arg-type]
-                wide=not moves,
+                wide=file == subgoal_files.SCENE_FILE,
                 still=_first_frame(data) if kind == "gif" else None,
             )
         )

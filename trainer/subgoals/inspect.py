@@ -17,7 +17,7 @@ from rich.console import Console
 
 from pipeline.domains.opengl import NoBackendError
 from pipeline.output import say, working
-from pipeline.pages.drawing import to_png
+from pipeline.pages.drawing import to_svg
 from pipeline.store import files
 from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.reader import Store
@@ -32,18 +32,24 @@ from trainer.runs.folder import RunFolder
 from trainer.runs.run import Run, read_run
 from trainer.runs.subgoal_files import (
     ARRAYS_FILE,
+    DRAWN_FILES,
     ERRORS_FILE,
     JSON_FILE,
-    MAZE_FILE,
-    OLD_VIDEO_FILE,
+    MAZE_POLICY_FILE,
+    MAZE_RECORDED_FILE,
+    MAZE_VALUES_FILE,
     SCENE_FILE,
     VIDEO_FILE,
 )
-from trainer.runs.success_rates import Score
-from trainer.subgoals.charts import SceneFrame, error_chart, scene_chart
+from trainer.subgoals.charts import SceneFrame, draw_errors, draw_scene
 from trainer.subgoals.configurations import Configuration, configurations, find_nearest
 from trainer.subgoals.maze import map_values, read_goal, read_paths
-from trainer.subgoals.maze_chart import MazeScene, maze_chart
+from trainer.subgoals.maze_chart import (
+    MazeScene,
+    draw_policy,
+    draw_recorded,
+    draw_values,
+)
 from trainer.subgoals.painter import Painter
 from trainer.subgoals.traces import (
     Comparison,
@@ -95,9 +101,9 @@ def inspect_subgoals(
 ) -> list[epath.Path]:
     """Rolls out a checkpoint and shows what sub-goals it pursues.
 
-    Written are ``subgoals.json``, the predictions themselves in ``subgoals.npz``,
-    ``subgoal_errors.png``, of a maze ``maze.png``, and where something can be drawn
-    ``subgoals.png`` (and ``rollout.webm``). Where nothing can be, one line says why.
+    The files are ``subgoals.json``, the predictions in ``subgoals.npz``,
+    ``subgoal_errors.svg``, for a maze ``maze_*.svg``, and where this machine can render
+    the scene ``subgoals.svg`` and ``rollout.webm``. Where it cannot, one line says why.
 
     Args:
         folder: RUN.
@@ -131,9 +137,6 @@ def inspect_subgoals(
     drawn = np.concatenate([trace.steps_ahead for trace in traces])
     K = int(max(getattr(run.config.agent, "max_horizon", 0), drawn.max()))
     root = os.fspath(out)
-    # Of an earlier inspection.
-    for name in (MAZE_FILE, SCENE_FILE, VIDEO_FILE, OLD_VIDEO_FILE):
-        files.delete(root, name)
     report = {
         "run": folder.name,
         "dataset": run.dataset,
@@ -158,10 +161,10 @@ def inspect_subgoals(
     np.savez_compressed(arrays, allow_pickle=False, **_arrays(traces))
     written = {
         ARRAYS_FILE: arrays.getvalue(),
-        ERRORS_FILE: to_png(error_chart(comparison, drawn, K)),
+        ERRORS_FILE: to_svg(draw_errors(comparison, drawn, K)),
     }
     if played.maze is not None:
-        written[MAZE_FILE] = _draw_maze(run, store, played, played.maze)
+        written |= _draw_maze(run, store, played, played.maze)
     summary: Any = report["summary"]
     say(
         console,
@@ -176,7 +179,10 @@ def inspect_subgoals(
     except (NoBackendError, EvaluationError, DataFormatError) as error:
         say(console, f"no picture of the scene: {error}")
     text = json.dumps(report, indent=1, allow_nan=False) + "\n"
-    # Last: what it tells of is there then.
+    # An earlier inspection may have drawn what this one cannot.
+    for name in set(DRAWN_FILES) - set(written):
+        files.delete(root, name)
+    # JSON last: a report shows pictures only beside it.
     for name, data in {**written, JSON_FILE: text.encode()}.items():
         files.write(root, name, data)
     return [out / name for name in (JSON_FILE, *written)]
@@ -230,7 +236,9 @@ def _roll_out(
         return _Played(step, seed, one, traces, pool.facts.maze)
 
 
-def _draw_maze(run: Run, store: Store, played: _Played, maze: MazeMap) -> bytes:
+def _draw_maze(
+    run: Run, store: Store, played: _Played, maze: MazeMap
+) -> dict[str, bytes]:
     """Draws the maze from above: what was recorded, V, and the policy's paths."""
     goal, tolerance = read_goal(run.task.goal)
     agent: Any = run.agent()  # One with sub-goals, and so with V: `play_traces` asked.
@@ -249,11 +257,11 @@ def _draw_maze(run: Run, store: Store, played: _Played, maze: MazeMap) -> bytes:
         value_unit=f"{facts.reward_min:g} a step until the goal, discount {discount:g}",
         traces=played.traces,
     )
-    title = (
-        f"{run.dataset}, task {run.task.task}: VAST after {played.step:,} updates, "
-        f"{Score.of(bool(trace.episode.success) for trace in played.traces)}"
-    )
-    return to_png(maze_chart(scene, title))
+    return {
+        MAZE_RECORDED_FILE: to_svg(draw_recorded(scene)),
+        MAZE_VALUES_FILE: to_svg(draw_values(scene)),
+        MAZE_POLICY_FILE: to_svg(draw_policy(scene)),
+    }
 
 
 def _summary(comparison: Comparison, drawn: Any, max_horizon: int) -> dict[str, Any]:
@@ -337,17 +345,17 @@ def _draw(
     frames = [
         SceneFrame(
             images[moment],
-            f"step {moment}; sub-goal {trace.steps_ahead[moment]} steps ahead",
+            f"step {moment}:\nsub-goal {_count_steps(trace.steps_ahead[moment])} ahead",
         )
         for moment in moments
     ]
     outcome = "solved" if trace.episode.success else "not solved"
     title = (
-        f"{run.dataset}, task {run.task.task}: sub-goals after {step:,} updates "
-        f"(episode {outcome} in {trace.episode.length} steps)"
+        f"Sub-goals after {step:,} updates; the episode is {outcome} in "
+        f"{trace.episode.length:,} steps"
     )
     note = _note(run, [ghosts[moment] for moment in moments])
-    pictures = {SCENE_FILE: to_png(scene_chart(frames, title, note))}
+    pictures = {SCENE_FILE: to_svg(draw_scene(frames, title, note))}
     if inspection.video:
         pictures[VIDEO_FILE] = encode_video([images[moment] for moment in shown])
     moments_shown = [
@@ -384,6 +392,10 @@ def _note(run: Run, ghosts: list[Configuration]) -> str:
         "Solid: now. Pale and transparent: the sub-goal, where it differs from now. "
         f"{source} Transparent in full colour: the task's goal."
     )
+
+
+def _count_steps(number: int) -> str:
+    return f"{number} step" + ("" if number == 1 else "s")
 
 
 def _spread(length: int, count: int) -> list[int]:

@@ -1,6 +1,6 @@
-"""The picture of a maze: what was recorded, what was learnt, what the policy does.
+"""Pictures of a maze: what was recorded, what was learnt, what the policy does.
 
-Needs no OpenGL driver, as the maze is drawn from above.
+They need no OpenGL driver, because the maze is drawn from above.
 """
 
 from collections.abc import Sequence
@@ -8,50 +8,62 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Circle, Rectangle
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import MultipleLocator
 
-from pipeline.store.errors import MissingPackageError
-
-try:
-    from matplotlib.axes import Axes
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Circle, Patch, Rectangle
-    from matplotlib.patheffects import withStroke
-    from matplotlib.ticker import MultipleLocator
-except ImportError as error:
-    raise MissingPackageError(
-        f"drawing a maze needs matplotlib ({error}); pip install 'vast-rl[report]'"
-    ) from error
-
-from pipeline.pages.drawing import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION
+from pipeline.pages.drawing import (
+    BLACK,
+    BLUE,
+    CYCLE,
+    GREY,
+    VERMILION,
+    figure_of,
+    finish,
+    label_x,
+    legend_below,
+)
 from trainer.evaluation.environments import MazeMap
 from trainer.subgoals.maze import Float32, Float64, find_extent
 from trainer.subgoals.traces import Trace
 
-_DPI = 150
-_WALL = "#5A5A5A"
-# Blue and vermilion are what solved and unsolved episodes are drawn in.
-_RECORDED = (SKY, PURPLE, GREEN, ORANGE, "#9C755F", "#4E4E9E")
-# White is seen on every value's colour, its rim on the picture's white.
-_RIM = [withStroke(linewidth=3.2, foreground=BLACK)]
+# Black and white that stay as they are on a dark page: they lie on colours of V, which
+# stay too. Each has a rim of the other, and so is seen on either page as well.
+_DARK, _LIGHT = "#000000", "#ffffff"
+_DARK_RIM = [withStroke(linewidth=3.2, foreground=_DARK)]
+_LIGHT_RIM = [withStroke(linewidth=3.4, foreground=_LIGHT)]
+_GOAL: dict[str, Any] = {
+    "marker": "*",
+    "markersize": 14,
+    "markerfacecolor": "#F0E442",
+    "markeredgecolor": _DARK,
+    "linestyle": "",
+}
+_START: dict[str, Any] = {
+    "marker": "o",
+    "markersize": 7,
+    "markerfacecolor": _LIGHT,
+    "markeredgecolor": _DARK,
+    "linestyle": "",
+}
 
 
 @dataclass(frozen=True)
 class MazeScene:
-    """What is drawn.
+    """What the pictures show.
 
     Attributes:
         maze: The walls.
         goal: Place ``(x, y)`` of the task's goal, in metres.
         tolerance_m: Distance from the goal that counts as reaching it.
-        recorded: ``f32[T, 2]`` each: places of some recorded episodes, in metres.
-        recorded_episodes: Episodes there are to train on.
+        recorded: ``f32[T, 2]`` each: places along some recorded episodes, in metres.
+        recorded_episodes: Number of episodes to train on.
         values: ``f64[R, C]``, V as ``map_values`` returns it.
         value_unit: What V counts, such as ``"-1 a step, discount 0.99"``.
-        traces: Episodes of the policy, at least one; arrows show the sub-goals of the
-            first.
-        arrows: How many.
+        traces: Episodes of the policy, at least one; the first is drawn with sub-goals.
+        arrows: Number of arrows.
     """
 
     maze: MazeMap
@@ -65,76 +77,28 @@ class MazeScene:
     arrows: int = 14
 
 
-def maze_chart(scene: MazeScene, title: str) -> Figure:
-    """Draws the data, what was learnt from them and what comes of it, side by side.
-
-    Args:
-        scene: What to draw.
-        title: Above it.
-
-    Returns:
-        The figure.
-    """
-    left, right, bottom, top = _view(scene.maze)
-    panel = 4.1
-    figure = Figure(
-        figsize=(3 * panel + 1.0, panel * (top - bottom) / (right - left) + 1.95),
-        dpi=_DPI,
-        layout="constrained",
-    )
-    figure.suptitle(
-        title, x=0.01, ha="left", fontsize=14, fontweight="bold", color=BLACK
-    )
-    recorded, learnt, acted = figure.subplots(1, 3, sharey=True)
-    _draw_recorded(recorded, scene)
-    image = _draw_learnt(learnt, scene)
-    _draw_acted(acted, scene)
-    for axes in (recorded, learnt, acted):
-        _draw_maze(axes, scene)
-    recorded.set_ylabel("y (m)", fontsize=10)
-    bar = figure.colorbar(image, ax=learnt, shrink=0.8, pad=0.02)
-    bar.set_label(f"V ({scene.value_unit})", fontsize=10)
-    bar.ax.tick_params(labelsize=9)
-    bar.outline.set_visible(False)
-    handles = _legend(scene)
-    figure.legend(
-        handles=handles,
-        loc="outside lower center",
-        frameon=False,
-        fontsize=10,
-        ncols=-(-len(handles) // 2),
-    )
+def draw_recorded(scene: MazeScene) -> Figure:
+    """Draws paths of recorded episodes, a colour each."""
+    figure, axes = _open_picture(scene)
+    for index, path in enumerate(scene.recorded):
+        color = CYCLE[index % len(CYCLE)]
+        axes.plot(*path.T, color=color, linewidth=1.1, alpha=0.9)
+    count = f"{len(scene.recorded)} of {scene.recorded_episodes:,} episodes"
+    _close_picture(figure, axes, scene, f"Recorded: {count}")
     return figure
 
 
-def _draw_recorded(axes: Axes, scene: MazeScene) -> None:
-    axes.set_title("What was recorded", loc="left", fontsize=12)
-    axes.set_xlabel(
-        f"x (m)\n{len(scene.recorded)} of {scene.recorded_episodes:,} recorded "
-        "episodes,\na colour each",
-        fontsize=10,
-    )
-    for index, path in enumerate(scene.recorded):
-        color = _RECORDED[index % len(_RECORDED)]
-        axes.plot(*path.T, color=color, linewidth=1.1, alpha=0.9)
-
-
-def _draw_learnt(axes: Axes, scene: MazeScene) -> ScalarMappable:
-    """Draws V and sub-goals; returns what the colour bar is of."""
-    trace = scene.traces[0]
-    axes.set_title("What was learnt: V, and sub-goals", loc="left", fontsize=12)
-    axes.set_xlabel(
-        "x (m)\ncolour: V, the reward still to come from there;\n"
-        f"arrows: some sub-goals along episode {trace.episode.index}",
-        fontsize=10,
-    )
+def draw_values(scene: MazeScene) -> Figure:
+    """Draws V over the free cells, and sub-goals along the first episode."""
+    figure, axes = _open_picture(scene, more=0.75)
     image = axes.imshow(
         np.ma.masked_invalid(scene.values),
         cmap="viridis",
         origin="lower",
         extent=find_extent(scene.maze),
-        interpolation="nearest",
+        interpolation="none",
     )
+    trace = scene.traces[0]
     moments = np.linspace(0, len(trace.horizons) - 1, scene.arrows + 1)[:-1]
     for moment in np.unique(moments.astype(int)):
         axes.annotate(
@@ -143,112 +107,116 @@ def _draw_learnt(axes: Axes, scene: MazeScene) -> ScalarMappable:
             xytext=tuple(trace.observations[moment, :2].tolist()),
             arrowprops={
                 "arrowstyle": "-|>",
-                "color": "white",
+                "color": _LIGHT,
                 "linewidth": 1.4,
                 "shrinkA": 0,
                 "shrinkB": 0,
                 "mutation_scale": 11,
-                "path_effects": _RIM,
+                "path_effects": _DARK_RIM,
             },
             zorder=3,
         )
-    return image
+    # Annotations have no entry in a legend; an empty line that looks like them has.
+    axes.plot(
+        *([], []),
+        color=_LIGHT,
+        marker=">",
+        markersize=5,
+        linewidth=1.4,
+        path_effects=_DARK_RIM,
+        label=f"from a state of episode {trace.episode.index} to its sub-goal",
+    )
+    bar = figure.colorbar(
+        image, ax=axes, orientation="horizontal", shrink=0.9, aspect=30, pad=0.02
+    )
+    bar.set_label(f"V: {scene.value_unit}", fontsize=12, color=BLACK)
+    bar.ax.tick_params(labelsize=12, labelcolor=BLACK, color=GREY)
+    bar.outline.set_visible(False)
+    # As paths, its 256 colours would be most of the file.
+    bar.solids.set_rasterized(True)  # type: ignore[union-attr]
+    _close_picture(figure, axes, scene, "Learnt: V and sub-goals")
+    return figure
 
 
-def _draw_acted(axes: Axes, scene: MazeScene) -> None:
-    axes.set_title("What the policy does", loc="left", fontsize=12)
+def draw_policy(scene: MazeScene) -> Figure:
+    """Draws the paths that the policy takes."""
+    figure, axes = _open_picture(scene)
     lengths = [each.episode.length for each in scene.traces if each.episode.success]
-    outcome = f"{len(lengths)} of {len(scene.traces)} episodes reach the goal"
-    if lengths:
-        outcome += f",\nin {np.mean(lengths):,.0f} steps on average"
-    axes.set_xlabel(f"x (m)\n{outcome}", fontsize=10)
+    mean = f", in {np.mean(lengths):,.0f} steps on average" if lengths else ""
+    labels = {True: f"reaches the goal{mean}", False: "does not reach the goal"}
     for trace in scene.traces:
-        solved = trace.episode.success
+        solved = bool(trace.episode.success)
         axes.plot(
             *trace.observations[:, :2].T,
             color=BLUE if solved else VERMILION,
             linestyle="-" if solved else (0, (4, 2)),
             linewidth=1.4,
             alpha=0.75,
+            # The legend names an outcome once.
+            label=labels.pop(solved, None),
         )
+    outcome = f"{len(lengths)} of {len(scene.traces)} episodes solved"
+    _close_picture(figure, axes, scene, f"Policy: {outcome}")
+    return figure
 
 
-def _draw_maze(axes: Axes, scene: MazeScene) -> None:
-    """Draws walls, starts and goal, and gives the axes their frame."""
-    left, right, bottom, top = _view(scene.maze)
+def _open_picture(scene: MazeScene, *, more: float = 0.0) -> tuple[Figure, Axes]:
+    """A figure that a maze fills from side to side, and some inches more in height."""
+    left, right, bottom, top = _find_view(scene.maze)
+    figure = figure_of()
+    width = float(figure.get_figwidth())
+    # Beside the maze stand the labels of y, and above and below it title and x.
+    height = (width - 0.65) * (top - bottom) / (right - left) + 0.85 + more
+    figure.set_size_inches(width, height)
+    return figure, figure.subplots()
+
+
+def _close_picture(figure: Figure, axes: Axes, scene: MazeScene, title: str) -> None:
+    """Draws walls, starts and goal, frames the maze and adds the legend."""
+    left, right, bottom, top = _find_view(scene.maze)
     axes.set(xlim=(left, right), ylim=(bottom, top), aspect="equal")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MultipleLocator(5))
     left, _, bottom, _ = find_extent(scene.maze)
     unit = scene.maze.unit_m
+    label: str | None = "wall"
     for row, cells in enumerate(scene.maze.walls):
         for column, wall in enumerate(cells):
             if wall:
                 corner = (left + column * unit, bottom + row * unit)
-                axes.add_patch(
-                    Rectangle(corner, unit, unit, color=_WALL, linewidth=0, zorder=2)
+                cell = Rectangle(
+                    *(corner, unit, unit),
+                    # An edge closes the seams that browsers leave between cells.
+                    facecolor=GREY,
+                    edgecolor=GREY,
+                    linewidth=0.8,
+                    zorder=2,
+                    label=label,
                 )
+                axes.add_patch(cell)
+                label = None
     axes.add_patch(
-        Circle(scene.goal, scene.tolerance_m, fill=False, zorder=4, edgecolor=BLACK)
-    )
-    axes.plot(*scene.goal, **_GOAL, zorder=5)
-    for trace in scene.traces:
-        axes.plot(*trace.observations[0, :2], **_START, zorder=5)
-    axes.tick_params(labelsize=9)
-    axes.spines[:].set_visible(False)
-
-
-_GOAL: dict[str, Any] = {
-    "marker": "*",
-    "markersize": 14,
-    "markerfacecolor": "#F0E442",
-    "markeredgecolor": BLACK,
-    "linestyle": "",
-}
-_START: dict[str, Any] = {
-    "marker": "o",
-    "markersize": 7,
-    "markerfacecolor": "white",
-    "markeredgecolor": BLACK,
-    "linestyle": "",
-}
-
-
-def _legend(scene: MazeScene) -> list[Any]:
-    """What the signs mean; only those that are drawn."""
-    outcomes = {trace.episode.success for trace in scene.traces}
-    paths = [
-        (True, BLUE, "-", "path of the policy, reaching the goal"),
-        (False, VERMILION, "--", "path of the policy, not reaching it"),
-    ]
-    return [
-        Patch(color=_WALL, label="wall"),
-        Line2D([], [], **_START, label="start of an episode"),
-        Line2D(
-            [],
-            [],
-            **_GOAL,
-            label=f"goal: within {scene.tolerance_m:g} m (circle) counts",
-        ),
-        Line2D(
-            [],
-            [],
-            color="white",
-            marker=">",
-            markersize=5,
+        Circle(
+            *(scene.goal, scene.tolerance_m),
+            fill=False,
+            edgecolor=_DARK,
             linewidth=1.4,
-            path_effects=_RIM,
-            label="sub-goal: from where it is to where it means to be k steps later",
-        ),
-        *(
-            Line2D([], [], color=color, linestyle=style, label=label)
-            for success, color, style, label in paths
-            if success in outcomes
-        ),
-    ]
+            path_effects=_LIGHT_RIM,
+            zorder=4,
+        )
+    )
+    reached = f"goal: within {scene.tolerance_m:g} m (circle) counts"
+    axes.plot(*scene.goal, **_GOAL, zorder=5, label=reached)
+    starts = np.stack([trace.observations[0, :2] for trace in scene.traces])
+    axes.plot(*starts.T, **_START, zorder=5, label="start of an episode of the policy")
+    finish(axes, title, steps=None, unit="y (m)")
+    label_x(axes, "x (m)")
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(False)
+    legend_below(figure, axes)
 
 
-def _view(maze: MazeMap) -> tuple[float, float, float, float]:
+def _find_view(maze: MazeMap) -> tuple[float, float, float, float]:
     """Left, right, bottom and top of what is drawn: free cells and a rim of wall."""
     rows, columns = np.nonzero(~np.array(maze.walls))
     x, y = maze.origin_m

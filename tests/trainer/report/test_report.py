@@ -180,8 +180,8 @@ def test_another_task_has_rows_of_its_own(run: Path, tmp_path: Path) -> None:
 def test_subgoals_that_were_inspected_are_shown(run: Path, tmp_path: Path) -> None:
     folder = run / "subgoals"
     folder.mkdir()
-    (folder / "subgoals.png").write_bytes(b"scene")
-    (folder / "maze.png").write_bytes(b"maze")
+    (folder / "subgoals.svg").write_bytes(b"scene")
+    (folder / "maze_values.svg").write_bytes(b"maze")
     (folder / "rollout.gif").write_bytes(b"video")
     (folder / "rollout.webm").write_bytes(b"played")
     assert len(
@@ -190,12 +190,12 @@ def test_subgoals_that_were_inspected_are_shown(run: Path, tmp_path: Path) -> No
     (folder / "subgoals.json").write_text(json.dumps({"step": 3000, "seed": 1}))
     written = write_report([RunFolder.open(run)], open_folder(tmp_path / "report"))
     assert [path.name for path in written[-4:]] == [
-        *("maze.png", "subgoals.png", "rollout.webm", "rollout.gif")
+        *("maze_values.svg", "subgoals.svg", "rollout.webm", "rollout.gif")
     ]
     assert written[-1].read_bytes() == b"video"
     page = written[0].read_text()
-    # Pictures of several panels get the page's width, so that they can be read.
-    assert page.count('<figure class="whole">') == 2
+    # Frames are too small to be seen beside another picture.
+    assert page.count('<figure class="whole">') == 1
     assert "data:image/gif;base64," in page
     assert "data:video/webm;base64," in page
     assert "autoplay" not in page

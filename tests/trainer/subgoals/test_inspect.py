@@ -232,12 +232,15 @@ def test_an_inspection_from_run_to_files(
         console=Console(file=shown, width=200),
     )
     assert [path.name for path in written] == [
-        *("subgoals.json", "subgoals.npz", "subgoal_errors.png", "maze.png"),
-        *("subgoals.png", "rollout.webm"),
+        *("subgoals.json", "subgoals.npz", "subgoal_errors.svg"),
+        *("maze_recorded.svg", "maze_values.svg", "maze_policy.svg"),
+        *("subgoals.svg", "rollout.webm"),
     ]
-    for picture in written[2:5]:
-        assert picture.read_bytes().startswith(b"\x89PNG")
-    assert written[5].read_bytes().startswith(b"\x1aE\xdf\xa3")  # Matroska's.
+    for picture in written[2:-1]:
+        assert "prefers-color-scheme: dark" in picture.read_text()
+    # Four frames as they were rendered, and no other pixels.
+    assert written[-2].read_text().count("<image") == 4
+    assert written[-1].read_bytes().startswith(b"\x1aE\xdf\xa3")  # Matroska's.
     report = json.loads(written[0].read_text())
     assert (report["step"], report["seed"], report["task"]) == (10, 4, 1)
     arrays = np.load(written[1])
@@ -270,7 +273,8 @@ def test_without_a_backend_the_figures_are_still_there(
     monkeypatch.setattr(inspect, "Painter", refuse)
     shown, out = io.StringIO(), run / "subgoals"
     out.mkdir()
-    (out / "subgoals.png").write_bytes(b"of an earlier one")
+    for name in ("subgoals.svg", "rollout.webm", "maze.png"):
+        (out / name).write_bytes(b"of an earlier one")
     written = inspect_subgoals(
         RunFolder.open(run),
         store,
