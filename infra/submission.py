@@ -30,7 +30,7 @@ class Submission:
             file that contains the document.
         document: YAML for the command, on standard input or in that file; None if the
             command needs none.
-        takes: Lines that say what the job would take: machines, chips, hours.
+        costs: Lines that say what the job would take: machines, chips, hours.
         reads: Folders in buckets that must be readable, ``gs://`` only.
         writes: Folders in buckets that must be writable, ``gs://`` only.
         region: Region of the job, which the buckets must have, too.
@@ -40,13 +40,13 @@ class Submission:
 
     command: tuple[str, ...]
     document: str | None
-    takes: tuple[str, ...]
+    costs: tuple[str, ...]
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     region: str | None = None
     last_check: Callable[[], str] | None = None
 
-    def shown(self) -> str:
+    def format(self) -> str:
         """Returns the submission as text that a shell or kubectl accepts."""
         # A dry run prints this, so that it can be read, kept or piped on.
         return (
@@ -72,13 +72,13 @@ def launch(submission: Submission, output: Output, *, dry_run: bool) -> int:
     """
     # Costs go to standard error: standard output is then a document that can be piped
     # into kubectl.
-    for line in submission.takes:
+    for line in submission.costs:
         say(output.progress, f"# {line}")
     if submission.document is not None:
         command = ["FILE" if part == "{}" else part for part in submission.command]
         say(output.progress, f"# with: {shlex.join(command)}")
     if dry_run:
-        say(output.results, submission.shown())
+        say(output.results, submission.format())
         return 0
     program = submission.command[0]
     if shutil.which(program) is None:
@@ -109,7 +109,7 @@ def _run(submission: Submission) -> int:
         return subprocess.run(command, check=False).returncode
 
 
-def python(*arguments: str) -> tuple[str, ...]:
+def make_command(*arguments: str) -> tuple[str, ...]:
     """Makes the command of a module of this package, for the running interpreter.
 
     Args:
@@ -122,7 +122,7 @@ def python(*arguments: str) -> tuple[str, ...]:
     return (sys.executable or "python", "-m", *arguments)
 
 
-def version() -> str:
+def read_version() -> str:
     """Returns the version of this package, which images must contain, too."""
     return importlib.metadata.version("vast-rl")
 

@@ -9,7 +9,7 @@ from pipeline.sources import kinds
 
 def make_kinds() -> str:
     """Writes the table of the kinds of inputs."""
-    rows = ((f"`{name}`", files, layout) for name, files, layout in kinds.table())
+    rows = ((f"`{name}`", files, layout) for name, files, layout in kinds.list_kinds())
     return make_table(("`--source`", "INPUT", "what is read of it"), rows)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from infra.errors import LaunchError
 from infra.estimates import compiled
 from infra.estimates.machines import Slice
-from infra.submission import python
+from infra.submission import make_command
 from pipeline.store.errors import EXIT_FAILED
 from pipeline.store.units import format_size
 
@@ -65,7 +65,7 @@ def compile_first(
     topology = f"{chips.accelerator.name}-{chips.chips}"
     given = (str(config), "--topology", topology, "--task", str(task), "--json")
     done = subprocess.run(
-        python("trainer", "compile", *given, *arguments),
+        make_command("trainer", "compile", *given, *arguments),
         capture_output=True,
         text=True,
         check=False,

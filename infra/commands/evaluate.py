@@ -8,7 +8,7 @@ import tyro
 
 from infra.checks import names
 from infra.errors import LaunchError
-from infra.submission import Submission, launch, python, to_yaml, version
+from infra.submission import Submission, launch, make_command, read_version, to_yaml
 from infra.targets import jobset, skypilot
 from pipeline.output import Output
 
@@ -73,15 +73,15 @@ class Evaluate:
             str(self.cpus),
             *arguments,
         )
-        takes = (
+        costs = (
             f"1 machine of {self.cpus} cores and {self.memory_gb} GB, no accelerator",
             "hours not known: no rate of evaluation was measured",
         )
         if self.target == "local":
             return Submission(
-                command=python("trainer", "evaluate", self.run_folder, *options),
+                command=make_command("trainer", "evaluate", self.run_folder, *options),
                 document=None,
-                takes=takes,
+                costs=costs,
                 writes=names.in_buckets(self.run_folder),
             )
         run = names.parse_run(self.run_folder)
@@ -101,7 +101,7 @@ class Evaluate:
                         )
                     ]
                 ),
-                takes=takes,
+                costs=costs,
                 writes=(self.run_folder,),
                 region=skypilot.google_region(self.region),
             )
@@ -109,7 +109,7 @@ class Evaluate:
             name=name,
             namespace=self.namespace,
             account=self.account,
-            image=names.check_image(self.image, version=version()),
+            image=names.check_image(self.image, version=read_version()),
             region=names.check_region(self.region),
             arguments=(str(run), *options),
             cpus=self.cpus,
@@ -118,7 +118,7 @@ class Evaluate:
         return Submission(
             command=("kubectl", "apply", "--filename", "-"),
             document=to_yaml(jobset.evaluation_documents(evaluation)),
-            takes=takes,
+            costs=costs,
             writes=(self.run_folder,),
             region=self.region,
         )

@@ -10,7 +10,7 @@ import tyro
 from infra.checks import names
 from infra.errors import LaunchError
 from infra.estimates.measured import MEASURED
-from infra.submission import Submission, launch, python, to_yaml, version
+from infra.submission import Submission, launch, make_command, read_version, to_yaml
 from infra.targets import dataflow, flink
 from pipeline.domains.datasets import parse_dataset
 from pipeline.output import Output
@@ -130,9 +130,9 @@ class Pipeline:
             beam = self._engine_arguments()
         beam += tuple(arguments)
         return Submission(
-            command=python(*command, *(("--", *beam) if beam else ())),
+            command=make_command(*command, *(("--", *beam) if beam else ())),
             document=None,
-            takes=self._describe_cost(),
+            costs=self._describe_cost(),
             region=self.region,
             **self._list_buckets(),
         )
@@ -166,7 +166,7 @@ class Pipeline:
             name=names.check_job_name(self._name(store), longest=63),
             project=names.check_project(self.project),
             region=names.check_region(self.region),
-            image=names.check_image(self.image, version=version()),
+            image=names.check_image(self.image, version=read_version()),
             account=names.check_service_account(self.service_account),
             temp=str(names.parse_bucket_path(self.temp or f"gs://{store.bucket}/tmp")),
             subnetwork=names.check_subnetwork(self.subnetwork),
@@ -215,7 +215,7 @@ class Pipeline:
                 self.namespace, longest=63, option="--namespace"
             ),
             account=_KUBERNETES_ACCOUNT,
-            image=names.check_image(self.image, version=version()),
+            image=names.check_image(self.image, version=read_version()),
             beam=_BEAM,
             region=names.check_region(self.region),
             arguments=self._command()[1:],
@@ -226,7 +226,7 @@ class Pipeline:
         return Submission(
             command=("kubectl", "apply", "--filename", "-"),
             document=to_yaml(flink.flink_documents(job)),
-            takes=(
+            costs=(
                 *self._describe_cost(),
                 f"afterwards: kubectl delete flinkdeployment {job.name} --namespace "
                 f"{job.namespace}, or its job manager stays",

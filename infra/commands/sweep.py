@@ -13,7 +13,7 @@ import tyro
 from infra.commands.evaluate import Evaluate
 from infra.commands.train import Train
 from infra.errors import LaunchError
-from infra.submission import Submission, launch, python
+from infra.submission import Submission, launch, make_command
 from pipeline.output import Output, say
 from pipeline.store.units import format_duration
 
@@ -226,7 +226,7 @@ def ask_states(sweep: Path, only: str) -> dict[str, State]:
         LaunchError: If the trainer is not installed, or the runs cannot be read.
     """
     listed = ("--dry-run", "--json")
-    command = python("trainer", "sweep", str(sweep), "--only", only, *listed)
+    command = make_command("trainer", "sweep", str(sweep), "--only", only, *listed)
     asked = subprocess.run(command, capture_output=True, text=True, check=False)
     if asked.returncode != 0:
         said = (asked.stderr.strip().splitlines() or ["it said nothing"])[-1]

@@ -13,7 +13,7 @@ from infra.checks import names
 from infra.errors import LaunchError
 from infra.estimates.machines import Slice, find_accelerator, make_slice
 from infra.estimates.measured import MEASURED, find_update_rate
-from infra.submission import Submission, launch, python, to_yaml, version
+from infra.submission import Submission, launch, make_command, read_version, to_yaml
 from infra.targets import jobset, skypilot
 from pipeline.front_door import PARSING
 from pipeline.output import Output
@@ -114,9 +114,9 @@ class Train:
         if self.target == "local":
             given = (str(self.config), *options, self.out, *arguments)
             return Submission(
-                command=python("trainer", "train", *given),
+                command=make_command("trainer", "train", *given),
                 document=None,
-                takes=("this machine", self._describe_hours(config, None)),
+                costs=("this machine", self._describe_hours(config, None)),
                 reads=names.in_buckets(self.store),
                 writes=names.in_buckets(self.out),
             )
@@ -133,13 +133,13 @@ class Train:
         names.parse_bucket_path(self.store)
         run = names.parse_run(self.out)
         trained = (*options, str(run), *arguments)
-        takes = self._describe_cost(config, chips)
+        costs = self._describe_cost(config, chips)
         if self.compiled is not None:
             from infra.commands import compiling
 
             plain = dataclasses.asdict(config)
             fits = compiling.check_given(self.compiled, plain, chips, mesh)
-            takes = (*takes, fits)
+            costs = (*costs, fits)
         if self.target == "sky":
             command = ("python", "-m", "trainer", "train", skypilot.CONFIG, *trained)
             task = skypilot.training_task(
@@ -156,7 +156,7 @@ class Train:
             return Submission(
                 command=("sky", "jobs", "launch", "--yes", "{}"),
                 document=to_yaml([task]),
-                takes=takes,
+                costs=costs,
                 reads=(self.store,),
                 writes=(self.out,),
                 region=skypilot.google_region(self.region),
@@ -165,7 +165,7 @@ class Train:
             name=self.name or run.name,
             namespace=self.namespace,
             account=self.account,
-            image=names.check_image(self.image, version=version()),
+            image=names.check_image(self.image, version=read_version()),
             region=names.check_region(self.region),
             files={
                 target: source.read_text()
@@ -180,7 +180,7 @@ class Train:
         return Submission(
             command=("kubectl", "apply", "--filename", "-"),
             document=to_yaml(jobset.training_documents(training)),
-            takes=takes,
+            costs=costs,
             reads=(self.store,),
             writes=(self.out,),
             region=self.region,

@@ -1,5 +1,6 @@
 """Measures the range of an input's actions, and chooses their scale in a store."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -9,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.assembly.plan import Inputs, cut_blocks
-from pipeline.sources.base import Facts, Source
+from pipeline.sources.base import Description, Source
 from pipeline.store import schema
 from pipeline.store.action_scale import ActionScale
 from pipeline.store.errors import DataFormatError, UsageError
@@ -37,14 +38,14 @@ class ActionRange:
     def of(
         cls,
         source: Source,
-        facts: Facts,
+        description: Description,
         scale: ActionScale | None = None,
     ) -> "ActionRange":
         """Reads all actions of a source.
 
         Args:
             source: The source.
-            facts: Its description.
+            description: Its description.
             scale: Scale whose bounds ``outside`` is counted by; None for [-1, 1].
 
         Returns:
@@ -54,7 +55,7 @@ class ActionRange:
             DataFormatError: If the source is damaged, or no action is finite.
         """
         lows, highs, rows, outside = [], [], 0, 0
-        for block in source.read(cut_blocks(facts.episodes, facts.fields)):
+        for block in source.read(cut_blocks(description.episodes, description.fields)):
             actions: npt.NDArray[Any] = block.rows[schema.ACTIONS]
             finite = actions[np.isfinite(actions).all(axis=1)].astype(np.float64)
             unit = finite if scale is None else scale.to_unit(finite)
@@ -66,7 +67,7 @@ class ActionRange:
                 highs.append(finite.max(axis=0))
         if not lows:
             raise DataFormatError(
-                f"{facts.name}: expected finite actions, got none "
+                f"{description.name}: expected finite actions, got none "
                 f"in {rows:,} rows; look into the input"
             )
         return cls(np.min(lows, axis=0), np.max(highs, axis=0), rows, outside)
@@ -85,7 +86,7 @@ def choose_scale(inputs: Inputs, bounds: Sequence[str]) -> ActionScale | None:
     """Chooses how the actions of a new store are scaled.
 
     Args:
-        inputs: Inputs, from `look_at`.
+        inputs: Inputs, from `describe_inputs`.
         bounds: Value of ``--action-bounds``: ``data`` for the smallest and largest
             value of each component, for which all inputs are read through; or two
             numbers, low and high of every component; or nothing.
@@ -101,10 +102,8 @@ def choose_scale(inputs: Inputs, bounds: Sequence[str]) -> ActionScale | None:
         return None
     if list(bounds) == ["data"]:
         # One scale for all inputs, because all parts of a store share it.
-        total = reduce(
-            ActionRange.union,
-            (ActionRange.of(source, facts) for _, source, facts in inputs.found),
-        )
+        described = (entry[1:] for entry in inputs.described)
+        total = reduce(ActionRange.union, itertools.starmap(ActionRange.of, described))
         return ActionScale.of_data(total.low, total.high)
     try:
         low, high = map(float, bounds)
@@ -113,5 +112,5 @@ def choose_scale(inputs: Inputs, bounds: Sequence[str]) -> ActionScale | None:
             f"expected --action-bounds data, or LOW HIGH, got {' '.join(bounds)}; "
             "correct the option"
         ) from error
-    (width,) = inputs.found[0][2].fields[schema.ACTIONS].shape
+    (width,) = inputs.described[0][2].fields[schema.ACTIONS].shape
     return ActionScale((low,) * width, (high,) * width)

@@ -16,14 +16,14 @@ from pipeline.assembly.commit import (
     check_unchanged,
     check_whole,
     clear_parts,
-    digest_of,
+    digest_content,
 )
 from pipeline.assembly.known_episodes import find_known
 from pipeline.assembly.plan import (
     Inputs,
     PlanOptions,
     StorePlan,
-    both_splits,
+    make_both_splits_error,
     plan_inputs,
 )
 from pipeline.sources.options import OnKnownEpisode
@@ -42,13 +42,13 @@ class AppendPlan:
     """The plan of parts to add to a store.
 
     Attributes:
-        there: Digest of the manifest that was planned for; the commit refuses any
+        planned_for: Digest of the manifest that was planned for; the commit refuses any
             other.
         added: Plan of the new parts.
         on_known_episode: Whether to refuse episodes that the store already holds.
     """
 
-    there: str
+    planned_for: str
     added: StorePlan
     on_known_episode: OnKnownEpisode = "refuse"
 
@@ -69,8 +69,8 @@ def plan_append(
 
     Args:
         root: Local path or ``gs://bucket/path`` of the store.
-        inputs: Inputs, from `look_at`. An input whose content the store already holds,
-            under any name, is left out.
+        inputs: Inputs, from `describe_inputs`. An input whose content the store already
+            holds, under any name, is left out.
         options: How to cut the inputs into parts, and how to treat bad episodes.
         on_known_episode: What the commit does with single episodes that the store
             already holds.
@@ -84,51 +84,51 @@ def plan_append(
         UsageError: If an option is out of range.
     """
     store = Store(root)
-    value = store.manifest
-    held = {(part.split, part.origin.digest) for part in value.parts}
+    old = store.manifest
+    held = {(part.split, part.origin.digest) for part in old.parts}
     # The digest of an input's content decides, because files are renamed and copied.
-    for split, _, facts in inputs.found:
+    for split, _, description in inputs.described:
         other = "val" if split == "train" else "train"
-        if (other, facts.digest) in held:
-            raise both_splits(facts.name, f"the store's {other} split")
+        if (other, description.digest) in held:
+            raise make_both_splits_error(description.name, f"the store's {other} split")
     new = tuple(
-        (split, source, facts)
-        for split, source, facts in inputs.found
-        if (split, facts.digest) not in held
+        (split, source, description)
+        for split, source, description in inputs.described
+        if (split, description.digest) not in held
     )
     if not new:
         # "Nothing to do" would be a lie if files of the store were missing.
-        check_whole(root, value)
+        check_whole(root, old)
         return None
     added = plan_inputs(
         root,
-        dataclasses.replace(inputs, found=new),
-        dataset=value.dataset,
-        environment_id=value.environment_id,
-        tasks=value.tasks,
-        discounts=value.discounts,
+        dataclasses.replace(inputs, described=new),
+        dataset=old.dataset,
+        environment_id=old.environment_id,
+        tasks=old.tasks,
+        discounts=old.discounts,
         options=options,
-        action_scale=value.action_scale,
-        first_part=len(value.parts),
-        keyed=value.format_version > 1,
+        action_scale=old.action_scale,
+        first_part=len(old.parts),
+        keyed=old.format_version > 1,
         command=command,
     )
     # All parts share the store's arrays, so their fields must agree to the dtype.
     for part in added.parts:
         fields = part.stored_fields()
-        if fields != value.fields:
+        if fields != old.fields:
             raise DataFormatError(
                 f"{part.origin.name}: expected the fields of the store {root}, "
-                f"{describe_fields(value.fields)}, got {describe_fields(fields)}; "
+                f"{describe_fields(old.fields)}, got {describe_fields(fields)}; "
                 "one store holds data of one kind"
             )
-    return AppendPlan(digest_of(store.content), added, on_known_episode)
+    return AppendPlan(digest_content(store.content), added, on_known_episode)
 
 
 def claim(
     plan: AppendPlan, *, take_over: bool = False
 ) -> AbstractContextManager[Claim]:
-    """Claims the store for the parts of a plan; see `pipeline.store.claims.held`.
+    """Claims the store for the parts of a plan; see `pipeline.store.claims.hold`.
 
     Args:
         plan: The plan.
@@ -142,7 +142,7 @@ def claim(
             may still run holds the claim.
     """
     root = plan.added.root
-    return claims.held(
+    return claims.hold(
         root,
         CLAIM,
         [part.digest() for part in plan.added.parts],
@@ -188,20 +188,20 @@ def commit_append(
     if plan.on_known_episode == "refuse":
         _check_new(root, new, claimed)
     check_seen(root, new)
-    check_unchanged(root, store.content, plan.there)
-    together = (*old.parts, *new)
-    value = dataclasses.replace(
+    check_unchanged(root, store.content, plan.planned_for)
+    all_parts = (*old.parts, *new)
+    changed = dataclasses.replace(
         old,
-        parts=together,
-        statistics=merge_statistics(together),
+        parts=all_parts,
+        statistics=merge_statistics(all_parts),
         skipped=old.skipped | plan.added.skipped,
         history=old.after(plan.added.command, plan.added.versions),
     )
 
     _clear(root, new, claimed)
-    data = manifest_json.to_json(value).encode()
+    data = manifest_json.to_json(changed).encode()
     files.commit(root, manifest.DATASET_MANIFEST, data, replacing=store.content)
-    return value
+    return changed
 
 
 def _check_new(root: str, parts: Sequence[PartManifest], claimed: Claim | None) -> None:

@@ -36,28 +36,28 @@ def read_committed(root: str) -> DatasetManifest | None:
     return manifest_json.dataset_from_json(content.data, where=where)
 
 
-def digest_of(there: Content) -> str:
+def digest_content(content: Content) -> str:
     """Computes the digest of a manifest's bytes.
 
     Beam jobs carry the digest instead of the manifest, which has megabytes for a
     thousand parts.
     """
-    return hashlib.sha256(there.data or b"").hexdigest()
+    return hashlib.sha256(content.data or b"").hexdigest()
 
 
-def check_unchanged(root: str, there: Content, planned: str) -> None:
+def check_unchanged(root: str, content: Content, planned_for: str) -> None:
     """Refuses to change a store that has changed since the plan was made.
 
     Args:
         root: Local path or ``gs://bucket/path`` of the store.
-        there: Current content of its manifest file.
-        planned: Digest of the manifest that was planned for.
+        content: Current content of its manifest file.
+        planned_for: Digest of the manifest that was planned for.
 
     Raises:
         DataFormatError: If another process has changed the store meanwhile.
     """
-    if digest_of(there) != planned:
-        raise files.changed_meanwhile(root, manifest.DATASET_MANIFEST)
+    if digest_content(content) != planned_for:
+        raise files.make_changed_error(root, manifest.DATASET_MANIFEST)
 
 
 def find_committed(plan: StorePlan) -> DatasetManifest | None:
@@ -77,14 +77,14 @@ def find_committed(plan: StorePlan) -> DatasetManifest | None:
     return _find(plan.root, asked, of=attrgetter("plan"))
 
 
-def check_whole(root: str, there: DatasetManifest) -> None:
+def check_whole(root: str, committed: DatasetManifest) -> None:
     """Refuses a store that lacks files which its manifest names.
 
     Only names are compared, with one listing; `verify` reads the bytes.
 
     Args:
         root: Local path or ``gs://bucket/path`` of the store.
-        there: Manifest of the store.
+        committed: Manifest of the store.
 
     Raises:
         DataFormatError: If a file is missing; the message names it.
@@ -92,10 +92,10 @@ def check_whole(root: str, there: DatasetManifest) -> None:
     names = {f"parts/{name}" for name in files.list_names(root, "parts")}
     missing = sorted(
         name
-        for part in there.parts
+        for part in committed.parts
         for name in (
             f"{part.labels_folder}/{manifest.PART_MANIFEST}",
-            *object_names(there, part),
+            *list_objects(committed, part),
         )
         if name not in names
     )
@@ -108,37 +108,37 @@ def check_whole(root: str, there: DatasetManifest) -> None:
         )
 
 
-def object_names(there: DatasetManifest, part: PartManifest) -> Iterator[str]:
+def list_objects(store: DatasetManifest, part: PartManifest) -> Iterator[str]:
     """Lists the files that the arrays of a part consist of.
 
     Args:
-        there: Manifest of the store.
+        store: Manifest of the store.
         part: A part of the store.
 
     Yields:
         Names relative to the store, in the order of its fields.
     """
-    for name, field in {**there.fields, **part.table}.items():
+    for name, field in {**store.fields, **part.table}.items():
         rows = part.episodes if name in part.table else part.rows
-        folder = there.array_folder(part, name)
-        for file in arrays.object_names(field, rows=rows, tasks=len(there.tasks)):
+        folder = store.array_folder(part, name)
+        for file in arrays.object_names(field, rows=rows, tasks=len(store.tasks)):
             yield f"{folder}/{file}"
 
 
 def is_made_from(
-    there: DatasetManifest, digest: str, discounts: Sequence[float]
+    committed: DatasetManifest, digest: str, discounts: Sequence[float]
 ) -> bool:
     """Tells whether a finished store was made from one input with these discounts."""
-    origins = {part.origin.digest for part in there.parts}
-    return origins == {digest} and set(there.discounts) == set(discounts)
+    origins = {part.origin.digest for part in committed.parts}
+    return origins == {digest} and set(committed.discounts) == set(discounts)
 
 
-def occupied(root: str, there: DatasetManifest) -> DataFormatError:
+def make_occupied_error(root: str, committed: DatasetManifest) -> DataFormatError:
     """Builds the error for a folder that already holds another finished store."""
     return DataFormatError(
-        f"{root}: already holds a finished store of {there.dataset}, "
-        f"{sum(part.rows for part in there.parts):,} rows, made from other input or "
-        "with other options; choose another folder, or delete this one"
+        f"{root}: already holds a finished store of {committed.dataset}, "
+        f"{sum(part.rows for part in committed.parts):,} rows, made from other input "
+        "or with other options; choose another folder, or delete this one"
     )
 
 
@@ -167,7 +167,7 @@ def commit_store(
             f"{[part.index for part in written]}; repeat the command to write the rest"
         )
     check_dropped(plan, written)
-    value = DatasetManifest(
+    store = DatasetManifest(
         dataset=plan.dataset,
         environment_id=plan.environment_id,
         fields=plan.parts[0].stored_fields(),
@@ -184,7 +184,7 @@ def commit_store(
     # The generation is read before the check. If another process commits between the
     # two, either the check sees its store or the conditional commit below fails; in the
     # other order its store could be replaced unseen.
-    there = files.read(plan.root, manifest.DATASET_MANIFEST)
+    before = files.read(plan.root, manifest.DATASET_MANIFEST)
     committed = _find(plan.root, [part.plan for part in written], of=attrgetter("plan"))
     if committed is not None:
         return committed
@@ -202,13 +202,13 @@ def commit_store(
     clear_parts(plan.root, written, check)
     if claimed is not None:
         claimed.check()
-    data = manifest_json.to_json(value).encode()
-    files.commit(plan.root, manifest.DATASET_MANIFEST, data, replacing=there)
-    return value
+    data = manifest_json.to_json(store).encode()
+    files.commit(plan.root, manifest.DATASET_MANIFEST, data, replacing=before)
+    return store
 
 
 def claim(plan: StorePlan, *, take_over: bool = False) -> AbstractContextManager[Claim]:
-    """Claims a folder for the store of a plan; see `pipeline.store.claims.held`.
+    """Claims a folder for the store of a plan; see `pipeline.store.claims.hold`.
 
     Args:
         plan: The plan.
@@ -223,7 +223,7 @@ def claim(plan: StorePlan, *, take_over: bool = False) -> AbstractContextManager
     """
     check_folder(plan.root)
     asked = [part.digest() for part in plan.parts]
-    return claims.held(plan.root, CLAIM, asked, what="store", take_over=take_over)
+    return claims.hold(plan.root, CLAIM, asked, what="store", take_over=take_over)
 
 
 def holds_parts(root: str, keys: Sequence[str]) -> bool:
@@ -243,12 +243,12 @@ def holds_parts(root: str, keys: Sequence[str]) -> bool:
     return _find(root, keys, of=attrgetter("key")) is not None
 
 
-def commit_parts(root: str, value: DatasetManifest, claimed: Claim | None) -> None:
+def commit_parts(root: str, store: DatasetManifest, claimed: Claim | None) -> None:
     """Commits a store of keyed parts that are all written, unless it is committed.
 
     Args:
         root: Local path or ``gs://bucket/path`` of the store.
-        value: Manifest of the store.
+        store: Manifest of the store.
         claimed: Claim that the parts were written under.
 
     Raises:
@@ -261,12 +261,12 @@ def commit_parts(root: str, value: DatasetManifest, claimed: Claim | None) -> No
             claimed.check()
 
     # The generation is read before the check, as in `commit_store`.
-    there = files.read(root, manifest.DATASET_MANIFEST)
-    if not holds_parts(root, [part.key for part in value.parts]):
+    before = files.read(root, manifest.DATASET_MANIFEST)
+    if not holds_parts(root, [part.key for part in store.parts]):
         check()
-        clear_parts(root, value.parts, check)
-        data = manifest_json.to_json(value).encode()
-        files.commit(root, manifest.DATASET_MANIFEST, data, replacing=there)
+        clear_parts(root, store.parts, check)
+        data = manifest_json.to_json(store).encode()
+        files.commit(root, manifest.DATASET_MANIFEST, data, replacing=before)
 
 
 def check_seen(root: str, parts: Sequence[PartManifest]) -> None:
@@ -319,15 +319,15 @@ def _find(
         asked: Digests or keys of the parts, in order.
         of: Reads the same from the manifest of a part.
     """
-    there = read_committed(root)
-    if there is None:
+    committed = read_committed(root)
+    if committed is None:
         return None
     # Only the first parts are compared: after an append there are more of them, and the
     # store still holds what was asked for.
-    if [of(part) for part in there.parts][: len(asked)] != list(asked):
-        raise occupied(root, there)
-    check_whole(root, there)
-    return there
+    if [of(part) for part in committed.parts][: len(asked)] != list(asked):
+        raise make_occupied_error(root, committed)
+    check_whole(root, committed)
+    return committed
 
 
 def clear_parts(

@@ -57,7 +57,7 @@ def set_environment(
             "--reference-scores to `evaluate`"
         )
     # A new manifest is derived step by step, and committed only if anything differs.
-    value = old
+    changed = old
     if environment is not None:
         tasks = (
             dataclasses.replace(
@@ -67,20 +67,21 @@ def set_environment(
             )
             for task in old.tasks
         )
-        value = dataclasses.replace(
+        changed = dataclasses.replace(
             old, environment_id=environment.environment_id, tasks=tuple(tasks)
         )
     if success_timing is not None:
         tasks = (
             dataclasses.replace(task, success_timing=success_timing)
-            for task in value.tasks
+            for task in changed.tasks
         )
-        value = dataclasses.replace(value, tasks=tuple(tasks))
+        changed = dataclasses.replace(changed, tasks=tuple(tasks))
     if reference_scores is not None:
-        value = dataclasses.replace(value, reference_scores=reference_scores)
-    if value == old:
+        changed = dataclasses.replace(changed, reference_scores=reference_scores)
+    if changed == old:
         return None
-    value = dataclasses.replace(value, history=old.after(command, installed_versions()))
-    data = manifest_json.to_json(value).encode()
+    history = old.after(command, installed_versions())
+    changed = dataclasses.replace(changed, history=history)
+    data = manifest_json.to_json(changed).encode()
     files.commit(store.root, manifest.DATASET_MANIFEST, data, replacing=store.content)
-    return value
+    return changed

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from pipeline.assembly.commit import commit_parts, holds_parts, object_names
+from pipeline.assembly.commit import commit_parts, holds_parts, list_objects
 from pipeline.assembly.plan import installed_versions
 from pipeline.store import claims, files, manifest, manifest_json
 from pipeline.store.claims import Claim
@@ -36,13 +36,13 @@ class PartCopy:
 
     Attributes:
         root: Local path or ``gs://bucket/path`` of the store to copy from.
-        there: Manifest of that store.
+        manifest: Manifest of that store.
         part: Manifest of the part in that store.
         joined: Manifest of the part in the joined store.
     """
 
     root: str
-    there: DatasetManifest
+    manifest: DatasetManifest
     part: PartManifest
     joined: PartManifest
 
@@ -53,12 +53,12 @@ class MergePlan:
 
     Attributes:
         root: Local path or ``gs://bucket/path`` of the joined store.
-        value: Manifest of the joined store.
+        manifest: Manifest of the joined store.
         copies: Parts to copy, in order.
     """
 
     root: str
-    value: DatasetManifest
+    manifest: DatasetManifest
     copies: tuple[PartCopy, ...]
 
 
@@ -85,7 +85,7 @@ def plan_merge(
             f"expected at least two stores to join, got {' '.join(roots) or 'none'}; "
             "name another one"
         )
-    if any(same_place(root, out) for root in roots):
+    if any(is_same_folder(root, out) for root in roots):
         raise UsageError(
             f"expected another folder than those of the stores, got {out}; join them "
             "into a new one"
@@ -107,7 +107,7 @@ def plan_merge(
     _check_distinct(copies)
     parts = tuple(copy.joined for copy in copies)
     joined_from = " ".join(s.manifest.fingerprint()[:16] for s in stores)
-    value = dataclasses.replace(
+    merged = dataclasses.replace(
         first.manifest,
         dataset=dataset or first.manifest.dataset,
         parts=parts,
@@ -117,9 +117,9 @@ def plan_merge(
         history=tuple(step for s in stores for step in s.manifest.history),
         reference_scores=_join_scores([s.manifest.reference_scores for s in stores]),
     )
-    history = value.after(f"merge of {joined_from}", installed_versions())
-    value = dataclasses.replace(value, history=history)
-    return MergePlan(str(out), value, tuple(copies))
+    history = merged.after(f"merge of {joined_from}", installed_versions())
+    merged = dataclasses.replace(merged, history=history)
+    return MergePlan(str(out), merged, tuple(copies))
 
 
 def find_merged(plan: MergePlan) -> bool:
@@ -135,11 +135,11 @@ def find_merged(plan: MergePlan) -> bool:
         DataFormatError: If another store is finished there, or if files of this one
             are missing.
     """
-    return holds_parts(plan.root, [part.key for part in plan.value.parts])
+    return holds_parts(plan.root, [part.key for part in plan.manifest.parts])
 
 
 def claim(plan: MergePlan, *, take_over: bool = False) -> AbstractContextManager[Claim]:
-    """Claims the folder of the joined store; see `pipeline.store.claims.held`.
+    """Claims the folder of the joined store; see `pipeline.store.claims.hold`.
 
     Args:
         plan: The plan.
@@ -153,8 +153,8 @@ def claim(plan: MergePlan, *, take_over: bool = False) -> AbstractContextManager
             may still run is joining this one, or if the folder holds foreign files.
     """
     check_folder(plan.root)
-    asked = [digest(part.checksums) for part in plan.value.parts]
-    return claims.held(plan.root, CLAIM, asked, what="merge", take_over=take_over)
+    asked = [digest(part.checksums) for part in plan.manifest.parts]
+    return claims.hold(plan.root, CLAIM, asked, what="merge", take_over=take_over)
 
 
 def merge(
@@ -180,8 +180,8 @@ def merge(
     """
     with ThreadPoolExecutor(_COPIES_AT_ONCE) as pool:
         for copy in plan.copies:
-            names = object_names(copy.there, copy.part)
-            theirs = object_names(plan.value, copy.joined)
+            names = list_objects(copy.manifest, copy.part)
+            theirs = list_objects(plan.manifest, copy.joined)
             pairs = list(zip(names, theirs, strict=True))
             for request in [
                 pool.submit(files.copy, copy.root, name, plan.root, ours)
@@ -193,8 +193,8 @@ def merge(
             files.write(plan.root, name, manifest_json.to_json(copy.joined).encode())
             if progress is not None:
                 progress(copy.joined.rows)
-    commit_parts(plan.root, plan.value, claimed)
-    return plan.value
+    commit_parts(plan.root, plan.manifest, claimed)
+    return plan.manifest
 
 
 def content_key(part: PartManifest) -> str:
@@ -203,9 +203,9 @@ def content_key(part: PartManifest) -> str:
     return digest([manifest.FORMAT_VERSION, part.checksums])[7:23]
 
 
-def same_place(one: str, other: str) -> bool:
+def is_same_folder(root: str, other: str) -> bool:
     """Tells whether two paths name the same folder."""
-    return _resolve(one) == _resolve(other)
+    return _resolve(root) == _resolve(other)
 
 
 def _resolve(root: str) -> str:

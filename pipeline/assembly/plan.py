@@ -18,7 +18,7 @@ import numpy as np
 
 from pipeline.assembly.labels import label_tasks
 from pipeline.sources import files
-from pipeline.sources.base import Facts, Source
+from pipeline.sources.base import Description, Source
 from pipeline.sources.episodes import EpisodeRange, cut, single_rows
 from pipeline.sources.options import PART_ROWS, OnBadEpisode, OnBadFile
 from pipeline.store import arrays, schema
@@ -269,15 +269,15 @@ class Inputs:
     """Inputs of a store with their descriptions.
 
     Attributes:
-        found: Split, source and description of each input, in order.
+        described: Split, source and description of each input, in order.
         skipped: Reason of each file that is left out, by file name.
     """
 
-    found: tuple[tuple[Split, Source, Facts], ...]
+    described: tuple[tuple[Split, Source, Description], ...]
     skipped: dict[str, str]
 
 
-def look_at(
+def describe_inputs(
     inputs: Sequence[tuple[Split, Source]], *, on_bad_file: OnBadFile = "refuse"
 ) -> Inputs:
     """Describes every input, several at once.
@@ -293,10 +293,10 @@ def look_at(
         DataFormatError: If an input is damaged and ``on_bad_file`` is ``"refuse"``, or
             if no input of the split ``train`` is left.
     """
-    described: list[tuple[Split, Source, Facts]] = []
+    described: list[tuple[Split, Source, Description]] = []
     skipped = {}
 
-    def describe(source: Source) -> Facts | DataFormatError:
+    def describe(source: Source) -> Description | DataFormatError:
         try:
             return source.describe()
         except DataFormatError as error:
@@ -304,15 +304,15 @@ def look_at(
                 raise
             return error
 
-    looked = files.side_by_side(describe, [source for _, source in inputs])
-    for (split, source), facts in zip(inputs, looked, strict=True):
-        if isinstance(facts, Facts):
-            described.append((split, source, facts))
+    results = files.map_concurrently(describe, [source for _, source in inputs])
+    for (split, source), result in zip(inputs, results, strict=True):
+        if isinstance(result, Description):
+            described.append((split, source, result))
             continue
         path = str(getattr(source, "path", source))
         name = os.path.basename(path)
         # The manifest names files, never folders of this machine.
-        skipped[name] = str(facts).replace(path, name)
+        skipped[name] = str(result).replace(path, name)
     if not any(split == "train" for split, _, _ in described):
         raise DataFormatError(
             f"expected at least one good file to train on, got none of {len(inputs)}: "
@@ -340,7 +340,7 @@ def plan_inputs(
 
     Args:
         root: Local path or ``gs://bucket/path`` of the store to write.
-        inputs: Inputs, from `look_at`.
+        inputs: Inputs, from `describe_inputs`.
         dataset: Data-set name, for the manifest.
         environment_id: Environment that made the data.
         tasks: Tasks to label the data for.
@@ -368,14 +368,14 @@ def plan_inputs(
     parts: list[PartPlan] = []
     # Parts are numbered in the order of inputs: all of one split, then the other.
     repeated = _find_repeated(inputs)
-    for split, source, facts in inputs.found:
-        _check_fields(facts, tasks, parts)
-        _check_scale(facts, action_scale)
-        for episodes in cut(facts.episodes, options.part_rows):
+    for split, source, description in inputs.described:
+        _check_fields(description, tasks, parts)
+        _check_scale(description, action_scale)
+        for episodes in cut(description.episodes, options.part_rows):
             origin = Origin(
-                source=facts.source,
-                name=facts.name,
-                digest=facts.digest,
+                source=description.source,
+                name=description.name,
+                digest=description.digest,
                 first_episode=episodes.first_episode,
             )
             parts.append(
@@ -386,7 +386,7 @@ def plan_inputs(
                     source=source,
                     origin=origin,
                     episodes=episodes,
-                    fields=facts.fields,
+                    fields=description.fields,
                     tasks=tuple(tasks),
                     discounts=tuple(sorted(set(discounts))),
                     on_bad_episode=options.on_bad_episode,
@@ -394,6 +394,7 @@ def plan_inputs(
                     action_scale=action_scale,
                 )
             )
+    descriptions = [description for _, _, description in inputs.described]
     return StorePlan(
         root=root,
         dataset=dataset,
@@ -401,17 +402,10 @@ def plan_inputs(
         parts=tuple(parts),
         max_bad_share=options.max_bad_share,
         versions=dict(installed_versions() if versions is None else versions),
-        ignored=tuple(
-            sorted({n for _, _, facts in inputs.found for n in facts.ignored})
-        ),
-        warnings=(
-            *repeated,
-            *(w for _, _, facts in inputs.found for w in facts.warnings),
-        ),
+        ignored=tuple(sorted({name for read in descriptions for name in read.ignored})),
+        warnings=(*repeated, *(w for read in descriptions for w in read.warnings)),
         # Files of one data set mostly have the same notes: each is shown once.
-        notes=tuple(
-            dict.fromkeys(n for _, _, facts in inputs.found for n in facts.notes)
-        ),
+        notes=tuple(dict.fromkeys(n for read in descriptions for n in read.notes)),
         skipped=inputs.skipped,
         command=command,
     )
@@ -428,7 +422,7 @@ def installed_versions() -> dict[str, str]:
     return versions
 
 
-def both_splits(name: str, other: str) -> DataFormatError:
+def make_both_splits_error(name: str, other: str) -> DataFormatError:
     """Builds the error for an input that is in both splits."""
     return DataFormatError(
         f"{name}: expected other content in the val split than in the train split, got "
@@ -439,51 +433,54 @@ def both_splits(name: str, other: str) -> DataFormatError:
 def _find_repeated(inputs: Inputs) -> list[str]:
     """Refuses inputs that are in both splits; warns of those that are twice in one."""
     warnings = []
-    known: dict[tuple[str, str], tuple[Split, str]] = {}
-    for split, _, facts in inputs.found:
+    first_seen: dict[tuple[str, str], tuple[Split, str]] = {}
+    for split, _, description in inputs.described:
         # Both splits of a collection have the digest of its one recipe, so the name,
         # which contains the split, has to tell them apart.
-        content = facts.digest, facts.name if facts.source == "collect" else ""
-        if content not in known:
-            known[content] = split, facts.name
+        content = (
+            description.digest,
+            description.name if description.source == "collect" else "",
+        )
+        if content not in first_seen:
+            first_seen[content] = split, description.name
             continue
-        earlier, name = known[content]
+        earlier, name = first_seen[content]
         if earlier != split:
-            raise both_splits(facts.name, name)
+            raise make_both_splits_error(description.name, name)
         warnings.append(
-            f"{facts.name} holds the same as {name}: its episodes will count twice"
+            f"{description.name} holds the same as {name}: its episodes count twice"
         )
     return warnings
 
 
-def _check_scale(facts: Facts, scale: ActionScale | None) -> None:
+def _check_scale(description: Description, scale: ActionScale | None) -> None:
     """Refuses bounds whose number of components differs from the actions'."""
-    (width,) = facts.fields[schema.ACTIONS].shape
+    (width,) = description.fields[schema.ACTIONS].shape
     if scale is not None and len(scale.low) != width:
         raise DataFormatError(
-            f"{facts.name}: expected actions of {len(scale.low)} components, as the "
-            f"bounds have, got {width}; one store holds data of one kind"
+            f"{description.name}: expected actions of {len(scale.low)} components, as "
+            f"the bounds have, got {width}; one store holds data of one kind"
         )
 
 
 def _check_fields(
-    facts: Facts, tasks: Sequence[Task], parts: Sequence[PartPlan]
+    description: Description, tasks: Sequence[Task], parts: Sequence[PartPlan]
 ) -> None:
     """Refuses an input that cannot be labelled, or whose fields differ from others'."""
     # Labelling arrays without rows runs all checks of dtypes and shapes.
     no_rows = {
         name: np.empty((0, *field.shape), field.dtype)
-        for name, field in facts.fields.items()
+        for name, field in description.fields.items()
     }
     try:
         label_tasks(tasks, no_rows)
     except DataFormatError as error:
-        raise DataFormatError(f"{facts.name}: {error}") from error
-    if parts and parts[0].fields != facts.fields:
+        raise DataFormatError(f"{description.name}: {error}") from error
+    if parts and parts[0].fields != description.fields:
         raise DataFormatError(
-            f"{facts.name}: expected the fields of {parts[0].origin.name}, "
-            f"{describe_fields(parts[0].fields)}, got {describe_fields(facts.fields)}; "
-            "one store holds data of one kind"
+            f"{description.name}: expected the fields of {parts[0].origin.name}, "
+            f"{describe_fields(parts[0].fields)}, got "
+            f"{describe_fields(description.fields)}; one store holds data of one kind"
         )
 
 

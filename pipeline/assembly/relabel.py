@@ -21,7 +21,7 @@ from pipeline.assembly.commit import (
     check_seen,
     check_unchanged,
     delete_files,
-    digest_of,
+    digest_content,
 )
 from pipeline.assembly.labels import label_episodes
 from pipeline.assembly.plan import BLOCK_ROWS, installed_versions
@@ -64,7 +64,7 @@ class RelabelPlan:
 
     Attributes:
         root: Local path or ``gs://bucket/path`` of the store.
-        there: Digest of the manifest that was planned for; the commit refuses any
+        planned_for: Digest of the manifest that was planned for; the commit refuses any
             other.
         parts: Plans of the parts in order; only the first in a plan for the commit.
         command: Entry of the store's history.
@@ -72,7 +72,7 @@ class RelabelPlan:
     """
 
     root: str
-    there: str
+    planned_for: str
     parts: tuple[LabelsPlan, ...]
     command: str = ""
     versions: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -116,16 +116,16 @@ def plan_relabelling(
                 f"--discounts: expected discounts in (0, 1], got {discount}; correct it"
             )
     store = Store(root)
-    value = store.manifest
-    added = {task.task: task for task in tasks} | {t.task: t for t in value.tasks}
-    if len(added) > len(value.tasks) and any(t.recipe == "stored" for t in value.tasks):
+    old = store.manifest
+    added = {task.task: task for task in tasks} | {t.task: t for t in old.tasks}
+    if len(added) > len(old.tasks) and any(t.recipe == "stored" for t in old.tasks):
         raise DataFormatError(
             f"{root}: expected a store with tasks that are relabelled from physics "
             "state, got one whose rewards came with the data; leave --tasks out"
         )
     wanted = tuple(added[number] for number in sorted(added))
-    sums = tuple(sorted({*value.discounts, *map(float, discounts)}))
-    if (wanted, sums) == (value.tasks, value.discounts):
+    sums = tuple(sorted({*old.discounts, *map(float, discounts)}))
+    if (wanted, sums) == (old.tasks, old.discounts):
         return None
     # The folder is named after its content, so that commands with other tasks write
     # elsewhere. The format's version is part of the name: arrays that an earlier
@@ -133,9 +133,11 @@ def plan_relabelling(
     asked = [[dataclasses.asdict(t) for t in wanted], sums, manifest.FORMAT_VERSION]
     text = json.dumps(asked, sort_keys=True)
     labels = f"labels-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-    parts = (LabelsPlan(root, part, wanted, sums, labels) for part in value.parts)
+    parts = (LabelsPlan(root, part, wanted, sums, labels) for part in old.parts)
     versions = installed_versions()
-    return RelabelPlan(root, digest_of(store.content), tuple(parts), command, versions)
+    return RelabelPlan(
+        root, digest_content(store.content), tuple(parts), command, versions
+    )
 
 
 def write_labels(plan: LabelsPlan) -> PartManifest:
@@ -187,7 +189,7 @@ def write_labels(plan: LabelsPlan) -> PartManifest:
 def claim(
     plan: RelabelPlan, *, take_over: bool = False
 ) -> AbstractContextManager[Claim]:
-    """Claims a store for the labels of a plan; see `pipeline.store.claims.held`.
+    """Claims a store for the labels of a plan; see `pipeline.store.claims.hold`.
 
     Args:
         plan: The plan.
@@ -200,7 +202,7 @@ def claim(
         DataFormatError: If another relabelling was begun in the store, or if a process
             that may still run holds the claim.
     """
-    return claims.held(
+    return claims.hold(
         plan.root,
         CLAIM,
         [plan.parts[0].labels],
@@ -235,7 +237,7 @@ def commit_labels(
     # the same labels: both count as success.
     if renewed and all(part in old.parts for part in renewed):
         return old
-    check_unchanged(plan.root, store.content, plan.there)
+    check_unchanged(plan.root, store.content, plan.planned_for)
     if [part.index for part in renewed] != [part.index for part in old.parts]:
         raise DataFormatError(
             f"{plan.root}: expected labels of {len(old.parts)} parts, got those of "
@@ -244,7 +246,7 @@ def commit_labels(
     check_seen(plan.root, renewed)
     of_rows = {n: field for n, field in old.fields.items() if field.per == "row"}
     fields: dict[str, FieldSpec] = of_rows | schema.task_fields(plan.parts[0].discounts)
-    value = dataclasses.replace(
+    changed = dataclasses.replace(
         old,
         fields=fields,
         tasks=plan.parts[0].tasks,
@@ -257,9 +259,9 @@ def commit_labels(
         claimed.check()
     for part in renewed:
         delete_files(plan.root, part.labels_folder, layout.is_unfinished_file)
-    data = manifest_json.to_json(value).encode()
+    data = manifest_json.to_json(changed).encode()
     files.commit(plan.root, manifest.DATASET_MANIFEST, data, replacing=store.content)
-    return value
+    return changed
 
 
 def _read_inputs(
@@ -273,11 +275,11 @@ def _read_inputs(
     return {name: store.read_rows(plan.part, name, first, last) for name in names}
 
 
-def _drop_labels(named: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_labels(by_field: Mapping[str, Any]) -> dict[str, Any]:
     """Returns entries of the fields that relabelling keeps, by field name."""
     return {
-        name: value
-        for name, value in named.items()
+        name: entry
+        for name, entry in by_field.items()
         if name not in (schema.REWARDS, schema.MASKS)
         and not name.startswith("returns/")
     }

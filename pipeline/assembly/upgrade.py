@@ -15,7 +15,7 @@ import numpy as np
 
 from pipeline.assembly.commit import commit_parts, holds_parts
 from pipeline.assembly.known_episodes import digest_episodes
-from pipeline.assembly.merge import content_key, same_place
+from pipeline.assembly.merge import content_key, is_same_folder
 from pipeline.assembly.plan import BLOCK_ROWS, installed_versions
 from pipeline.sources.episodes import EpisodeRange, cut
 from pipeline.store import claims, manifest
@@ -61,7 +61,7 @@ def plan_upgrade(root: str, out: str) -> UpgradePlan | None:
         UsageError: If both paths are the same folder.
         DataFormatError: If the old store cannot be read.
     """
-    if same_place(root, out):
+    if is_same_folder(root, out):
         raise UsageError(
             f"expected another folder than the store's, got {out}; delete the old "
             "store once the new one is verified"
@@ -91,7 +91,7 @@ def find_upgraded(plan: UpgradePlan) -> bool:
 def claim(
     plan: UpgradePlan, *, take_over: bool = False
 ) -> AbstractContextManager[Claim]:
-    """Claims the folder of the new store; see `pipeline.store.claims.held`.
+    """Claims the folder of the new store; see `pipeline.store.claims.hold`.
 
     Args:
         plan: The plan.
@@ -106,7 +106,7 @@ def claim(
     """
     check_folder(plan.root)
     asked = [f"sha256:{key}" for key in plan.keys]
-    return claims.held(plan.root, CLAIM, asked, what="upgrade", take_over=take_over)
+    return claims.hold(plan.root, CLAIM, asked, what="upgrade", take_over=take_over)
 
 
 def upgrade(
@@ -136,15 +136,15 @@ def upgrade(
         parts.append(_write(plan, part))
         if progress is not None:
             progress(part.rows)
-    value = dataclasses.replace(
+    upgraded = dataclasses.replace(
         old, parts=tuple(parts), format_version=manifest.FORMAT_VERSION
     )
     command = f"upgrade from format version {old.format_version}"
-    history = value.after(command, installed_versions())
-    value = dataclasses.replace(value, history=history)
+    history = upgraded.after(command, installed_versions())
+    upgraded = dataclasses.replace(upgraded, history=history)
 
-    commit_parts(plan.root, value, claimed)
-    return value
+    commit_parts(plan.root, upgraded, claimed)
+    return upgraded
 
 
 def _write(plan: UpgradePlan, part: PartManifest) -> PartManifest:

@@ -18,7 +18,7 @@ from pipeline.domains.datasets import Domain, Family, cube_place
 from pipeline.domains.environments import (
     episode_seed,
     make_environment,
-    numpy_seeded,
+    seed_numpy,
 )
 from pipeline.store.errors import BadEpisodeError, UsageError
 
@@ -85,8 +85,8 @@ class EpisodeCollector:
         check_scripted(domain)
         options = {} if domain.family == "maze" else {"mode": "data_collection"}
         # Making an environment may draw from NumPy's global generator. The lock of
-        # `numpy_seeded` keeps that from disturbing an episode in another thread.
-        with numpy_seeded(0):
+        # `seed_numpy` keeps that from disturbing an episode in another thread.
+        with seed_numpy(0):
             self._environment = make_environment(
                 domain.environment_id, terminate_at_goal=False, **options
             )
@@ -137,7 +137,7 @@ class EpisodeCollector:
     def _run(self, seed: int) -> Episode:
         """Collects one episode, healthy or not."""
         steps: dict[str, list[Any]] = {name: [] for name in _DTYPES}
-        with numpy_seeded(seed):
+        with seed_numpy(seed):
             observation, info = self._policy.start(seed)
             for _ in range(self._rows):
                 action = np.clip(self._policy.act(observation, info), -1.0, 1.0)

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.domains.environments import episode_seed
-from pipeline.sources.base import Block, Facts, Rows
+from pipeline.sources.base import Block, Description, Rows
 from pipeline.sources.episodes import EpisodeRange
 from pipeline.sources.ogbench_npz import TERMINALS
 from pipeline.store import claims, files, layout, schema
@@ -116,7 +116,7 @@ class CollectedEpisodes:
     recipe: Recipe
     split: Split
 
-    def describe(self) -> Facts:
+    def describe(self) -> Description:
         """Reads the first episode, whose layout all others share.
 
         Returns:
@@ -125,7 +125,7 @@ class CollectedEpisodes:
         Raises:
             DataFormatError: If the first episode has not been staged.
         """
-        return Facts(
+        return Description(
             source="collect",
             name=f"{self.recipe.dataset} ({self.split})",
             digest=self.recipe.digest(),
@@ -182,7 +182,7 @@ class CollectedEpisodes:
 def claim(
     root: str, recipe: Recipe, *, take_over: bool = False
 ) -> AbstractContextManager[Claim]:
-    """Claims a folder for a collection; see `pipeline.store.claims.held`.
+    """Claims a folder for a collection; see `pipeline.store.claims.hold`.
 
     Args:
         root: Local path or ``gs://bucket/path`` of the store.
@@ -199,7 +199,7 @@ def claim(
     """
     check_folder(root)
     asked = [recipe.digest()]
-    return claims.held(root, CLAIM, asked, what="collection", take_over=take_over)
+    return claims.hold(root, CLAIM, asked, what="collection", take_over=take_over)
 
 
 def start(root: str, recipe: Recipe) -> list[EpisodePlan]:

@@ -67,7 +67,7 @@ class Append:
 
     def _append(self, output: Output, beam_arguments: Sequence[str]) -> int:
         from pipeline.assembly import append
-        from pipeline.assembly.plan import PlanOptions, look_at
+        from pipeline.assembly.plan import PlanOptions, describe_inputs
         from pipeline.commands import execution
         from pipeline.inspection import tables
         from pipeline.sources.detection import find_sources
@@ -80,7 +80,7 @@ class Append:
         )
         plan = append.plan_append(
             self.store,
-            look_at(sources, on_bad_file=self.on_bad_file),
+            describe_inputs(sources, on_bad_file=self.on_bad_file),
             PlanOptions(self.part_rows, self.on_bad_episode, self.max_bad_share),
             on_known_episode=self.on_known_episode,
             command=describe(

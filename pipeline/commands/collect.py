@@ -90,7 +90,7 @@ class Collect:
             CLAIM,
             check_whole,
             is_made_from,
-            occupied,
+            make_occupied_error,
             read_committed,
         )
         from pipeline.collection import staging
@@ -100,7 +100,7 @@ class Collect:
         if committed is None:
             return False
         if not is_made_from(committed, recipe.digest(), self.discounts):
-            raise occupied(self.out, committed)
+            raise make_occupied_error(self.out, committed)
         check_whole(self.out, committed)
         staging.finish(self.out, recipe)
         for name in (CLAIM, staging.CLAIM):
@@ -117,7 +117,7 @@ class Collect:
         claimed: "Claim",
     ) -> None:
         """Collects missing episodes, then writes the store."""
-        from pipeline.assembly.plan import look_at
+        from pipeline.assembly.plan import describe_inputs
         from pipeline.collection import staging
         from pipeline.commands import execution
 
@@ -133,7 +133,7 @@ class Collect:
         plan = execution.plan_relabelled(
             domain,
             self.out,
-            look_at(inputs),
+            describe_inputs(inputs),
             discounts=self.discounts,
             versions=recipe.versions,
             command=describe(

@@ -40,7 +40,7 @@ def plan_relabelled(
     Args:
         domain: Domain of the data set.
         out: Folder of the store.
-        inputs: Inputs, from `look_at`.
+        inputs: Inputs, from `describe_inputs`.
         discounts: Discounts to store return sums for.
         options: Options of the plan.
         action_scale: Scale of the actions; None stores them as they are.

@@ -14,5 +14,5 @@ class Inputs:
         from pipeline.inspection import tables
         from pipeline.sources import kinds
 
-        tables.print_kinds(output.results, kinds.table())
+        tables.print_kinds(output.results, kinds.list_kinds())
         return 0

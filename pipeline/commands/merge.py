@@ -37,7 +37,7 @@ class Merge:
         from pipeline.store import claims
 
         plan = merge.plan_merge(self.stores, self.out, dataset=self.dataset)
-        total = sum(part.rows for part in plan.value.parts)
+        total = sum(part.rows for part in plan.manifest.parts)
         done: list[int] = []
 
         def measure() -> tuple[int, str]:

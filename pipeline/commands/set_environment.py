@@ -40,7 +40,7 @@ class SetEnvironment:
         """Makes the environment, compares its spaces, and changes the manifest."""
         from pipeline.assembly.environment import set_environment
         from pipeline.domains.environments import (
-            known_warnings_ignored,
+            ignore_known_warnings,
             make_named_environment,
             parse_environment,
         )
@@ -66,7 +66,7 @@ class SetEnvironment:
         if self.environment is not None:
             spec = parse_environment(self.environment, self.environment_arguments)
             environment = make_named_environment(spec)
-            with known_warnings_ignored():
+            with ignore_known_warnings():
                 spaces = read_spaces(environment)
                 environment.close()
             warnings = check_spaces(

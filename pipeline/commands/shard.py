@@ -102,7 +102,7 @@ class Shard:
         """Plans the store: with OGBench's tasks, or with the rewards of the data."""
         from pipeline.assembly.actions import choose_scale
         from pipeline.assembly.labels import count_tasks
-        from pipeline.assembly.plan import PlanOptions, look_at, plan_inputs
+        from pipeline.assembly.plan import PlanOptions, describe_inputs, plan_inputs
         from pipeline.commands import execution
         from pipeline.domains.datasets import parse_dataset
         from pipeline.domains.environments import check_environment_id
@@ -115,7 +115,7 @@ class Shard:
         # Data of other kinds may have any name.
         domain = parse_dataset(self.dataset) if kind == "ogbench" else None
         # Bad inputs are refused here, before the simulator starts to read tasks.
-        inputs = look_at(sources, on_bad_file=self.on_bad_file)
+        inputs = describe_inputs(sources, on_bad_file=self.on_bad_file)
         options = PlanOptions(self.part_rows, self.on_bad_episode, self.max_bad_share)
         scale = choose_scale(inputs, self.action_bounds)
         command = describe(
@@ -140,14 +140,16 @@ class Shard:
                 command=command,
             )
         environment_id, arguments, scores = self.environment or self.dataset, {}, None
-        environments = (facts.environment for _, _, facts in inputs.found)
+        environments = (
+            description.environment for _, _, description in inputs.described
+        )
         recorded = next(filter(None, environments), None)
         if recorded is not None and self.environment is None:
             say(output.progress, str(recorded))
             environment_id, arguments = recorded.environment_id, recorded.arguments
             scores = recorded.reference_scores
         check_environment_id(environment_id)
-        count = count_tasks(inputs.found[0][2].fields)
+        count = count_tasks(inputs.described[0][2].fields)
         tasks = [
             Task(
                 task=number,

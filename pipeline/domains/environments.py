@@ -24,7 +24,7 @@ from pipeline.domains.datasets import TaskEnvironment
 from pipeline.store.errors import MissingPackageError, UsageError
 from pipeline.store.manifest import ENVIRONMENT_ID, EnvironmentArgument
 
-# Guards NumPy's global generator, see `numpy_seeded`. Reentrant, because a thread may
+# Guards NumPy's global generator, see `seed_numpy`. Reentrant, because a thread may
 # nest such blocks.
 _NUMPYS_GENERATOR = threading.RLock()
 
@@ -205,7 +205,7 @@ def make_wrapped_environment(environment_id: str, **kwargs: Any) -> Any:
             "with `pip install 'vast-rl[eval]'`"
         ) from error
     try:
-        with known_warnings_ignored():
+        with ignore_known_warnings():
             environment = gymnasium.make(
                 environment_id, disable_env_checker=True, **kwargs
             )
@@ -272,7 +272,7 @@ def make_environment(environment_id: str, **kwargs: Any) -> Any:
 
 
 @contextlib.contextmanager
-def numpy_seeded(seed: int) -> Iterator[None]:
+def seed_numpy(seed: int) -> Iterator[None]:
     """Seeds NumPy's global generator within a block and restores it afterwards.
 
     OGBench's mazes and scripted policies draw from that generator; our code never does.
@@ -297,7 +297,7 @@ def numpy_seeded(seed: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def known_warnings_ignored() -> Iterator[None]:
+def ignore_known_warnings() -> Iterator[None]:
     """Hides warnings of the simulator that no user can act on."""
     with warnings.catch_warnings():
         # The renderer looks for a display when it is imported; nothing is drawn here.

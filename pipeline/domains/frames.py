@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.domains.datasets import TaskEnvironment
-from pipeline.domains.environments import known_warnings_ignored, make_named_environment
+from pipeline.domains.environments import ignore_known_warnings, make_named_environment
 from pipeline.domains.opengl import NoBackendError, choose_backends, use_backend
 
 Image = npt.NDArray[np.uint8]
@@ -167,7 +167,7 @@ def _serve(
     """Runs in the child: sends pictures, or one line that says what went wrong."""
     try:
         use_backend(backend)
-        with known_warnings_ignored():
+        with ignore_known_warnings():
             connection.send(_draw(spec, states, size))
     except Exception as error:  # Sent to the parent, which reports the reason.
         reason = f"{type(error).__name__}: {error}".splitlines()[0]

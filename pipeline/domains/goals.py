@@ -23,9 +23,9 @@ from pipeline.domains.datasets import (
     find_environment,
 )
 from pipeline.domains.environments import (
-    known_warnings_ignored,
+    ignore_known_warnings,
     make_environment,
-    numpy_seeded,
+    seed_numpy,
 )
 from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.manifest import Task
@@ -74,7 +74,7 @@ def read_tasks(domain: Domain, tasks: Sequence[int] = TASKS) -> tuple[Task, ...]
     read = []
     # Mazes draw from NumPy's global generator when they are reset. A fixed seed makes
     # the goals, and so the manifest, the same on every machine.
-    with numpy_seeded(0), known_warnings_ignored():
+    with seed_numpy(0), ignore_known_warnings():
         for task, spec in zip(tasks, evaluated_in, strict=True):
             environment.reset(seed=0, options={"task_id": task})
             read.append(

@@ -157,12 +157,12 @@ def describe_store(manifest: DatasetManifest) -> Spaces:
     return Spaces(spaces["observations"], spaces["actions"])
 
 
-def check_spaces(data: Spaces, there: Spaces, *, environment: str) -> dict[str, str]:
+def check_spaces(data: Spaces, offered: Spaces, *, environment: str) -> dict[str, str]:
     """Refuses an environment that the data cannot come from.
 
     Args:
         data: Spaces of a store, or of the data that a run was trained on.
-        there: Spaces of the environment.
+        offered: Spaces of the environment.
         environment: Id of the environment, for the messages.
 
     Returns:
@@ -175,7 +175,7 @@ def check_spaces(data: Spaces, there: Spaces, *, environment: str) -> dict[str, 
     """
     warnings = {}
     for name in ("observation", "action"):
-        mine, theirs = getattr(data, name), getattr(there, name)
+        mine, theirs = getattr(data, name), getattr(offered, name)
         if (problem := _find_mismatch(mine, theirs)) is not None:
             raise DataFormatError(
                 f"{environment}: expected {name}s of {problem[0]}, as in the data, got "

@@ -53,7 +53,7 @@ class RecordedEnvironment:
 
 
 @dataclass(frozen=True)
-class Facts:
+class Description:
     """The description of an input, read without reading most of its bytes.
 
     Attributes:
@@ -132,7 +132,7 @@ class Block:
 class Source(Protocol):
     """An input of the pipeline; a frozen dataclass of plain values, so it pickles."""
 
-    def describe(self) -> Facts:
+    def describe(self) -> Description:
         """Reads what the planner needs: headers and the ends of episodes.
 
         Returns:

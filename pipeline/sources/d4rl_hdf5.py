@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.sources import boundaries, hdf5, hdf5_datasets, transitions
-from pipeline.sources.base import Block, Facts
+from pipeline.sources.base import Block, Description
 from pipeline.sources.episodes import EpisodeRange
 from pipeline.sources.transitions import (
     NEXT_OBSERVATIONS,
@@ -38,7 +38,7 @@ class D4rlHdf5:
 
     path: str
 
-    def describe(self) -> Facts:
+    def describe(self) -> Description:
         """Reads the ends of episodes, and searches observations for unmarked ends.
 
         Returns:
@@ -50,7 +50,7 @@ class D4rlHdf5:
             DataFormatError: If the file is cut short, lacks a member, or does not mark
                 time limits.
         """
-        with hdf5.opened(self.path) as file:
+        with hdf5.open_hdf5(self.path) as file:
             members = self._members(file)
             rows = {name: len(member) for name, member in members.items()}
             transitions.check_rows(rows, where=self.path)
@@ -76,8 +76,10 @@ class D4rlHdf5:
             sample = {name: samples[name] for name in kept}
             sample[schema.MASKS] = np.empty(0, np.bool_)
             digest = hdf5_datasets.digest(self.path, members.values())
-            ignored = tuple(sorted(set(hdf5.names(file, self.path)) - set(members)))
-        return Facts(
+            ignored = tuple(
+                sorted(set(hdf5.list_names(file, self.path)) - set(members))
+            )
+        return Description(
             source="d4rl_hdf5",
             name=self.name,
             digest=digest,
@@ -99,7 +101,7 @@ class D4rlHdf5:
         Raises:
             DataFormatError: If bytes are damaged.
         """
-        with hdf5.opened(self.path) as file:
+        with hdf5.open_hdf5(self.path) as file:
             members = self._members(file)
             table = self._table(members)
             for episodes in ranges:
@@ -119,9 +121,9 @@ class D4rlHdf5:
 
     def _members(self, file: Any) -> dict[str, Any]:
         """Finds the data sets that are read, by name."""
-        stored = hdf5.names(file, self.path)
+        stored = hdf5.list_names(file, self.path)
         names = [*_REQUIRED, *(name for name in _OPTIONAL if name in stored)]
-        return {name: hdf5_datasets.dataset(file, name, self.path) for name in names}
+        return {name: hdf5_datasets.find_rows(file, name, self.path) for name in names}
 
     def _table(self, members: dict[str, Any]) -> TransitionTable:
         """Reads where episodes end."""

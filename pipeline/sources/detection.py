@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from pipeline.domains.datasets import known_datasets
 from pipeline.sources import files, hdf5, npz, robomimic
-from pipeline.sources.base import Block, Facts, Source
+from pipeline.sources.base import Block, Description, Source
 from pipeline.sources.episodes import EpisodeRange
 from pipeline.sources.kinds import KINDS, NPZ
 from pipeline.sources.minari import EPISODE
-from pipeline.sources.own import OwnSource, is_own
+from pipeline.sources.own import UserSource, is_own
 from pipeline.store import schema
 from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.manifest import Split
@@ -34,7 +34,7 @@ class _Damaged:
     path: str
     message: str
 
-    def describe(self) -> Facts:
+    def describe(self) -> Description:
         """Raises the error of the file."""
         raise DataFormatError(self.message)
 
@@ -67,16 +67,16 @@ def find_sources(
             of an unknown layout.
     """
     if kind is not None and is_own(kind):
-        own: list[tuple[Split, Source]] = [("train", OwnSource(kind, pattern))]
+        own: list[tuple[Split, Source]] = [("train", UserSource(kind, pattern))]
         if val is not None:
-            own.append(("val", OwnSource(kind, val)))
+            own.append(("val", UserSource(kind, val)))
         return kind, own
     if kind is not None and kind not in KINDS:
         raise UsageError(
             f"expected a source of {', '.join(KINDS)}, or module:Class, got {kind!r}; "
             "`python -m pipeline inputs` tells what they are"
         )
-    splits = files.split_of(_find(pattern, kind))
+    splits = files.group_by_split(_find(pattern, kind))
     if val is not None:
         splits["val"] = _find(val, kind)
     chosen = kind or _infer_first(splits["train"], dataset)
@@ -159,8 +159,8 @@ def _infer(path: str, dataset: str) -> str:
         ):
             return kind.name
     if _is_hdf5(path):
-        with hdf5.opened(path) as file:
-            names = hdf5.names(file, path)
+        with hdf5.open_hdf5(path) as file:
+            names = hdf5.list_names(file, path)
         if any(EPISODE.fullmatch(name) for name in names):
             return "minari"
         if robomimic.DATA in names:
@@ -172,7 +172,7 @@ def _infer(path: str, dataset: str) -> str:
     # file has rewards. So the name of the data set decides before the content.
     if dataset.removesuffix("-v0") in known_datasets():
         return "ogbench"
-    names = npz.member_names(path)
+    names = npz.list_members(path)
     if schema.OBSERVATIONS not in names:
         raise _unknown_kind_error(path, names)
     return "npz" if schema.REWARDS in names else "ogbench"

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from pipeline.domains import observations
 from pipeline.domains.spaces import LAID_OUT
 from pipeline.sources import transitions
-from pipeline.sources.base import Block, Facts, Rows
+from pipeline.sources.base import Block, Description, Rows
 from pipeline.sources.episodes import EpisodeRange
 from pipeline.store import schema
 from pipeline.store.errors import DataFormatError, UsageError
@@ -127,7 +127,7 @@ class ReaderSource:
     path: str
     split: str = ""
 
-    def describe(self) -> Facts:
+    def describe(self) -> Description:
         """Asks the reader for the lengths of episodes, and reads the first episode.
 
         Returns:
@@ -142,7 +142,7 @@ class ReaderSource:
         reader = self._open()
         with self._guarded("describing it"):
             lengths = _check_lengths(reader.lengths(), self.path)
-            facts = Facts(
+            description = Description(
                 source=reader.kind or self.reader,
                 name=reader.name(),
                 digest=reader.digest(),
@@ -152,13 +152,13 @@ class ReaderSource:
                 warnings=tuple(reader.warnings()),
                 notes=tuple(reader.notes()),
             )
-        ((rows, layout),) = self._load(reader, range(1), facts.lengths[:1])
+        ((rows, layout),) = self._load(reader, range(1), description.lengths[:1])
         fields = schema.input_fields(rows, where=self.path)
         if layout:
             fields[schema.OBSERVATIONS] = dataclasses.replace(
                 fields[schema.OBSERVATIONS], unit=f"{LAID_OUT}{layout}"
             )
-        return dataclasses.replace(facts, fields=fields)
+        return dataclasses.replace(description, fields=fields)
 
     def read(self, ranges: Sequence[EpisodeRange]) -> Iterator[Block]:
         """Streams episodes, one block for each range.
@@ -245,7 +245,7 @@ class ReaderSource:
             yield rows, layout
 
     def _guarded(self, doing: str) -> contextlib.AbstractContextManager[None]:
-        """Wraps blocks that run the reader's code; `OwnSource` reports its errors."""
+        """Wraps blocks that run the reader's code; `UserSource` reports its errors."""
         return contextlib.nullcontext()
 
 

@@ -209,7 +209,7 @@ def _write(file: BinaryIO, piece: bytes | None) -> None:
 def _check_arrived(file: BinaryIO, partial: str, remote: Remote) -> None:
     """Refuses a complete file that is no npz or damaged, and empties it."""
     try:
-        npz.member_names(partial)
+        npz.list_members(partial)
     except DataFormatError as error:
         _write(file, None)
         raise DataFormatError(

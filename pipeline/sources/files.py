@@ -60,7 +60,7 @@ def find(pattern: str, suffixes: tuple[str, ...]) -> list[str]:
     return sorted(paths)
 
 
-def split_of(paths: list[str]) -> dict[str, list[str]]:
+def group_by_split(paths: list[str]) -> dict[str, list[str]]:
     """Sorts files into splits by name: ``X-val`` is the validation split of ``X``.
 
     Args:
@@ -75,7 +75,7 @@ def split_of(paths: list[str]) -> dict[str, list[str]]:
         return {"train": paths}
     val = {path for path in paths if _stem(path).endswith(VAL_SUFFIX)}
     beside = [val_path(path) for path in train]
-    exist = side_by_side(is_file, beside)
+    exist = map_concurrently(is_file, beside)
     val |= {path for path, exists in zip(beside, exist, strict=True) if exists}
     return {"train": train, **({"val": sorted(val)} if val else {})}
 
@@ -129,7 +129,7 @@ def open_file(path: str) -> BinaryIO:
     raise UsageError(f"{path}: expected a file, found nothing; check the path")
 
 
-def side_by_side(
+def map_concurrently(
     work: Callable[[_Input], _Result], inputs: Sequence[_Input]
 ) -> list[_Result]:
     """Calls a function for each of many files, several at once in threads.

@@ -38,7 +38,7 @@ _DAMAGE = (
 
 
 @contextlib.contextmanager
-def damage(where: str) -> Iterator[None]:
+def explain_damage(where: str) -> Iterator[None]:
     """Turns h5py's exceptions into one line with advice.
 
     Args:
@@ -56,7 +56,7 @@ def damage(where: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def opened(path: str) -> Iterator[Any]:
+def open_hdf5(path: str) -> Iterator[Any]:
     """Opens a file for reading, on disk or gs://.
 
     Args:
@@ -94,7 +94,7 @@ def opened(path: str) -> Iterator[Any]:
             yield file
 
 
-def names(group: Any, where: str) -> list[str]:
+def list_names(group: Any, where: str) -> list[str]:
     """Lists the names of groups and data sets in a group.
 
     Args:
@@ -107,13 +107,13 @@ def names(group: Any, where: str) -> list[str]:
     Raises:
         DataFormatError: If bytes are damaged.
     """
-    with damage(where):
+    with explain_damage(where):
         # h5py returns bytes for a name that is no valid UTF-8. No layout has such
         # names, so they only have to be printable.
         return [n if isinstance(n, str) else n.decode(errors="replace") for n in group]
 
 
-def group(parent: Any, name: str, where: str) -> Any:
+def find_group(parent: Any, name: str, where: str) -> Any:
     """Finds a group.
 
     Args:
@@ -159,9 +159,9 @@ def find_dataset(group: Any, name: str, where: str) -> Any:
     if not isinstance(node, h5py.Dataset):
         raise DataFormatError(
             f"{where}: expected a data set {name}, got {_describe(node, where)}; the "
-            f"file holds {', '.join(names(group, where))}"
+            f"file holds {', '.join(list_names(group, where))}"
         )
-    with damage(f"{where}: {name}"):
+    with explain_damage(f"{where}: {name}"):
         dtype, shape = node.dtype, node.shape
     if dtype.kind not in "biuf" or dtype.itemsize > _MAX_ITEM_BYTES or not shape:
         raise DataFormatError(
@@ -194,7 +194,7 @@ def read_names(parent: Any, name: str, where: str) -> list[str]:
     import h5py
 
     node = follow(parent, name, where)
-    with damage(f"{where}: {name}"):
+    with explain_damage(f"{where}: {name}"):
         is_names = (
             isinstance(node, h5py.Dataset)
             and node.ndim == 1
@@ -206,11 +206,11 @@ def read_names(parent: Any, name: str, where: str) -> list[str]:
             f"{_describe(node, where)}; write the file again"
         )
     check_stored(node, f"{where}: {name}")
-    with damage(f"{where}: {name}"):
+    with explain_damage(f"{where}: {name}"):
         return [text.decode(errors="replace") for text in node[:].tolist()]
 
 
-def attribute(node: Any, name: str, where: str) -> str | None:
+def read_attribute(node: Any, name: str, where: str) -> str | None:
     """Reads the text of an attribute.
 
     Args:
@@ -226,7 +226,7 @@ def attribute(node: Any, name: str, where: str) -> str | None:
     """
     import h5py
 
-    with damage(f"{where}: {name}"):
+    with explain_damage(f"{where}: {name}"):
         if name not in node.attrs:
             return None
         header = node.attrs.get_id(name)
@@ -286,7 +286,7 @@ def follow(group: Any, path: str, where: str, links: int = 0) -> Any:
     for name in path.split("/"):
         if not name:
             continue
-        with damage(f"{where}: {path}"):
+        with explain_damage(f"{where}: {path}"):
             is_group = isinstance(node, h5py.Group)
             link = node.get(name, getlink=True) if is_group else None
         if link is None:
@@ -305,7 +305,7 @@ def follow(group: Any, path: str, where: str, links: int = 0) -> Any:
             start = node.file if link.path.startswith("/") else node
             node = follow(start, link.path, where, links + 1)
         else:
-            with damage(f"{where}: {path}"):
+            with explain_damage(f"{where}: {path}"):
                 node = node[name]
     return node
 
@@ -317,7 +317,7 @@ def _describe(node: Any, where: str) -> str:
     if node is None:
         return "nothing"
     if isinstance(node, h5py.Group):
-        return f"a group of {', '.join(names(node, where)) or 'nothing'}"
+        return f"a group of {', '.join(list_names(node, where)) or 'nothing'}"
     return "a data set" if isinstance(node, h5py.Dataset) else "a type"
 
 
@@ -332,7 +332,7 @@ def check_stored(dataset: Any, where: str) -> None:
         DataFormatError: If values lie in other files, or the file stores fewer values
             than the data set declares.
     """
-    with damage(where):
+    with explain_damage(where):
         external, is_virtual = dataset.external, dataset.is_virtual
         stored = dataset.id.get_storage_size()
         file_bytes = dataset.file.id.get_filesize()

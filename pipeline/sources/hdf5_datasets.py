@@ -68,7 +68,7 @@ class VirtualRows:
             if start >= stop:
                 continue
             shift = piece.source_first - piece.first
-            with hdf5.opened(piece.path) as file:
+            with hdf5.open_hdf5(piece.path) as file:
                 source = hdf5.find_dataset(file, piece.name, piece.path)
                 hdf5.check_stored(source, f"{piece.path}: {piece.name}")
                 values[start - first : stop - first] = hdf5.read(
@@ -77,7 +77,7 @@ class VirtualRows:
         return values
 
 
-def dataset(group: Any, name: str, where: str) -> Any:
+def find_rows(group: Any, name: str, where: str) -> Any:
     """Finds a data set of numbers, one row per step, and checks that all rows exist.
 
     Args:
@@ -93,7 +93,7 @@ def dataset(group: Any, name: str, where: str) -> Any:
             declares values that neither its file nor a file beside it stores.
     """
     member = hdf5.find_dataset(group, name, where)
-    with hdf5.damage(f"{where}: {name}"):
+    with hdf5.explain_damage(f"{where}: {name}"):
         is_virtual = member.is_virtual
     if is_virtual:
         return _resolve(member, f"{where}: {name}")
@@ -101,7 +101,7 @@ def dataset(group: Any, name: str, where: str) -> Any:
     return member
 
 
-def leaves(parent: Any, name: str, where: str) -> dict[str, Any]:
+def find_leaves(parent: Any, name: str, where: str) -> dict[str, Any]:
     """Finds a data set, or all data sets in a group and its groups.
 
     Args:
@@ -124,7 +124,7 @@ def leaves(parent: Any, name: str, where: str) -> dict[str, Any]:
         path, depth = waiting.pop()
         node = hdf5.follow(parent, path, where)
         if not isinstance(node, h5py.Group):
-            members[path[len(name) + 1 :]] = dataset(parent, path, where)
+            members[path[len(name) + 1 :]] = find_rows(parent, path, where)
             continue
         # A soft link to an enclosing group makes the tree endless.
         if depth == hdf5.MAX_LINKS or len(waiting) > _MAX_LEAVES:
@@ -132,7 +132,9 @@ def leaves(parent: Any, name: str, where: str) -> dict[str, Any]:
                 f"{where}: {path} lies {depth} groups deep among {len(waiting)} "
                 "others, more than observations have; write the file again"
             )
-        waiting += [(f"{path}/{child}", depth + 1) for child in hdf5.names(node, where)]
+        waiting += [
+            (f"{path}/{child}", depth + 1) for child in hdf5.list_names(node, where)
+        ]
     if not members:
         raise DataFormatError(
             f"{where}: expected data sets in {name}, got none; write the file again"
@@ -164,7 +166,7 @@ def digest(path: str, members: Iterable[Any]) -> str:
 
 def _resolve(member: Any, where: str) -> VirtualRows:
     """Checks every source of a virtual data set, and lists its rows as pieces."""
-    with hdf5.damage(where):
+    with hdf5.explain_damage(where):
         main, sources = str(member.file.filename), member.virtual_sources()
         shape, dtype = tuple(member.shape), member.dtype
     if not os.path.isfile(main):
@@ -174,10 +176,10 @@ def _resolve(member: Any, where: str) -> VirtualRows:
         )
     pieces = []
     for source in sources:
-        with hdf5.damage(where):
+        with hdf5.explain_damage(where):
             first, count = _whole_rows(source.vspace, shape, where)
             path = _find_beside(main, source.file_name, where)
-        with hdf5.opened(path) as file:
+        with hdf5.open_hdf5(path) as file:
             inner = f"{where}: {source.file_name}"
             rows = hdf5.find_dataset(file, source.dset_name, inner)
             if (rows.dtype, rows.shape[1:]) != (dtype, shape[1:]):
@@ -187,7 +189,7 @@ def _resolve(member: Any, where: str) -> VirtualRows:
                     f"{['rows', *rows.shape[1:]]}; write the virtual data set again"
                 )
             hdf5.check_stored(rows, inner)
-            with hdf5.damage(inner):
+            with hdf5.explain_damage(inner):
                 source_first, source_count = _whole_rows(
                     source.src_space, rows.shape, inner
                 )
@@ -263,6 +265,6 @@ def _overlap(pieces: Iterable[_Piece]) -> bool:
     """Tells whether two pieces take the same rows of a source."""
     taken = sorted((p.path, p.name, p.source_first, p.count) for p in pieces)
     return any(
-        one[:2] == other[:2] and one[2] + one[3] > other[2]
-        for one, other in itertools.pairwise(taken)
+        piece[:2] == after[:2] and piece[2] + piece[3] > after[2]
+        for piece, after in itertools.pairwise(taken)
     )

@@ -12,7 +12,7 @@ from pipeline.sources.d4rl_hdf5 import D4rlHdf5
 from pipeline.sources.episode_reader import ReaderSource
 from pipeline.sources.minari import MAIN_FILE, Minari
 from pipeline.sources.ogbench_npz import OgbenchNpz
-from pipeline.sources.rewarded_npz import OwnNpz
+from pipeline.sources.rewarded_npz import RewardedNpz
 from pipeline.store.manifest import Split
 
 NPZ = (".npz",)
@@ -95,7 +95,7 @@ KINDS: dict[str, InputKind] = {
             "`terminals`, and either `masks` (0 where the task is solved, for all "
             "tasks or each; rows are states) or `timeouts` (1 where an episode was cut "
             "off; rows are transitions), perhaps `next_observations`",
-            OwnNpz,
+            RewardedNpz,
             NPZ,
         ),
         InputKind(
@@ -146,7 +146,7 @@ KINDS: dict[str, InputKind] = {
 }
 
 
-def table() -> list[tuple[str, str, str]]:
+def list_kinds() -> list[tuple[str, str, str]]:
     """Lists the rows of the table: kind, files that INPUT names, and layout."""
     known = [(kind.name, kind.files, kind.layout) for kind in KINDS.values()]
     return [*known, _OWN]

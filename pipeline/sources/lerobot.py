@@ -243,7 +243,7 @@ class LeRobotReader(EpisodeReader):
                 ]
             return ended, files.digest(path)
 
-        looked = files.side_by_side(look, list(by_file))
+        looked = files.map_concurrently(look, list(by_file))
         ended = dict(
             zip(
                 (place for of_file in by_file.values() for place in of_file),
@@ -294,7 +294,7 @@ class LeRobotReader(EpisodeReader):
 
 @dataclass(frozen=True)
 class _Contents:
-    """The description of the episodes that are read; see `Facts` for the fields."""
+    """The episodes that are read; see `Description` for the fields."""
 
     lengths: tuple[int, ...]
     digest: str

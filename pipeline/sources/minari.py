@@ -20,7 +20,7 @@ from pipeline.domains.environments import keep_arguments
 from pipeline.domains.reference_scores import check_reference_scores
 from pipeline.domains.spaces import LAID_OUT
 from pipeline.sources import files, hdf5, hdf5_datasets, json_files, transitions
-from pipeline.sources.base import Block, Facts, RecordedEnvironment
+from pipeline.sources.base import Block, Description, RecordedEnvironment
 from pipeline.sources.episodes import EpisodeRange
 from pipeline.store import schema
 from pipeline.store.errors import DataFormatError
@@ -42,7 +42,7 @@ class Minari:
 
     path: str
 
-    def describe(self) -> Facts:
+    def describe(self) -> Description:
         """Reads the number of steps of each episode, and the layout of the first.
 
         Returns:
@@ -55,7 +55,7 @@ class Minari:
             DataFormatError: If the file is cut short, or of a layout that a store
                 cannot hold, such as dictionaries of actions or encoded images.
         """
-        with hdf5.opened(self.path) as file:
+        with hdf5.open_hdf5(self.path) as file:
             names = _episode_names(file, self.path)
             lengths, virtual = [], []
             for name in names:
@@ -83,7 +83,7 @@ class Minari:
             fields[schema.OBSERVATIONS] = dataclasses.replace(
                 fields[schema.OBSERVATIONS], unit=f"{LAID_OUT}{order}"
             )
-        return Facts(
+        return Description(
             source="minari",
             name=self.name,
             digest=digest,
@@ -104,7 +104,7 @@ class Minari:
         Raises:
             DataFormatError: If bytes are damaged, or episodes differ in kind.
         """
-        with hdf5.opened(self.path) as file:
+        with hdf5.open_hdf5(self.path) as file:
             names = _episode_names(file, self.path)
             for episodes in ranges:
                 first = episodes.first_episode
@@ -128,12 +128,12 @@ class Minari:
     def _members(self, file: Any, name: str) -> dict[str, Any]:
         """Finds the data sets of an episode, all entries of observations included."""
         where = f"{self.path}: {name}"
-        episode = hdf5.group(file, name, self.path)
+        episode = hdf5.find_group(file, name, self.path)
         members = {
-            field: hdf5_datasets.dataset(episode, field, where)
+            field: hdf5_datasets.find_rows(episode, field, where)
             for field in (schema.ACTIONS, schema.REWARDS, _TERMINATIONS)
         }
-        observed = hdf5_datasets.leaves(episode, schema.OBSERVATIONS, where)
+        observed = hdf5_datasets.find_leaves(episode, schema.OBSERVATIONS, where)
         return members | {
             f"{schema.OBSERVATIONS}/{path}" if path else schema.OBSERVATIONS: leaf
             for path, leaf in observed.items()
@@ -272,7 +272,7 @@ def _no_rows(member: Any) -> npt.NDArray[Any]:
 
 def _episode_names(file: Any, where: str) -> list[str]:
     """Lists the groups of episodes, in the order of their numbers."""
-    names = hdf5.names(file, where)
+    names = hdf5.list_names(file, where)
     episodes = [name for name in names if EPISODE.fullmatch(name)]
     if not episodes:
         raise DataFormatError(

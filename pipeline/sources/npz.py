@@ -135,7 +135,7 @@ def list_archive(path: str, names: Sequence[str]) -> Listing:
         return Listing(members, arrays, _digest(archive))
 
 
-def member_names(path: str) -> list[str]:
+def list_members(path: str) -> list[str]:
     """Lists the names of all arrays of an archive, in the archive's order."""
     with _open(path) as (_, archive):
         return [name.removesuffix(".npy") for name in archive.namelist()]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pipeline.sources import npz, transitions
-from pipeline.sources.base import Block, Facts
+from pipeline.sources.base import Block, Description
 from pipeline.sources.deflate import SeekPoint
 from pipeline.sources.episodes import EpisodeRange, episode_lengths
 from pipeline.store import schema
@@ -33,7 +33,7 @@ class OgbenchNpz:
     path: str
     points: tuple[tuple[str, SeekPoint], ...] = ()
 
-    def describe(self) -> Facts:
+    def describe(self) -> Description:
         """Reads the headers of all members and ``terminals``.
 
         Returns:
@@ -57,7 +57,7 @@ class OgbenchNpz:
             for name, member in members.items()
             if name != TERMINALS
         }
-        return Facts(
+        return Description(
             source="ogbench_npz",
             name=os.path.basename(self.path),
             digest=listing.digest,

@@ -20,7 +20,7 @@ def is_own(kind: str) -> bool:
 
 
 @dataclass(frozen=True)
-class OwnSource(ReaderSource):
+class UserSource(ReaderSource):
     """An input that a reader class of the user's reads."""
 
     @contextlib.contextmanager

@@ -48,7 +48,7 @@ class Table:
 
     def __init__(self, file: Any, path: str) -> None:
         self._file, self._path = file, path
-        with damage(path):
+        with explain_damage(path):
             self.rows = int(file.metadata.num_rows)
             counts = [
                 int(file.metadata.row_group(group).num_rows)
@@ -100,7 +100,7 @@ class Table:
         ]
         pieces = [self._read_group(group, tuple(names)) for group in groups]
         skipped = first - int(self._ends[groups[0]])
-        with damage(self._path):
+        with explain_damage(self._path):
             return {
                 name: np.concatenate([piece[name] for piece in pieces])[
                     skipped : skipped + last - first
@@ -115,7 +115,7 @@ class Table:
         """
         if self._kept is None or self._kept[0] != (group, names):
             rows = int(self._ends[group + 1] - self._ends[group])
-            with damage(self._path):
+            with explain_damage(self._path):
                 table = self._file.read_row_group(
                     group, columns=list(names), use_threads=False
                 )
@@ -170,7 +170,7 @@ def opened(path: str) -> Iterator[Table]:
 
 
 @contextlib.contextmanager
-def damage(where: str) -> Iterator[None]:
+def explain_damage(where: str) -> Iterator[None]:
     """Turns pyarrow's exceptions into one line with advice.
 
     Args:

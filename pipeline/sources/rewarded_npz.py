@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.sources import boundaries, npz, transitions
-from pipeline.sources.base import Block, Facts
+from pipeline.sources.base import Block, Description
 from pipeline.sources.deflate import SeekPoint
 from pipeline.sources.episodes import EpisodeRange, episode_lengths
 from pipeline.sources.transitions import (
@@ -37,7 +37,7 @@ _PER_TASK = (schema.REWARDS, schema.MASKS)
 
 
 @dataclass(frozen=True)
-class OwnNpz:
+class RewardedNpz:
     """The source of an npz with its own rewards.
 
     Attributes:
@@ -48,7 +48,7 @@ class OwnNpz:
     path: str
     points: tuple[tuple[str, SeekPoint], ...] = ()
 
-    def describe(self) -> Facts:
+    def describe(self) -> Description:
         """Reads the headers and the ends of episodes.
 
         Returns:
@@ -87,7 +87,7 @@ class OwnNpz:
         }
         # Masks of transitions are made from `terminals` when rows are read.
         fields[schema.MASKS] = samples.get(schema.MASKS, np.empty(0, np.bool_))
-        return Facts(
+        return Description(
             source="own_npz",
             name=os.path.basename(self.path),
             digest=listing.digest,
@@ -121,7 +121,7 @@ class OwnNpz:
                 rows = transitions.to_rows(table, episodes, rows)
             yield Block.of(episodes, rows)
 
-    def starting_at(self, starts: Sequence[EpisodeRange]) -> list["OwnNpz"]:
+    def starting_at(self, starts: Sequence[EpisodeRange]) -> list["RewardedNpz"]:
         """Prepares a source for each reader, see `pipeline.sources.base.Divisible`."""
         members = self._read_listing().members
         rows = [first for first, _ in _file_rows(self._read_table(members), starts)]

@@ -80,7 +80,7 @@ class RldsReader(EpisodeReader):
                 for where, record in self._records(shard, 0, record_count)
             ]
 
-        counts = files.side_by_side(count, self._shards)
+        counts = files.map_concurrently(count, self._shards)
         lengths = [length for of_shard in counts for length in of_shard]
         if self._declared not in (None, len(lengths)):
             raise DataFormatError(
@@ -105,7 +105,7 @@ class RldsReader(EpisodeReader):
     def digest(self) -> str:
         """Digests the files that are read, and ``features.json``."""
         paths = [self.path, *(shard.path for shard in self._shards)]
-        text = " ".join(files.side_by_side(files.digest, paths))
+        text = " ".join(files.map_concurrently(files.digest, paths))
         return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
     def name(self) -> str:

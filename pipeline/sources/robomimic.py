@@ -98,7 +98,7 @@ class RobomimicReader(EpisodeReader):
 
     def read(self, episodes: range) -> Iterator[Episode]:
         """Reads demonstrations, without images."""
-        with hdf5.opened(self.path) as file:
+        with hdf5.open_hdf5(self.path) as file:
             names = self._names(file)
             for index in episodes:
                 yield self._read_demo(file, names[index])
@@ -128,7 +128,7 @@ class RobomimicReader(EpisodeReader):
 
     @functools.cached_property
     def _contents(self) -> _Contents:
-        with hdf5.opened(self.path) as file:
+        with hdf5.open_hdf5(self.path) as file:
             names = self._names(file)
             lengths, virtual = [], []
             images: set[str] = set()
@@ -153,9 +153,9 @@ class RobomimicReader(EpisodeReader):
                     steps -= not transitions.flags(dones, where=f"{where}: {_DONES}")[0]
                 lengths.append(steps)
             digest = hdf5_datasets.digest(self.path, virtual)
-            data = hdf5.group(file, DATA, self.path)
+            data = hdf5.find_group(file, DATA, self.path)
             environment = _environment(
-                hdf5.attribute(data, "env_args", self.path), self.path
+                hdf5.read_attribute(data, "env_args", self.path), self.path
             )
             keys = _filter_keys(file, self.path)
         if self.split:
@@ -186,17 +186,19 @@ class RobomimicReader(EpisodeReader):
     def _demo(self, file: Any, name: str) -> _Demo:
         """Finds the data sets of a demonstration and checks what they are."""
         where = f"{self.path}: {name}"
-        group = hdf5.group(hdf5.group(file, DATA, self.path), name, self.path)
-        names = hdf5.names(group, where)
+        group = hdf5.find_group(hdf5.find_group(file, DATA, self.path), name, self.path)
+        names = hdf5.list_names(group, where)
         if _OBS not in names:
             raise DataFormatError(
                 f"{where}: expected observations in a group {_OBS}, got "
                 f"{', '.join(names) or 'nothing'}; extract them from the simulator's "
                 "states with robomimic's dataset_states_to_obs.py"
             )
-        observed = hdf5_datasets.leaves(group, _OBS, where)
+        observed = hdf5_datasets.find_leaves(group, _OBS, where)
         following = (
-            hdf5_datasets.leaves(group, _NEXT_OBS, where) if _NEXT_OBS in names else {}
+            hdf5_datasets.find_leaves(group, _NEXT_OBS, where)
+            if _NEXT_OBS in names
+            else {}
         )
         images = frozenset(
             key
@@ -223,9 +225,9 @@ class RobomimicReader(EpisodeReader):
                     f"shape {list(before)}, got {list(after)}; write the file again"
                 )
         return _Demo(
-            actions=hdf5_datasets.dataset(group, schema.ACTIONS, where),
-            rewards=hdf5_datasets.dataset(group, schema.REWARDS, where),
-            dones=hdf5_datasets.dataset(group, _DONES, where),
+            actions=hdf5_datasets.find_rows(group, schema.ACTIONS, where),
+            rewards=hdf5_datasets.find_rows(group, schema.REWARDS, where),
+            dones=hdf5_datasets.find_rows(group, _DONES, where),
             observed=kept,
             following={key: following[key] for key in kept} if following else {},
             images=images,
@@ -276,7 +278,7 @@ def find_splits(path: str) -> list[tuple[Split, str]]:
     Raises:
         DataFormatError: If the file is damaged.
     """
-    with hdf5.opened(path) as file:
+    with hdf5.open_hdf5(path) as file:
         keys = _filter_keys(file, path)
     both = set(_SPLITS.values()) <= set(keys)
     return list(_SPLITS.items()) if both else [("train", "")]
@@ -284,19 +286,19 @@ def find_splits(path: str) -> list[tuple[Split, str]]:
 
 def _filter_keys(file: Any, where: str) -> list[str]:
     """Lists the filter keys of a file."""
-    if _MASK not in hdf5.names(file, where):
+    if _MASK not in hdf5.list_names(file, where):
         return []
-    return sorted(hdf5.names(hdf5.group(file, _MASK, where), where))
+    return sorted(hdf5.list_names(hdf5.find_group(file, _MASK, where), where))
 
 
 def _read_key(file: Any, key: str, where: str) -> list[str]:
     """Reads the names of the demonstrations of a filter key."""
-    return hdf5.read_names(hdf5.group(file, _MASK, where), key, where)
+    return hdf5.read_names(hdf5.find_group(file, _MASK, where), key, where)
 
 
 def _demo_names(file: Any, where: str) -> list[str]:
     """Lists all demonstrations of a file, in the order of their numbers."""
-    names = hdf5.names(hdf5.group(file, DATA, where), where)
+    names = hdf5.list_names(hdf5.find_group(file, DATA, where), where)
     demos = [name for name in names if DEMO.fullmatch(name)]
     if not demos:
         raise DataFormatError(

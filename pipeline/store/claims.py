@@ -61,10 +61,10 @@ class Owner:
         )
 
     @classmethod
-    def decode(cls, value: Any) -> "Owner | None":
+    def decode(cls, decoded: Any) -> "Owner | None":
         """Decodes an owner from JSON values; returns None if they describe none."""
         try:
-            owner = dict(value)
+            owner = dict(decoded)
             owner["life"] = tuple(map(str, owner["life"]))
             owner["process"] = int(owner["process"])
             return cls(**owner)
@@ -147,7 +147,7 @@ class Claim:
 
 
 @contextmanager
-def held(
+def hold(
     root: str,
     name: str,
     asked: Collection[str],
@@ -239,11 +239,11 @@ def _take(
     take_over: bool,
     settled: frozenset[str],
 ) -> Claim:
-    """Takes a claim for this process; the arguments are those of ``held``."""
+    """Takes a claim for this process; the arguments are those of ``hold``."""
     owner = dataclasses.asdict(Owner.current())
     # Two threads of one process have equal owners; the token tells their claims apart.
-    value = {"parts": asked, "owner": owner, "token": secrets.token_hex(8)}
-    data = (json.dumps(value, indent=1) + "\n").encode()
+    claimed = {"parts": asked, "owner": owner, "token": secrets.token_hex(8)}
+    data = (json.dumps(claimed, indent=1) + "\n").encode()
     current = files.read(root, name)
     if not take_over:
         _check_free(f"{root}/{name}", current.data, asked, what, settled)
@@ -295,13 +295,13 @@ def _check_free(
 def _decode(data: bytes) -> tuple[list[str] | None, Owner | None]:
     """Decodes a claim file: the claimed digests and the owner, None where unknown."""
     try:
-        value: Any = json.loads(data)
+        claimed: Any = json.loads(data)
     except (ValueError, RecursionError):
         return None, None
-    if isinstance(value, list):
-        return value, None  # Earlier releases wrote claims without an owner.
+    if isinstance(claimed, list):
+        return claimed, None  # Earlier releases wrote claims without an owner.
     try:
-        return list(value["parts"]), Owner.decode(value["owner"])
+        return list(claimed["parts"]), Owner.decode(claimed["owner"])
     except (KeyError, TypeError):
         return None, None
 

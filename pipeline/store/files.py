@@ -174,10 +174,10 @@ def commit(root: str, name: str, data: bytes, *, replacing: Content) -> None:
     # equal manifest.
     if read(root, name).data == data:
         return
-    raise changed_meanwhile(root, name)
+    raise make_changed_error(root, name)
 
 
-def changed_meanwhile(root: str, name: str) -> DataFormatError:
+def make_changed_error(root: str, name: str) -> DataFormatError:
     """Builds the error for a file that another process changed since it was read."""
     return DataFormatError(
         f"{os.path.join(root, name)}: expected the file as it was read, got one that "

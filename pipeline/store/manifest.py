@@ -321,20 +321,20 @@ class DatasetManifest:
         arrays have equal fingerprints, whichever machine and version of the format
         wrote them.
         """
-        value = dataclasses.asdict(self)
-        value["parts"] = [_pick_keys(part, _OF_A_PART) for part in value["parts"]]
-        for part in value["parts"]:
+        entries = dataclasses.asdict(self)
+        entries["parts"] = [_pick_keys(part, _OF_A_PART) for part in entries["parts"]]
+        for part in entries["parts"]:
             # Version 1 has no episode digests. They follow from the rows, whose
             # checksums are in the fingerprint.
             part["checksums"].pop(EPISODE_DIGESTS, None)
         # Upgrading a store must not change its fingerprint, or its runs would be lost.
-        value["format_version"] = 1
-        held = _pick_keys(value, _OF_A_STORE)
+        entries["format_version"] = 1
+        hashed = _pick_keys(entries, _OF_A_STORE)
         # Added only where there is one: fingerprints of stores made before actions
         # were scaled stay as they were.
         if self.action_scale is not None:
-            held["action_scale"] = value["action_scale"]
-        return digest(held).removeprefix("sha256:")
+            hashed["action_scale"] = entries["action_scale"]
+        return digest(hashed).removeprefix("sha256:")
 
     def array_folder(self, part: PartManifest, field: str) -> str:
         """Returns the folder of one array of a part, relative to the store."""
@@ -372,5 +372,5 @@ def returns_field(discount: float) -> str:
     return f"returns/{discount_name(discount)}"
 
 
-def _pick_keys(value: Json, names: tuple[str, ...]) -> Json:
-    return {name: value[name] for name in names}
+def _pick_keys(entries: Json, names: tuple[str, ...]) -> Json:
+    return {name: entries[name] for name in names}

@@ -55,18 +55,18 @@ def to_json(manifest: DatasetManifest | PartManifest) -> str:
     """
     # Readers refuse unknown keys. Keys that a later release added are therefore left
     # out while they are empty, so that older releases go on reading older stores.
-    value = dataclasses.asdict(manifest)
-    for part in value.get("parts", [value]):
+    entries = dataclasses.asdict(manifest)
+    for part in entries.get("parts", [entries]):
         if not part["key"]:
             del part["key"]
     for name in ("action_scale", "reference_scores"):
-        if value.get(name, value) is None:
-            del value[name]
-    if not value.get("history", True):
-        del value["history"]
+        if entries.get(name, entries) is None:
+            del entries[name]
+    if not entries.get("history", True):
+        del entries["history"]
     if isinstance(manifest, PartManifest) or manifest.checked:
-        value = seal(value)
-    return json.dumps(value, indent=1, sort_keys=True) + "\n"
+        entries = seal(entries)
+    return json.dumps(entries, indent=1, sort_keys=True) + "\n"
 
 
 def dataset_from_json(text: str | bytes, *, where: str) -> DatasetManifest:
@@ -83,8 +83,8 @@ def dataset_from_json(text: str | bytes, *, where: str) -> DatasetManifest:
         FormatVersionError: If its format version is newer than this reader's.
         DataFormatError: If it is no valid manifest, or has changed since it was sealed.
     """
-    value = load_object(text, where=where, remedy=_WRITE_AGAIN, finite=True)
-    version = value.get("format_version")
+    entries = load_object(text, where=where, remedy=_WRITE_AGAIN, finite=True)
+    version = entries.get("format_version")
     # `type` and not isinstance: JSON's true decodes to an int of Python, and is no
     # version.
     if type(version) is int and version > FORMAT_VERSION:
@@ -92,14 +92,14 @@ def dataset_from_json(text: str | bytes, *, where: str) -> DatasetManifest:
             f"{where}: format version {version!r}, and this reader knows versions up "
             f"to {FORMAT_VERSION}; install a newer vast-rl to read it"
         )
-    known = type(version) is int and version >= 1
-    _require(known, where, "format_version", "1 or above", version)
-    decoded = _validate(pydantic.TypeAdapter(DatasetManifest), value, where)
+    is_version = type(version) is int and version >= 1
+    _require(is_version, where, "format_version", "1 or above", version)
+    decoded = _validate(pydantic.TypeAdapter(DatasetManifest), entries, where)
     _check_dataset(decoded, where)
-    # The seal is compared last: where a value is impossible by itself, an error that
+    # The seal is compared last: if an entry is impossible by itself, an error that
     # names its key helps more than one about the whole file.
     required = decoded.checked
-    check_seal(value, where=where, remedy=_WRITE_AGAIN, required=required)
+    check_seal(entries, where=where, remedy=_WRITE_AGAIN, required=required)
     return decoded
 
 
@@ -116,16 +116,16 @@ def part_from_json(text: str | bytes, *, where: str) -> PartManifest:
     Raises:
         DataFormatError: If it is no valid manifest, or has changed since it was sealed.
     """
-    value = load_object(text, where=where, remedy=_DELETE, finite=True)
-    part = _validate(pydantic.TypeAdapter(PartManifest), value, where)
+    entries = load_object(text, where=where, remedy=_DELETE, finite=True)
+    part = _validate(pydantic.TypeAdapter(PartManifest), entries, where)
     _check_part(part, where)
-    check_seal(value, where=where, remedy=_DELETE, required=False)
+    check_seal(entries, where=where, remedy=_DELETE, required=False)
     return part
 
 
-def _validate(adapter: pydantic.TypeAdapter[_T], value: Json, where: str) -> _T:
+def _validate(adapter: pydantic.TypeAdapter[_T], entries: Json, where: str) -> _T:
     try:
-        return adapter.validate_python(without_seal(value))
+        return adapter.validate_python(without_seal(entries))
     except pydantic.ValidationError as error:
         first = read_first_error(error)
         raise DataFormatError(
@@ -134,47 +134,49 @@ def _validate(adapter: pydantic.TypeAdapter[_T], value: Json, where: str) -> _T:
         ) from error
 
 
-def _check_dataset(value: DatasetManifest, where: str) -> None:
+def _check_dataset(manifest: DatasetManifest, where: str) -> None:
     """Refuses a store's manifest whose values have the right types but cannot be true.
 
     Readers compute with these values. A shape of -1, for example, would end in a
     traceback of NumPy, and a field named `../x` would be read outside the store.
     """
-    numbers = [task.task for task in value.tasks]
+    numbers = [task.task for task in manifest.tasks]
     distinct = len(set(numbers)) == len(numbers) > 0 and min(numbers) > 0
     _require(distinct, where, "tasks", "distinct numbers from 1", numbers)
-    for discount in value.discounts:
+    for discount in manifest.discounts:
         _require(0.0 < discount <= 1.0, where, "discounts", "(0, 1]", discount)
     # The trainer reads these fields without asking; all others are optional.
-    per_task = (*_PER_TASK, *map(returns_field, value.discounts))
+    per_task = (*_PER_TASK, *map(returns_field, manifest.discounts))
     for name in (*_PER_ROW, *per_task):
-        _require(name in value.fields, where, "fields", name, sorted(value.fields))
+        _require(
+            name in manifest.fields, where, "fields", name, sorted(manifest.fields)
+        )
         per = "row_and_task" if name in per_task else "row"
-        given = value.fields[name].per
-        _require(given == per, where, f"fields.{name}.per", per, given)
-    for name, field in value.fields.items():
+        actual = manifest.fields[name].per
+        _require(actual == per, where, f"fields.{name}.per", per, actual)
+    for name, field in manifest.fields.items():
         place = f"fields.{name}"
         inside = not {"", ".", ".."} & set(name.split("/"))
         _require(inside, where, place, "a name within the part", name)
-        known = field.dtype in _DTYPES
-        _require(known, where, f"{place}.dtype", "a dtype of numbers", field.dtype)
+        is_number = field.dtype in _DTYPES
+        _require(is_number, where, f"{place}.dtype", "a dtype of numbers", field.dtype)
         fits = min(field.shape, default=1) > 0
         fits = fits and math.prod(field.shape) <= _MAX_ROW_NUMBERS
         _require(fits, where, f"{place}.shape", "lengths from 1", field.shape)
-    if value.action_scale is not None:
-        shape, bounds = value.fields["actions"].shape, len(value.action_scale.low)
+    if manifest.action_scale is not None:
+        shape, bounds = manifest.fields["actions"].shape, len(manifest.action_scale.low)
         _require(shape == (bounds,), where, "action_scale", f"{shape} bounds", bounds)
-    indices = [part.index for part in value.parts]
+    indices = [part.index for part in manifest.parts]
     distinct = len(set(indices)) == len(indices) > 0
     _require(distinct, where, "parts", "at least one, of distinct indices", indices)
-    for part in value.parts:
+    for part in manifest.parts:
         _check_part(part, where, place=f"parts.{part.index}.")
-    if value.parts_of("train"):
-        missing = sorted(value.fields.keys() - value.statistics.keys())
+    if manifest.parts_of("train"):
+        missing = sorted(manifest.fields.keys() - manifest.statistics.keys())
         _require(not missing, where, "statistics", "those of every field", missing)
-    for summary in (value.statistics, *(part.statistics for part in value.parts)):
+    for summary in (manifest.statistics, *(part.statistics for part in manifest.parts)):
         for name, statistics in summary.items():
-            width, given_width = _statistics_width(value, name), len(statistics.mean)
+            width, given_width = _statistics_width(manifest, name), len(statistics.mean)
             place = f"statistics.{name}"
             _require(given_width == width, where, place, width, given_width)
 
@@ -199,13 +201,13 @@ def _check_part(part: PartManifest, where: str, *, place: str = "") -> None:
         _require(summary.count > 0, where, f"{place_of}.count", "1 up", summary.count)
 
 
-def _statistics_width(value: DatasetManifest, name: str) -> int | None:
+def _statistics_width(manifest: DatasetManifest, name: str) -> int | None:
     """Returns how many components a field's statistics have; None if no such field."""
-    field = value.fields.get(name)
+    field = manifest.fields.get(name)
     if field is None:
         return None
     if field.per == "row_and_task":
-        return len(value.tasks)
+        return len(manifest.tasks)
     return field.shape[-1] if field.shape else 1
 
 

@@ -21,8 +21,8 @@ from rich.console import Console
 from rich.table import Table
 
 from pipeline.assembly.parts import write_part
-from pipeline.assembly.plan import look_at, plan_inputs
-from pipeline.sources.rewarded_npz import OwnNpz
+from pipeline.assembly.plan import describe_inputs, plan_inputs
+from pipeline.sources.rewarded_npz import RewardedNpz
 from pipeline.store.manifest import FieldSpec, Task, part_folder
 from pipeline.store.reader import Store
 from pipeline.store.writer import PartWriter
@@ -72,7 +72,7 @@ def make_npz(path: Path, rows: int) -> Path:
 
 def shard(path: Path, folder: Path, task: Task) -> None:
     """Makes a store of a file, in this process."""
-    inputs = look_at([("train", OwnNpz(str(path)))])
+    inputs = describe_inputs([("train", RewardedNpz(str(path)))])
     plan = plan_inputs(
         str(folder),
         inputs,

@@ -23,7 +23,7 @@ from rich.table import Table
 
 from pipeline.assembly import known_episodes, parts
 from pipeline.assembly.commit import commit_store
-from pipeline.assembly.plan import PlanOptions, StorePlan, look_at, plan_inputs
+from pipeline.assembly.plan import PlanOptions, StorePlan, describe_inputs, plan_inputs
 from pipeline.beam import pipelines, runners
 from pipeline.domains.datasets import parse_dataset
 from pipeline.domains.goals import read_tasks
@@ -75,7 +75,7 @@ def make_plan(path: Path, root: Path, part_rows: int) -> StorePlan:
     domain = parse_dataset(DATASET)
     return plan_inputs(
         str(root),
-        look_at([("train", OgbenchNpz(str(path)))]),
+        describe_inputs([("train", OgbenchNpz(str(path)))]),
         dataset=domain.dataset,
         environment_id=domain.environment_id,
         tasks=read_tasks(domain),

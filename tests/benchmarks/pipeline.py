@@ -67,13 +67,13 @@ WITHOUT_BEAM = """
 import json, sys, time, resource
 from pipeline.assembly.commit import commit_store
 from pipeline.assembly.parts import write_parts
-from pipeline.assembly.plan import PlanOptions, look_at, plan_inputs
+from pipeline.assembly.plan import PlanOptions, describe_inputs, plan_inputs
 from pipeline.beam import pipelines, runners
 from pipeline.domains.datasets import parse_dataset
 from pipeline.domains.goals import read_tasks
 from pipeline.sources.ogbench_npz import OgbenchNpz
 domain = parse_dataset("cube-triple-play")
-plan = plan_inputs(sys.argv[2], look_at([("train", OgbenchNpz(sys.argv[1]))]),
+plan = plan_inputs(sys.argv[2], describe_inputs([("train", OgbenchNpz(sys.argv[1]))]),
     dataset=domain.dataset, environment_id=domain.environment_id,
     tasks=read_tasks(domain), discounts=(0.99,), options=PlanOptions(100_000))
 before = resource.getrusage(resource.RUSAGE_SELF)

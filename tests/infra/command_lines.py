@@ -10,10 +10,10 @@ import yaml
 
 from infra.cli import PROGRAM, main
 from infra.commands.launch import Launch
-from infra.submission import Submission, version
+from infra.submission import Submission, read_version
 from pipeline import front_door
 
-VERSION = version()
+VERSION = read_version()
 REGISTRY = "europe-docker.pkg.dev/my-project/vast"
 
 TRAIN = (

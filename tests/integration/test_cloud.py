@@ -23,7 +23,7 @@ from rich.console import Console
 from pipeline.assembly import commit
 from pipeline.assembly.commit import commit_store
 from pipeline.assembly.parts import write_part
-from pipeline.assembly.plan import look_at
+from pipeline.assembly.plan import describe_inputs
 from pipeline.cli import main as pipeline_main
 from pipeline.commands.execution import plan_relabelled
 from pipeline.domains import goals
@@ -392,7 +392,7 @@ def test_a_store_committed_at_the_last_moment_is_not_replaced(
     plan = plan_relabelled(
         parse_dataset(DATASET),
         store,
-        look_at(find_sources(str(path), dataset=DATASET)[1]),
+        describe_inputs(find_sources(str(path), dataset=DATASET)[1]),
         discounts=(0.99,),
     )
     parts = [write_part(part) for part in plan.parts]

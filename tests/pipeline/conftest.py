@@ -111,7 +111,7 @@ def make_plan(tmp_path: Path, tasks) -> Callable[..., plan.StorePlan]:
         }
         return plan.plan_inputs(
             str(tmp_path / out),
-            plan.look_at(inputs),
+            plan.describe_inputs(inputs),
             options=plan.PlanOptions(**chosen),
             **options,
         )

@@ -167,7 +167,7 @@ def test_sharding_again_finds_it_finished(make_npz, tmp_path, capsys, read_tree)
 
 def test_a_twin_is_refused_until_it_is_told_to_take_over(make_npz, tmp_path, capsys):
     path, out = make_npz(LENGTHS), tmp_path / "store"
-    with claims.held(str(out), "shard.json", ["sha256:0"], what="store") as claim:
+    with claims.hold(str(out), "shard.json", ["sha256:0"], what="store") as claim:
         assert shard(path, tmp_path) == 2
         assert_one_line(capsys, f"process {os.getpid()} on", "add --take-over")
         assert claim.stands()

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from pipeline.domains.datasets import TaskEnvironment
 from pipeline.domains.environments import (
     episode_seed,
-    known_warnings_ignored,
+    ignore_known_warnings,
     make_named_environment,
 )
 from pipeline.domains.observations import flatten
@@ -120,7 +120,7 @@ def make_task_environment(spec: TaskEnvironment) -> Any:
             end.
     """
     environment = make_named_environment(spec)
-    with known_warnings_ignored():
+    with ignore_known_warnings():
         _keep_action_space(environment.unwrapped)
     if getattr(environment.spec, "max_episode_steps", None) is None:
         raise UsageError(

@@ -114,7 +114,7 @@ class Connection:
         line, _, _ = self._received.partition(b"\n")
         return bool(more) and len(line) <= LONGEST_BYTES
 
-    def whole(self) -> bool:
+    def is_whole(self) -> bool:
         """Whether the next message has arrived completely."""
         return b"\n" in self._received
 
@@ -213,7 +213,7 @@ class Greetings:
             return None
         if not connection.fill():
             self._drop(connection)
-        elif connection.whole():
+        elif connection.is_whole():
             greeting = connection.take(Greeting)
             if greeting is not None and self._knows_token(greeting):
                 self._release(connection)

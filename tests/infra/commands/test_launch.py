@@ -17,7 +17,7 @@ import yaml
 
 from infra.cli import main
 from infra.estimates.measured import MEASURED
-from infra.submission import Submission, format_command, launch, python
+from infra.submission import Submission, format_command, launch, make_command
 from pipeline import front_door
 from pipeline.beam import runners
 from pipeline.cli import PROGRAM
@@ -403,13 +403,13 @@ def test_a_command_of_ours_is_run_and_its_exit_code_handed_on():
     submission = Submission(
         command=(sys.executable, "-c", f"raise SystemExit({code})"),
         document=None,
-        takes=(),
+        costs=(),
     )
     assert launch(submission, Output.silent(), dry_run=False) == code
 
 
 def test_commands_survive_a_shell():
-    command = python("trainer", "x y", "--out", "a'b", "--", "--z=$HOME")
+    command = make_command("trainer", "x y", "--out", "a'b", "--", "--z=$HOME")
     text = format_command(command).replace("\\\n", " ")
     assert shlex.split(text) == ["python", *command[1:]]
 

@@ -6,7 +6,7 @@ import pytest
 from pipeline.assembly.append import claim, commit_append, plan_append
 from pipeline.assembly.commit import commit_store, find_committed
 from pipeline.assembly.parts import write_part
-from pipeline.assembly.plan import PlanOptions, look_at
+from pipeline.assembly.plan import PlanOptions, describe_inputs
 from pipeline.cli import main
 from pipeline.inspection.verify import verify_store
 from pipeline.sources.ogbench_npz import OgbenchNpz
@@ -25,7 +25,7 @@ def plan(make_npz, make_plan):
 
 
 def planned(root, *paths, split="train"):
-    sources = look_at([(split, OgbenchNpz(path)) for path in paths])
+    sources = describe_inputs([(split, OgbenchNpz(path)) for path in paths])
     return plan_append(root, sources, PlanOptions(part_rows=12))
 
 

@@ -10,14 +10,14 @@ from pipeline.assembly.actions import choose_scale
 from pipeline.assembly.append import commit_append, plan_append
 from pipeline.assembly.commit import commit_store
 from pipeline.assembly.parts import write_part
-from pipeline.assembly.plan import PlanOptions, look_at, plan_inputs
+from pipeline.assembly.plan import PlanOptions, describe_inputs, plan_inputs
 from pipeline.inspection.export import export_npz
 from pipeline.inspection.verify import verify_store
 from pipeline.sources.d4rl_hdf5 import D4rlHdf5
 from pipeline.sources.kinds import KINDS
 from pipeline.sources.minari import Minari
 from pipeline.sources.ogbench_npz import OgbenchNpz
-from pipeline.sources.rewarded_npz import OwnNpz
+from pipeline.sources.rewarded_npz import RewardedNpz
 from pipeline.store.action_scale import ActionScale
 from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.manifest import Task
@@ -44,7 +44,7 @@ def transitions(seed=0):
 
 def write_npz(path, rows):
     np.savez(path.with_suffix(".npz"), **rows)
-    return OwnNpz(str(path.with_suffix(".npz")))
+    return RewardedNpz(str(path.with_suffix(".npz")))
 
 
 def write_masked_npz(path, rows):
@@ -103,7 +103,7 @@ def plan_store(source, root, *, val=None, action_scale=None, **options):
     inputs = [("train", source), *([("val", val)] if val else [])]
     return plan_inputs(
         str(root),
-        look_at(inputs),
+        describe_inputs(inputs),
         dataset="mine",
         environment_id="Mine-v0",
         tasks=(OWN,),
@@ -121,7 +121,7 @@ def shard(source, root, **options):
 
 def append(source, root):
     shard(write_npz(root.parent / "first", transitions(7)), root)
-    plan = plan_append(str(root), look_at([("train", source)]), PlanOptions())
+    plan = plan_append(str(root), describe_inputs([("train", source)]), PlanOptions())
     assert plan is not None
     return [write_part(part) for part in plan.added.parts]
 
@@ -271,7 +271,7 @@ def test_actions_in_other_bounds_are_stored_scaled(write, bounds, tmp_path):
     rows["actions"][:, 0] *= 2
     assert np.abs(rows["actions"][:, 0]).max() > 1.5
     source = write(tmp_path / "wide", rows)
-    scale = choose_scale(look_at([("train", source)]), bounds)
+    scale = choose_scale(describe_inputs([("train", source)]), bounds)
     if bounds == ("data",):
         ends = rows["actions"][:, 0].min(), rows["actions"][:, 0].max()
         expected = [2 * (a - ends[0]) / (ends[1] - ends[0]) - 1 for a in ends]
@@ -309,21 +309,21 @@ def test_what_is_appended_is_scaled_as_the_store(tmp_path):
     plan = plan_store(source, root, action_scale=ActionScale((-2, -2), (2, 2)))
     commit_store(plan, [write_part(part) for part in plan.parts])
     source = write_npz(tmp_path / "more", transitions(1))
-    added = plan_append(str(root), look_at([("train", source)]), PlanOptions())
+    added = plan_append(str(root), describe_inputs([("train", source)]), PlanOptions())
     commit_append(added, [write_part(part) for part in added.added.parts])
     first, second = np.split(Store(str(root)).read("actions"), 2)
     assert np.abs(first).max() > 0.5 >= np.abs(second).max() > 0.4
     wider = transitions(2)
     wider["actions"][0] = 2.5
     source = write_npz(tmp_path / "wider", wider)
-    added = plan_append(str(root), look_at([("train", source)]), PlanOptions())
+    added = plan_append(str(root), describe_inputs([("train", source)]), PlanOptions())
     with pytest.raises(DataFormatError, match=r"is 2\.5, outside .*\[-2.0, -2.0\] to"):
         write_part(added.added.parts[0])
 
 
 @pytest.mark.parametrize("bounds", [("1", "1"), ("a", "b"), ("1",), ("nan", "1")])
 def test_bounds_that_are_none_are_refused(bounds, tmp_path):
-    inputs = look_at([("train", write_npz(tmp_path / "a", transitions()))])
+    inputs = describe_inputs([("train", write_npz(tmp_path / "a", transitions()))])
     with pytest.raises(UsageError, match="expected"):
         choose_scale(inputs, bounds)
 
@@ -342,9 +342,11 @@ def test_one_content_is_not_appended_to_the_other_split(tmp_path):
     source = write_npz(tmp_path / "a", transitions())
     shard(source, root, val=write_npz(tmp_path / "b", transitions(1)))
     for split, name in (("val", "a"), ("train", "b")):
-        inputs = look_at([("train", write_npz(tmp_path / "c", transitions(2)))])
-        given = OwnNpz(str(tmp_path / f"{name}.npz"))
-        inputs = look_at([("train", OwnNpz(str(tmp_path / "c.npz"))), (split, given)])
+        inputs = describe_inputs([("train", write_npz(tmp_path / "c", transitions(2)))])
+        given = RewardedNpz(str(tmp_path / f"{name}.npz"))
+        inputs = describe_inputs(
+            [("train", RewardedNpz(str(tmp_path / "c.npz"))), (split, given)]
+        )
         with pytest.raises(DataFormatError, match=f"{name}.npz: .*in both"):
             plan_append(str(root), inputs, PlanOptions())
     assert len(Store(str(root)).manifest.parts) == 2
@@ -354,7 +356,7 @@ def test_what_comes_twice_in_a_split_is_told(tmp_path):
     source, again = (write_npz(tmp_path / name, transitions()) for name in "ab")
     plan = plan_inputs(
         str(tmp_path / "store"),
-        look_at([("train", source), ("train", again)]),
+        describe_inputs([("train", source), ("train", again)]),
         dataset="mine",
         environment_id="Mine-v0",
         tasks=(OWN,),

@@ -7,7 +7,7 @@ from pipeline.assembly.append import claim, commit_append, plan_append
 from pipeline.assembly.commit import commit_store
 from pipeline.assembly.known_episodes import digest_episodes, read_digests
 from pipeline.assembly.parts import write_part
-from pipeline.assembly.plan import PlanOptions, look_at
+from pipeline.assembly.plan import PlanOptions, describe_inputs
 from pipeline.cli import main
 from pipeline.inspection.verify import verify_store
 from pipeline.sources.ogbench_npz import OgbenchNpz
@@ -28,7 +28,7 @@ def plan(make_npz, make_plan):
 
 
 def add(root, path, *, part_rows=12, **options):
-    inputs = look_at([("train", OgbenchNpz(path))])
+    inputs = describe_inputs([("train", OgbenchNpz(path))])
     asked = plan_append(root, inputs, PlanOptions(part_rows=part_rows), **options)
     if asked is None:
         return None

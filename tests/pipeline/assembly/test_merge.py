@@ -149,7 +149,7 @@ def test_what_cannot_be_joined_is_refused(make_store, tmp_path, make_npz, make_p
     again = make_store("again", (5, 7), 0)
     with pytest.raises(DataFormatError, match="hold the same rows"):
         plan_merge([two, one, again], out)
-    assert plan_merge([one, two], out, dataset="both").value.dataset == "both"
+    assert plan_merge([one, two], out, dataset="both").manifest.dataset == "both"
     with version_1():
         old = make_store("old", (4,), 3)
     with pytest.raises(DataFormatError, match="expected format version 2, got 1"):

@@ -14,11 +14,11 @@ from ogbench.utils import load_dataset
 from pipeline.assembly import parts
 from pipeline.assembly.commit import commit_store
 from pipeline.assembly.parts import write_part, write_parts
-from pipeline.assembly.plan import look_at, plan_inputs
+from pipeline.assembly.plan import describe_inputs, plan_inputs
 from pipeline.domains.datasets import parse_dataset
 from pipeline.domains.environments import make_environment
 from pipeline.domains.goals import read_tasks
-from pipeline.sources.base import Block, Facts
+from pipeline.sources.base import Block, Description
 from pipeline.sources.ogbench_npz import OgbenchNpz
 from pipeline.store import arrays, schema
 from pipeline.store.errors import BadEpisodeError, DataFormatError
@@ -277,7 +277,7 @@ class Pictures:
 
     def describe(self):
         fields = schema.input_fields(self.rows, where="memory")
-        return Facts("memory", "pictures", "sha256:0", fields, self.lengths)
+        return Description("memory", "pictures", "sha256:0", fields, self.lengths)
 
     def read(self, ranges):
         for episodes in ranges:
@@ -308,7 +308,7 @@ def test_f6_images_stay_what_they_are(tmp_path):
 def make_plan_of(source, tasks, tmp_path):
     return plan_inputs(
         str(tmp_path / "store"),
-        look_at([("train", source)]),
+        describe_inputs([("train", source)]),
         dataset="pictures",
         environment_id="pictures-v0",
         tasks=tasks,
@@ -395,12 +395,12 @@ LARGE = """
 import re, sys
 from pathlib import Path
 from pipeline.assembly.parts import write_parts
-from pipeline.assembly.plan import look_at, plan_inputs
-from pipeline.sources.rewarded_npz import OwnNpz
+from pipeline.assembly.plan import describe_inputs, plan_inputs
+from pipeline.sources.rewarded_npz import RewardedNpz
 from pipeline.store.manifest import Task
 
 task = Task(1, "own", "pictures-v0", "stored")
-inputs = look_at([("train", OwnNpz(sys.argv[1]))])
+inputs = describe_inputs([("train", RewardedNpz(sys.argv[1]))])
 plan = plan_inputs(sys.argv[2], inputs, dataset="pictures",
                   environment_id="pictures-v0", tasks=[task], discounts=(0.9,))
 list(write_parts(plan.parts))

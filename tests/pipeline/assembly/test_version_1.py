@@ -9,7 +9,7 @@ import pytest
 from pipeline.assembly.append import commit_append, plan_append
 from pipeline.assembly.commit import commit_store, find_committed
 from pipeline.assembly.parts import write_part
-from pipeline.assembly.plan import PlanOptions, look_at
+from pipeline.assembly.plan import PlanOptions, describe_inputs
 from pipeline.assembly.relabel import commit_labels, plan_relabelling, write_labels
 from pipeline.cli import main
 from pipeline.inspection.verify import verify_store
@@ -52,7 +52,9 @@ def test_what_is_relabelled_stays_of_version_1(plan, make_plan, make_npz, tasks)
 
 def test_what_is_appended_to_stays_of_version_1(plan, make_npz):
     before = Store(plan.root)
-    more = look_at([("train", OgbenchNpz(make_npz((6,), name="more.npz", seed=1)))])
+    more = describe_inputs(
+        [("train", OgbenchNpz(make_npz((6,), name="more.npz", seed=1)))]
+    )
     asked = plan_append(plan.root, more, PlanOptions(part_rows=12))
     commit_append(asked, [write_part(part) for part in asked.added.parts])
     store = Store(plan.root)

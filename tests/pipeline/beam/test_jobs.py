@@ -13,11 +13,11 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from pipeline.assembly.append import plan_append
 from pipeline.assembly.commit import commit_store
 from pipeline.assembly.parts import write_part
-from pipeline.assembly.plan import DEFAULTS, Inputs, look_at, plan_inputs
+from pipeline.assembly.plan import DEFAULTS, Inputs, describe_inputs, plan_inputs
 from pipeline.assembly.relabel import commit_labels, plan_relabelling
 from pipeline.beam import pipelines
 from pipeline.collection.staging import EpisodePlan
-from pipeline.sources.base import Facts
+from pipeline.sources.base import Description
 from pipeline.sources.ogbench_npz import OgbenchNpz
 from pipeline.store.manifest import FieldSpec
 
@@ -41,7 +41,9 @@ def jobs(make_npz, make_plan, tmp_path):
     """The job of each pipeline, with the labels of its steps."""
     plan = make_plan(make_npz(LENGTHS))
     commit_store(plan, [write_part(part) for part in plan.parts])
-    more = look_at([("train", OgbenchNpz(make_npz((6, 9), name="b.npz", seed=5)))])
+    more = describe_inputs(
+        [("train", OgbenchNpz(make_npz((6, 9), name="b.npz", seed=5)))]
+    )
     append = plan_append(plan.root, more, DEFAULTS)
     relabel = plan_relabelling(plan.root, discounts=(0.5,))
     episodes = [
@@ -86,7 +88,9 @@ def test_no_job_holds_the_store_s_manifest(make_npz, make_plan):
     plan = make_plan(make_npz((5,) * 60), part_rows=5)
     commit_store(plan, [write_part(part) for part in plan.parts])
     assert len(plan.parts) == 60
-    more = look_at([("train", OgbenchNpz(make_npz((6, 9), name="b.npz", seed=5)))])
+    more = describe_inputs(
+        [("train", OgbenchNpz(make_npz((6, 9), name="b.npz", seed=5)))]
+    )
     append = plan_append(plan.root, more, DEFAULTS)
     relabel = plan_relabelling(plan.root, discounts=(0.5,))
     held = os.path.getsize(os.path.join(plan.root, "dataset.json"))
@@ -145,7 +149,9 @@ def test_a_job_of_a_billion_rows_is_small(tasks):
         lengths = np.where(early, random.integers(2, 231, 5000), 230)
         name = f"cube-single-play-{i:05d}.npz"
         digest = f"sha256:{random.bytes(32).hex()}"
-        facts = Facts("ogbench_npz", name, digest, fields, tuple(lengths.tolist()))
+        facts = Description(
+            "ogbench_npz", name, digest, fields, tuple(lengths.tolist())
+        )
         found.append(("train", OgbenchNpz(f"gs://some-bucket/data/{name}"), facts))
     plan = plan_inputs(
         "gs://some-bucket/store",

@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.collection.scripted import MAX_ATTEMPTS, EpisodeCollector
 from pipeline.domains.datasets import known_datasets, parse_dataset
-from pipeline.domains.environments import episode_seed, numpy_seeded
+from pipeline.domains.environments import episode_seed, seed_numpy
 from pipeline.store.errors import BadEpisodeError
 
 ROWS = 120
@@ -117,7 +117,7 @@ def test_episodes_depend_on_their_seeds_alone_in_every_environment(dataset):
 def test_the_global_generator_neither_matters_nor_changes(dataset):
     collector, episodes = collector_of(dataset), []
     for seed in (1, 2):
-        with numpy_seeded(seed):
+        with seed_numpy(seed):
             before = np.random.get_state()[1].copy()  # noqa: NPY002
             episodes.append(digest(collector.collect(3)))
             np.testing.assert_array_equal(np.random.get_state()[1], before)  # noqa: NPY002

@@ -3,7 +3,7 @@ import threading
 
 from pipeline.cli import main
 from pipeline.collection import scripted
-from pipeline.domains.environments import numpy_seeded
+from pipeline.domains.environments import seed_numpy
 
 
 def test_a_collection_is_the_same_where_threads_of_one_process_make_it(
@@ -17,7 +17,7 @@ def test_a_collection_is_the_same_where_threads_of_one_process_make_it(
 
     @contextlib.contextmanager
     def seeded(seed):
-        with numpy_seeded(seed):
+        with seed_numpy(seed):
             # Seeds of episodes are not 0. Without a lock, both threads would meet here.
             if seed:
                 threads.add(threading.get_ident())
@@ -25,7 +25,7 @@ def test_a_collection_is_the_same_where_threads_of_one_process_make_it(
                     both.wait(2)
             yield
 
-    monkeypatch.setattr(scripted, "numpy_seeded", seeded)
+    monkeypatch.setattr(scripted, "seed_numpy", seeded)
     together = ["--workers", "2", "--", "--direct_running_mode=multi_threading"]
     assert main([*arguments, "--out", str(tmp_path / "threads"), *together]) == 0
     assert len(threads) == 2

@@ -12,9 +12,9 @@ from pipeline.domains.environments import (
     make_environment,
     make_named_environment,
     make_wrapped_environment,
-    numpy_seeded,
     parse_arguments,
     parse_environment,
+    seed_numpy,
 )
 from pipeline.store.errors import MissingPackageError, UsageError
 
@@ -54,7 +54,7 @@ def test_numpys_generator_is_lent_and_given_back():
     before = np.random.get_state()[1].tolist()  # noqa: NPY002
     drawn = []
     for seed in (7, 7, 2**40):
-        with numpy_seeded(seed):
+        with seed_numpy(seed):
             drawn.append(np.random.random())  # noqa: NPY002
     assert drawn[0] == drawn[1] != drawn[2]
     assert np.random.get_state()[1].tolist() == before  # noqa: NPY002
@@ -63,19 +63,19 @@ def test_numpys_generator_is_lent_and_given_back():
 def test_threads_take_turns_with_numpys_generator():
     expected, drawn = {}, {}
     for seed in (1, 2):
-        with numpy_seeded(seed):
+        with seed_numpy(seed):
             expected[seed] = np.random.random(3).tolist()  # noqa: NPY002
     first_drew, second_at_door = threading.Event(), threading.Event()
 
     def second():
         first_drew.wait(10)
         second_at_door.set()
-        with numpy_seeded(2):
+        with seed_numpy(2):
             drawn[2] = np.random.random(3).tolist()  # noqa: NPY002
 
     other = threading.Thread(target=second)
     other.start()
-    with numpy_seeded(1):
+    with seed_numpy(1):
         drawn[1] = np.random.random(1).tolist()  # noqa: NPY002
         first_drew.set()
         assert second_at_door.wait(10)

@@ -7,7 +7,7 @@ import pytest
 from ogbench.relabel_utils import relabel_dataset
 
 from pipeline.domains.datasets import TASKS, find_environment, parse_dataset
-from pipeline.domains.environments import make_environment, numpy_seeded
+from pipeline.domains.environments import make_environment, seed_numpy
 from pipeline.domains.goals import read_tasks, relabel, relabel_tasks
 from pipeline.store.errors import DataFormatError
 from pipeline.store.manifest import Task
@@ -56,7 +56,7 @@ quiet = pytest.mark.filterwarnings("ignore:.*precision lowered by casting")
 def single_task_environment(dataset, task):
     there = parse_dataset(dataset).task_environment(task)
     environment = make_environment(there.environment_id, **there.kwargs)
-    with numpy_seeded(task):
+    with seed_numpy(task):
         environment.reset(seed=task)
     return environment
 
@@ -161,7 +161,7 @@ def test_relabelling_equals_ogbench_bit_for_bit(dataset, checked, dtype):
     assert masks.dtype == np.uint8
     for column in (number - 1 for number in checked):
         task, theirs = tasks[column], dict(physics)
-        with numpy_seeded(0):
+        with seed_numpy(0):
             relabel_dataset(
                 dataset, single_task_environment(dataset, task.task), theirs
             )
@@ -208,7 +208,7 @@ def test_n6_a_reward_is_that_of_the_state_before_the_step(dataset):
     seen = set()
     for task in (tasks_of(dataset)[1], tasks_of(dataset)[4]):
         environment = single_task_environment(dataset, task.task)
-        with numpy_seeded(1):
+        with seed_numpy(1):
             environment.reset(seed=1)
         # A simulator sums the squares of a distance in another order than it labels
         # data, so in the last bit it may disagree with itself on the verge.
@@ -236,7 +236,7 @@ def test_n6_an_environment_that_judges_after_the_step_is_one_row_ahead():
         environment = make_environment(
             task.environment_id, **{**task.environment_kwargs, "success_timing": timing}
         )
-        with numpy_seeded(0):
+        with seed_numpy(0):
             environment.reset(seed=0)
         environment.set_xy(goal - [1.5, 0.0])
         states, rewards[timing] = [environment.data.qpos.copy()], []
@@ -371,7 +371,7 @@ def test_reading_tasks_leaves_no_trace(tmp_path, monkeypatch):
 
 def test_numpy_is_seeded_inside_and_as_before_outside():
     def fail_within(seed):
-        with numpy_seeded(seed):
+        with seed_numpy(seed):
             drawn.append(np.random.uniform())  # noqa: NPY002
             raise RuntimeError("within")
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from google.cloud import storage
 
-from pipeline.assembly.plan import look_at
+from pipeline.assembly.plan import describe_inputs
 from pipeline.cli import main
 from pipeline.sources import files, seek_points
 from pipeline.sources.detection import find_sources
@@ -63,7 +63,7 @@ def test_folders_and_globs_mean_the_same_files(folder, pattern):
 
 def test_a_validation_file_asked_for_alone_is_data_to_train_on(folder):
     path = str(folder / "cube-single-play-v0-000-val.npz")
-    assert files.split_of([path]) == {"train": [path]}
+    assert files.group_by_split([path]) == {"train": [path]}
 
 
 @pytest.mark.parametrize("pattern", ["nothing*.npz", "nothing", "."])
@@ -97,7 +97,7 @@ def test_f5_nothing_but_bad_files_is_an_error(tmp_path):
     (tmp_path / "bad.npz").write_bytes(b"PK\3\4 and no more")
     sources = [("train", OgbenchNpz(str(tmp_path / "bad.npz")))]
     with pytest.raises(DataFormatError, match=r"got none of 1: bad\.npz: expected"):
-        look_at(sources, on_bad_file="skip")
+        describe_inputs(sources, on_bad_file="skip")
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_gs_paths_and_globs_give_the_bytes_of_local_ones(
         found = files.find(f"gs://vast-rl-test/{pattern}", (".npz",))
         assert [path.rpartition("/")[2] for path in found] == names
     train = files.find("gs://vast-rl-test/raw/*-v0-???.npz", (".npz",))
-    assert len(files.split_of(train)["val"]) == 1
+    assert len(files.group_by_split(train)["val"]) == 1
     assert shard(folder, tmp_path / "local") == 0
     local = read_tree(tmp_path / "local")
     # From a bucket to a bucket, and read back from there.
@@ -286,12 +286,12 @@ def test_files_of_a_bucket_are_looked_at_side_by_side(
     monkeypatch.setattr(OgbenchNpz, "describe", noted)
     with failing(delay_s=0.05) as proxy:
         files._client.cache_clear()
-        looked = look_at([("train", OgbenchNpz(path)) for path in there])
+        looked = describe_inputs([("train", OgbenchNpz(path)) for path in there])
         asked = sum(proxy.counts.values())
     files._client.cache_clear()
     assert most > 3
     expected = [OgbenchNpz(path).describe() for path in paths]
-    assert [facts for _, _, facts in looked.found] == expected
+    assert [facts for _, _, facts in looked.described] == expected
     # Its size, the directory, a header of each member, the ends of episodes.
     assert asked / len(there) < 12
 
@@ -302,7 +302,7 @@ def test_of_many_bad_files_the_first_in_order_is_named(tmp_path):
         path.write_bytes(b"PK no archive")
     sources = [("train", OgbenchNpz(str(path))) for path in paths]
     with pytest.raises(DataFormatError, match=r"/0\.npz"):
-        look_at(sources)
+        describe_inputs(sources)
 
 
 def test_where_one_fails_the_rest_is_left():
@@ -316,7 +316,7 @@ def test_where_one_fails_the_rest_is_left():
         return number
 
     with pytest.raises(UsageError, match="the first"):
-        files.side_by_side(work, range(1000))
+        files.map_concurrently(work, range(1000))
     assert 0 in begun
     assert len(begun) < 100
-    assert files.side_by_side(work, range(1, 4)) == [1, 2, 3]
+    assert files.map_concurrently(work, range(1, 4)) == [1, 2, 3]

@@ -9,7 +9,7 @@ from pipeline.store.errors import DataFormatError
 def test_what_is_no_hdf5_is_refused():
     with (
         pytest.raises(DataFormatError, match="expected a whole HDF5"),
-        hdf5.opened(__file__),
+        hdf5.open_hdf5(__file__),
     ):
         pass
 
@@ -24,10 +24,10 @@ def refused(tmp_path):
             fill(file)
         assert path.stat().st_size < 20_000
         with (
-            hdf5.opened(str(path)) as file,
+            hdf5.open_hdf5(str(path)) as file,
             pytest.raises(DataFormatError) as said,
         ):
-            hdf5_datasets.dataset(file, "x", str(path))
+            hdf5_datasets.find_rows(file, "x", str(path))
         return str(said.value)
 
     return refuse
@@ -58,8 +58,8 @@ def test_links_out_of_a_file_are_refused_and_others_followed(refused, tmp_path):
         file["deep/y"] = np.arange(3.0)
         file["deep/z"] = h5py.SoftLink("y")
         file["x"] = h5py.SoftLink("/deep/z")
-    with hdf5.opened(str(path)) as file:
-        rows = hdf5.read(hdf5_datasets.dataset(file, "x", "b"), 0, 3, "b")
+    with hdf5.open_hdf5(str(path)) as file:
+        rows = hdf5.read(hdf5_datasets.find_rows(file, "x", "b"), 0, 3, "b")
     assert rows.tolist() == [0.0, 1.0, 2.0]
 
 
@@ -87,8 +87,8 @@ def test_what_deflate_makes_of_zeros_is_read(tmp_path):
     with h5py.File(path, "w") as file:
         found = file.create_dataset("x", data=rows, chunks=len(rows), compression=9)
         assert found.id.get_storage_size() * 1000 < len(rows)
-    with hdf5.opened(path) as file:
-        found = hdf5.read(hdf5_datasets.dataset(file, "x", path), 0, len(rows), path)
+    with hdf5.open_hdf5(path) as file:
+        found = hdf5.read(hdf5_datasets.find_rows(file, "x", path), 0, len(rows), path)
     np.testing.assert_array_equal(found, rows)
 
 

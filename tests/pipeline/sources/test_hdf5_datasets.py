@@ -69,8 +69,8 @@ def test_rows_are_those_of_the_files_they_come_from(sources, tmp_path):
 
 def test_order_is_that_of_the_virtual_rows(sources, tmp_path):
     path = write_virtual(tmp_path / "all.hdf5", sources[0], (ROWS, 0))
-    with hdf5.opened(path) as file:
-        found = hdf5_datasets.dataset(file, "actions", path)
+    with hdf5.open_hdf5(path) as file:
+        found = hdf5_datasets.find_rows(file, "actions", path)
         rows = hdf5.read(found, ROWS - 3, ROWS + 3, path)
     first, second = (each["actions"] for each in sources)
     np.testing.assert_array_equal(rows, np.concatenate([second[-3:], first[:3]]))
@@ -159,10 +159,10 @@ def test_other_pieces_than_whole_rows_are_refused(tmp_path):
     with h5py.File(tmp_path / "all.hdf5", "w") as file:
         file.create_virtual_dataset("x", layout)
     with (
-        hdf5.opened(str(tmp_path / "all.hdf5")) as file,
+        hdf5.open_hdf5(str(tmp_path / "all.hdf5")) as file,
         pytest.raises(DataFormatError, match="other pieces than whole rows"),
     ):
-        hdf5_datasets.dataset(file, "x", "all.hdf5")
+        hdf5_datasets.find_rows(file, "x", "all.hdf5")
 
 
 @pytest.mark.parametrize(
@@ -219,8 +219,8 @@ def test_values_in_its_own_file_are_found_by_a_point(tmp_path):
         layout = h5py.VirtualLayout((3, 2), "f8")
         layout[:] = h5py.VirtualSource(".", "y", shape=(3, 2))
         file.create_virtual_dataset("x", layout)
-    with hdf5.opened(str(path)) as file:
-        found = hdf5_datasets.dataset(file, "x", "all.hdf5")
+    with hdf5.open_hdf5(str(path)) as file:
+        found = hdf5_datasets.find_rows(file, "x", "all.hdf5")
         assert hdf5.read(found, 1, 3, "x").tolist() == [[2, 3], [4, 5]]
     assert os.path.realpath(path) == found.pieces[0].path
 

@@ -9,7 +9,7 @@ from pipeline.store.errors import UsageError
 def test_every_kind_is_listed(capsys):
     assert main(["inputs"]) == 0
     shown = capsys.readouterr().out
-    for name, _, layout in kinds.table():
+    for name, _, layout in kinds.list_kinds():
         assert f"\n{name} " in shown
         assert layout.split()[0].strip("`:,") in shown
 

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.assembly.plan import look_at
+from pipeline.assembly.plan import describe_inputs
 from pipeline.cli import main
 from pipeline.sources.detection import find_sources
 from pipeline.sources.episode_reader import ReaderSource
@@ -286,7 +286,7 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path, version, spoil, message):
     write_lerobot(root, version, make_episodes())
     spoil(root)
     with pytest.raises((DataFormatError, UsageError), match=message) as said:
-        look_at(find_sources(str(root), dataset="pusht")[1])
+        describe_inputs(find_sources(str(root), dataset="pusht")[1])
     assert "\n" not in str(said.value)
 
 

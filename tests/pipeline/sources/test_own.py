@@ -11,7 +11,7 @@ import pipeline
 from pipeline.cli import main
 from pipeline.sources.detection import find_sources
 from pipeline.sources.episodes import cut
-from pipeline.sources.own import OwnSource
+from pipeline.sources.own import UserSource
 from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.reader import Store
 
@@ -104,7 +104,7 @@ def test_the_documentation_s_class_reads(tmp_path, monkeypatch):
             terminals=np.arange(n) == n - 1,
             remarks=np.array(["not read"]),
         )
-    source = OwnSource("shown_walks:Walks", str(tmp_path))
+    source = UserSource("shown_walks:Walks", str(tmp_path))
     facts = source.describe()
     assert facts.lengths == (5, 7, 4)
     assert facts.source == "shown_walks:Walks"
@@ -117,7 +117,7 @@ def test_the_documentation_s_class_reads(tmp_path, monkeypatch):
 @pytest.mark.parametrize("rows", [1, 8, 1000])
 def test_blocks_hold_the_same_wherever_they_are_cut(walks, rows):
     folder, given = walks
-    source = OwnSource("my_walks:Walks", folder)
+    source = UserSource("my_walks:Walks", folder)
     pieces = cut(source.describe().episodes, rows)
     blocks = [next(iter(source.read([piece]))) for piece in pieces]
     found = np.concatenate([block.rows["observations"] for block in blocks])
@@ -126,7 +126,7 @@ def test_blocks_hold_the_same_wherever_they_are_cut(walks, rows):
 
 def test_workers_need_to_be_able_to_import_it(walks):
     folder, _ = walks
-    source = pickle.dumps(OwnSource("my_walks:Walks", folder))
+    source = pickle.dumps(UserSource("my_walks:Walks", folder))
     program = (
         "import pickle, sys\n"
         "print(pickle.loads(sys.stdin.buffer.read()).describe().lengths)"
@@ -159,7 +159,7 @@ def test_workers_need_to_be_able_to_import_it(walks):
 )
 def test_what_is_no_reader_is_refused(walks, reader, message):
     with pytest.raises(UsageError, match=message) as said:
-        OwnSource(reader, walks[0]).describe()
+        UserSource(reader, walks[0]).describe()
     assert "\n" not in str(said.value)
 
 
@@ -188,7 +188,7 @@ def test_mistakes_of_a_reader_are_told_in_one_line(walks, before, after, message
     module = Path(folder).parent / "code" / "my_walks.py"
     assert before in WALKS
     module.write_text(WALKS.replace(before, after))
-    source = OwnSource("my_walks:Walks", folder)
+    source = UserSource("my_walks:Walks", folder)
     with pytest.raises((UsageError, DataFormatError), match=message) as said:
         source.describe()
     assert "\n" not in str(said.value)
@@ -197,7 +197,7 @@ def test_mistakes_of_a_reader_are_told_in_one_line(walks, before, after, message
 def test_episodes_of_another_kind_are_named(walks):
     folder, rows = walks
     np.savetxt(Path(folder) / "2.txt", np.hstack([rows[2], rows[2][:, :1]]))
-    source = OwnSource("my_walks:Walks", folder)
+    source = UserSource("my_walks:Walks", folder)
     pieces = cut(source.describe().episodes, 1)
     with pytest.raises(DataFormatError, match=r"episode 2: .*actions float32\[3\]"):
         list(source.read(pieces[2:]))
@@ -207,6 +207,6 @@ def test_an_input_for_val_is_read_by_the_same_class():
     kind, found = find_sources("a", dataset="x", kind="my:Own", val="b")
     assert kind == "my:Own"
     assert found == [
-        ("train", OwnSource("my:Own", "a")),
-        ("val", OwnSource("my:Own", "b")),
+        ("train", UserSource("my:Own", "a")),
+        ("val", UserSource("my:Own", "b")),
     ]

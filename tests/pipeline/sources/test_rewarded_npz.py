@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.cli import main
 from pipeline.sources.episodes import cut
-from pipeline.sources.rewarded_npz import OwnNpz
+from pipeline.sources.rewarded_npz import RewardedNpz
 from pipeline.store import schema
 from pipeline.store.errors import DataFormatError
 from pipeline.store.reader import Store
@@ -37,9 +37,9 @@ def read_all(source, rows=8):
 
 def test_rows_with_masks_are_as_ogbench_s(make_own, make_rows):
     path = make_own()
-    facts = OwnNpz(path).describe()
+    facts = RewardedNpz(path).describe()
     assert facts.lengths == LENGTHS
-    found, members = read_all(OwnNpz(path)), np.load(path)
+    found, members = read_all(RewardedNpz(path)), np.load(path)
     for name in ("observations", "actions", "rewards", "masks"):
         expected = members[name].astype(found[name].dtype)
         np.testing.assert_array_equal(found[name], expected)
@@ -58,7 +58,7 @@ def test_rows_with_timeouts_are_transitions(make_npz, make_rows):
         next_observations=rows["observations"] + 1,
         rewards=np.ones((28, 1)),
     )
-    source = OwnNpz(path)
+    source = RewardedNpz(path)
     assert source.describe().lengths == tuple(n + 1 for n in LENGTHS)
     found = read_all(source)
     last = np.cumsum(np.array(LENGTHS) + 1) - 1
@@ -128,7 +128,7 @@ def test_tasks_of_transitions_share_where_episodes_end(make_npz, make_rows):
     path = make_npz(
         LENGTHS, without=["qpos", "qvel"], **members, terminals=terminals[:, None]
     )
-    found = read_all(OwnNpz(path))
+    found = read_all(RewardedNpz(path))
     assert found["rewards"].shape == (28 + len(LENGTHS), 2)
     last = np.cumsum(np.array(LENGTHS) + 1) - 1
     np.testing.assert_array_equal(found["rewards"][last], np.zeros((6, 2)))
@@ -142,7 +142,7 @@ def test_tasks_of_transitions_share_where_episodes_end(make_npz, make_rows):
     with pytest.raises(
         DataFormatError, match=r"expected terminals \[rows\], one number"
     ):
-        OwnNpz(path).describe()
+        RewardedNpz(path).describe()
 
 
 @pytest.mark.parametrize(
@@ -201,28 +201,28 @@ def test_files_of_unlike_tasks_are_refused(make_own, tmp_path, capsys):
 def test_what_a_terminal_means_has_to_be_said(make_npz):
     path = make_npz(rewards=np.zeros(17))
     with pytest.raises(DataFormatError, match="masks or timeouts"):
-        OwnNpz(path).describe()
+        RewardedNpz(path).describe()
     with pytest.raises(DataFormatError, match="add rewards"):
-        OwnNpz(make_npz()).describe()
+        RewardedNpz(make_npz()).describe()
 
 
 def test_nothing_is_unpickled(make_own):
     path = make_own(rewards=np.array([{}] * 28, object))
     with pytest.raises(DataFormatError, match="nothing is ever unpickled"):
-        OwnNpz(path).describe()
+        RewardedNpz(path).describe()
 
 
 @pytest.mark.parametrize("compressed", [True, False])
 @pytest.mark.parametrize("count", MUTATIONS)
 def test_no_damage_ends_in_a_traceback(make_own, count, compressed):
     path = Path(make_own(compressed=compressed))
-    found = drill_source(OwnNpz, path, mutate_bytes, count=count // 2)
+    found = drill_source(RewardedNpz, path, mutate_bytes, count=count // 2)
     assert found.read > 0 < found.refused
 
 
 @pytest.mark.parametrize("count", MUTATIONS)
 def test_no_header_ends_in_a_traceback(make_own, count):
-    found = drill_source(OwnNpz, Path(make_own()), mutate_header, count=count)
+    found = drill_source(RewardedNpz, Path(make_own()), mutate_header, count=count)
     assert found.read > 0 < found.refused
 
 

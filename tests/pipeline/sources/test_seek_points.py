@@ -8,7 +8,7 @@ from pipeline.sources.base import Divisible
 from pipeline.sources.deflate import BEGINNING, Extent, MemberReader
 from pipeline.sources.episodes import cut
 from pipeline.sources.ogbench_npz import OgbenchNpz
-from pipeline.sources.rewarded_npz import OwnNpz
+from pipeline.sources.rewarded_npz import RewardedNpz
 from pipeline.store.errors import DataFormatError
 from tests.pipeline.sources.test_deflate import BEFORE, DATA, stored_in
 
@@ -115,11 +115,11 @@ def make_source(kind, make_npz, compressed):
         return OgbenchNpz(make_npz(lengths, compressed=compressed))
     options["rewards"] = np.random.default_rng(0).normal(size=rows)
     if kind == "masks":
-        return OwnNpz(make_npz(lengths, masks=np.ones(rows), **options))
+        return RewardedNpz(make_npz(lengths, masks=np.ones(rows), **options))
     ends = np.zeros(rows, bool)
     ends[499::500] = True
     options |= {"terminals": np.zeros(rows, bool), "timeouts": ends}
-    return OwnNpz(make_npz(lengths, **options))
+    return RewardedNpz(make_npz(lengths, **options))
 
 
 @pytest.mark.parametrize("compressed", [True, False])

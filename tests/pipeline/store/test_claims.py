@@ -29,7 +29,7 @@ def sleeper():
 
 
 def held(root, asked=ASKED, **options):
-    return claims.held(root, NAME, asked, what="store", **options)
+    return claims.hold(root, NAME, asked, what="store", **options)
 
 
 def leave(root, *, asked=ASKED, **changes):
@@ -85,8 +85,8 @@ TERMINATED = """
 import os, signal, sys
 from pipeline.store import claims
 
-with claims.held(sys.argv[1], "shard.json", ["sha256:a"], what="store") as claim:
-    with claims.held(sys.argv[1], "append.json", ["sha256:a"], what="append"):
+with claims.hold(sys.argv[1], "shard.json", ["sha256:a"], what="store") as claim:
+    with claims.hold(sys.argv[1], "append.json", ["sha256:a"], what="append"):
         assert claim.stands()
         print(sorted(os.listdir(sys.argv[1])))
         sys.stdout.flush()
