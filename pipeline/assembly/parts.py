@@ -95,11 +95,6 @@ def write_parts(plans: Sequence[PartPlan]) -> Iterator[PartManifest]:
             yield _write(plan, itertools.islice(blocks, len(plan.blocks())))
 
 
-def write_part(plan: PartPlan) -> PartManifest:
-    """Writes one part, as `write_parts` does."""
-    return next(write_parts([plan]))
-
-
 def _find_written(plan: PartPlan) -> PartManifest | None:
     """Returns the manifest of a plan's part if that part is finished, else None."""
     done = read_part(plan.root, plan.folder)

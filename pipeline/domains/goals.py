@@ -90,32 +90,6 @@ def read_tasks(domain: Domain, tasks: Sequence[int] = TASKS) -> tuple[Task, ...]
     return tuple(read)
 
 
-def relabel(
-    task: Task, qpos: _Array | None, button_states: _Array | None = None
-) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
-    """Computes rewards and masks of one task.
-
-    Args:
-        task: The task, as read from its environment.
-        qpos: ``float32|float64[n, Q]``, positions before each step, in metres and
-            radians; not needed for a puzzle.
-        button_states: ``int[n, buttons]``, if the environment has buttons.
-
-    Returns:
-        ``float32[n]`` rewards, from minus the number of the goal's parts to 0, and
-        ``uint8[n]`` masks, 0 where the state solves the task, else 1.
-
-    Raises:
-        DataFormatError: If physics fields are missing or of wrong shape.
-        UsageError: If the task's rewards came with the data.
-    """
-    given = {"qpos": qpos, "button_states": button_states}
-    rewards, masks = relabel_tasks(
-        [task], {name: array for name, array in given.items() if array is not None}
-    )
-    return rewards[:, 0], masks[:, 0]
-
-
 def relabel_tasks(
     tasks: Sequence[Task], physics: Mapping[str, _Array]
 ) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
@@ -128,8 +102,8 @@ def relabel_tasks(
             ``button_states``, ``int[n, buttons]``. Other fields are ignored.
 
     Returns:
-        ``float32[n, tasks]`` rewards and ``uint8[n, tasks]`` masks, with one column
-        of ``relabel`` for each task.
+        ``float32[n, tasks]`` rewards, from minus the number of the goal's parts to 0,
+        and ``uint8[n, tasks]`` masks, 0 where the state solves the task, else 1.
 
     Raises:
         DataFormatError: If physics fields are missing or of wrong shape.

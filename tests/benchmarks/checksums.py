@@ -20,12 +20,12 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from pipeline.assembly.parts import write_part
 from pipeline.assembly.plan import describe_inputs, plan_inputs
 from pipeline.sources.rewarded_npz import RewardedNpz
 from pipeline.store.manifest import FieldSpec, Task, part_folder
 from pipeline.store.reader import Store
 from pipeline.store.writer import PartWriter
+from tests.parts import write_alone
 from tests.stores import version_1, write_store
 from trainer.data.block_window import ResidentRows
 from trainer.data.feed import BatchSource, make_feed, open_rows
@@ -82,7 +82,7 @@ def shard(path: Path, folder: Path, task: Task) -> None:
         discounts=(DISCOUNT,),
     )
     for part in plan.parts:
-        write_part(part)
+        write_alone(part)
     shutil.rmtree(folder)
 
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from trainer.sweep.run import ONE_THREAD
+from trainer.sweep.devices import ONE_THREAD
 
 CALL = 10  # Updates of a call.
 OBSERVATION_DIM, ACTION_DIM = 29, 8

@@ -22,7 +22,6 @@ from rich.console import Console
 
 from pipeline.assembly import commit
 from pipeline.assembly.commit import commit_store
-from pipeline.assembly.parts import write_part
 from pipeline.assembly.plan import describe_inputs
 from pipeline.cli import main as pipeline_main
 from pipeline.commands.execution import plan_relabelled
@@ -34,6 +33,7 @@ from pipeline.store.errors import DataFormatError
 from pipeline.store.manifest import DATASET_MANIFEST
 from pipeline.store.reader import Store
 from tests.fake_gcs import failing, forget_clients, serve
+from tests.parts import write_alone
 from tests.trainer.evaluation.test_watch import steps_of, train_past, training, watched
 from trainer.agents.iql_config import IQLConfig
 from trainer.cli import main as trainer_main
@@ -395,7 +395,7 @@ def test_a_store_committed_at_the_last_moment_is_not_replaced(
         describe_inputs(find_sources(str(path), dataset=DATASET)[1]),
         discounts=(0.99,),
     )
-    parts = [write_part(part) for part in plan.parts]
+    parts = write_alone(*plan.parts)
 
     def look_then_lose(*asked: Any, **of: Any) -> None:
         files.write(store, DATASET_MANIFEST, b"of somebody else")

@@ -5,7 +5,6 @@ import pytest
 
 from pipeline.assembly.append import claim, commit_append, plan_append
 from pipeline.assembly.commit import commit_store, find_committed
-from pipeline.assembly.parts import write_part
 from pipeline.assembly.plan import PlanOptions, describe_inputs
 from pipeline.cli import main
 from pipeline.inspection.verify import verify_store
@@ -13,6 +12,7 @@ from pipeline.sources.ogbench_npz import OgbenchNpz
 from pipeline.store import files
 from pipeline.store.errors import DataFormatError
 from pipeline.store.reader import Store
+from tests.parts import write_alone
 
 LENGTHS = (5, 5, 7, 4, 1, 6)
 
@@ -20,7 +20,7 @@ LENGTHS = (5, 5, 7, 4, 1, 6)
 @pytest.fixture
 def plan(make_npz, make_plan):
     plan = make_plan(make_npz(LENGTHS))
-    commit_store(plan, [write_part(part) for part in plan.parts])
+    commit_store(plan, write_alone(*plan.parts))
     return plan
 
 
@@ -31,7 +31,7 @@ def planned(root, *paths, split="train"):
 
 def add(asked):
     with claim(asked) as claimed:
-        parts = [write_part(part) for part in asked.added.parts]
+        parts = write_alone(*asked.added.parts)
         return commit_append(asked, parts, claimed)
 
 
@@ -75,7 +75,7 @@ def test_interrupted_and_repeated_it_gives_the_same_bytes(
     more = make_npz((6, 9, 9), name="more.npz", seed=5)
     asked = planned(plan.root, more)
     with claim(asked):
-        write_part(asked.added.parts[1])
+        write_alone(asked.added.parts[1])
         assert len(Store(plan.root).manifest.parts) == 2  # readers see nothing of it
         other = planned(plan.root, make_npz((4,), name="other.npz", seed=6))
         begun = "another append has been begun here and not finished, by process"
@@ -83,7 +83,7 @@ def test_interrupted_and_repeated_it_gives_the_same_bytes(
             pass
     add(planned(plan.root, more))
     clean = make_plan(make_npz(LENGTHS), out="clean")
-    commit_store(clean, [write_part(part) for part in clean.parts])
+    commit_store(clean, write_alone(*clean.parts))
     add(planned(clean.root, more))
     assert read_tree(plan.root) == read_tree(clean.root)
 

@@ -3,16 +3,16 @@ from pathlib import Path
 import pytest
 
 from pipeline.assembly.commit import claim, commit_store, find_committed
-from pipeline.assembly.parts import write_part
 from pipeline.store import files, reader
 from pipeline.store.errors import DataFormatError
 from pipeline.store.reader import Store
+from tests.parts import write_alone
 
 LENGTHS = (5, 5, 7, 4, 1, 6)
 
 
 def write(plan):
-    return commit_store(plan, [write_part(part) for part in plan.parts])
+    return commit_store(plan, write_alone(*plan.parts))
 
 
 def test_a_commit_may_be_repeated(make_npz, make_plan, read_tree):
@@ -44,7 +44,7 @@ def _renumbered(plan, part):
 def test_a_missing_part_is_not_committed(make_npz, make_plan):
     plan = make_plan(make_npz(LENGTHS))
     with pytest.raises(DataFormatError, match=r"parts 0 to 1, got \[1\]"):
-        commit_store(plan, [write_part(plan.parts[1])])
+        commit_store(plan, write_alone(plan.parts[1]))
     with pytest.raises(DataFormatError, match="found none"):
         Store(plan.root)
 
@@ -66,7 +66,7 @@ def test_a_store_is_believed_only_if_its_parts_are_there(make_npz, make_plan, na
 def test_who_was_taken_over_from_commits_nothing(make_npz, make_plan, read_tree):
     plan = make_plan(make_npz(LENGTHS))
     with claim(plan) as first:
-        parts = [write_part(part) for part in plan.parts]
+        parts = write_alone(*plan.parts)
         with claim(plan, take_over=True) as second:
             before = read_tree(plan.root)
             with pytest.raises(DataFormatError, match="has taken over"):
@@ -91,14 +91,14 @@ def test_parts_are_looked_at_again_before_they_are_deleted(
         if not trees:
             trees.append(None)
             with claim(theirs, take_over=True) as taken:
-                parts = [write_part(part) for part in theirs.parts]
+                parts = write_alone(*theirs.parts)
                 commit_store(theirs, parts, taken)
             trees.append(read_tree(root))
         return names
 
-    write_part(theirs.parts[0])  # Of an attempt of before: to be deleted as a stray.
+    write_alone(theirs.parts[0])  # Of an attempt of before: to be deleted as a stray.
     with claim(mine) as claimed:
-        parts = [write_part(part) for part in mine.parts]
+        parts = write_alone(*mine.parts)
         monkeypatch.setattr(files, "walk_names", stop)
         with pytest.raises(DataFormatError, match="has taken over"):
             commit_store(mine, parts, claimed)
@@ -120,7 +120,7 @@ def test_nothing_of_others_is_deleted(make_npz, make_plan, read_tree):
     )
     with claim(plan):
         for part in make_plan(path, part_rows=4).parts:  # They become strays.
-            write_part(part)
+            write_alone(part)
     for name in names:
         files.write(plan.root, name, b"mine")
     before = read_tree(plan.root)

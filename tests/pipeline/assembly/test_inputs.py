@@ -9,7 +9,6 @@ import pytest
 from pipeline.assembly.actions import choose_scale
 from pipeline.assembly.append import commit_append, plan_append
 from pipeline.assembly.commit import commit_store
-from pipeline.assembly.parts import write_part
 from pipeline.assembly.plan import PlanOptions, describe_inputs, plan_inputs
 from pipeline.inspection.export import export_npz
 from pipeline.inspection.verify import verify_store
@@ -22,6 +21,7 @@ from pipeline.store.action_scale import ActionScale
 from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.manifest import Task
 from pipeline.store.reader import Store
+from tests.parts import write_alone
 
 T, EPISODES = 6, 3
 OWN = Task(1, "stored", "Mine-v0", "stored")
@@ -116,14 +116,14 @@ def plan_store(source, root, *, val=None, action_scale=None, **options):
 
 def shard(source, root, **options):
     plan = plan_store(source, root, **options)
-    return commit_store(plan, [write_part(part) for part in plan.parts])
+    return commit_store(plan, write_alone(*plan.parts))
 
 
 def append(source, root):
     shard(write_npz(root.parent / "first", transitions(7)), root)
     plan = plan_append(str(root), describe_inputs([("train", source)]), PlanOptions())
     assert plan is not None
-    return [write_part(part) for part in plan.added.parts]
+    return write_alone(*plan.added.parts)
 
 
 def say(write, rows, tmp_path, way=shard):
@@ -284,7 +284,7 @@ def test_actions_in_other_bounds_are_stored_scaled(write, bounds, tmp_path):
         return
     root = str(tmp_path / "store")
     plan = plan_store(source, root, action_scale=scale)
-    commit_store(plan, [write_part(part) for part in plan.parts])
+    commit_store(plan, write_alone(*plan.parts))
     store = Store(root)
     assert store.manifest.action_scale == scale
     stored = store.read("actions")
@@ -307,10 +307,10 @@ def test_what_is_appended_is_scaled_as_the_store(tmp_path):
     wide["actions"] *= 2
     source = write_npz(tmp_path / "wide", wide)
     plan = plan_store(source, root, action_scale=ActionScale((-2, -2), (2, 2)))
-    commit_store(plan, [write_part(part) for part in plan.parts])
+    commit_store(plan, write_alone(*plan.parts))
     source = write_npz(tmp_path / "more", transitions(1))
     added = plan_append(str(root), describe_inputs([("train", source)]), PlanOptions())
-    commit_append(added, [write_part(part) for part in added.added.parts])
+    commit_append(added, write_alone(*added.added.parts))
     first, second = np.split(Store(str(root)).read("actions"), 2)
     assert np.abs(first).max() > 0.5 >= np.abs(second).max() > 0.4
     wider = transitions(2)
@@ -318,7 +318,7 @@ def test_what_is_appended_is_scaled_as_the_store(tmp_path):
     source = write_npz(tmp_path / "wider", wider)
     added = plan_append(str(root), describe_inputs([("train", source)]), PlanOptions())
     with pytest.raises(DataFormatError, match=r"is 2\.5, outside .*\[-2.0, -2.0\] to"):
-        write_part(added.added.parts[0])
+        write_alone(added.added.parts[0])
 
 
 @pytest.mark.parametrize("bounds", [("1", "1"), ("a", "b"), ("1",), ("nan", "1")])
@@ -363,9 +363,7 @@ def test_what_comes_twice_in_a_split_is_told(tmp_path):
         discounts=(0.9,),
         versions={},
     )
-    assert "b.npz holds the same as a.npz: its episodes will count twice" in (
-        plan.warnings
-    )
+    assert "b.npz holds the same as a.npz: its episodes count twice" in (plan.warnings)
 
 
 def test_nothing_of_a_refused_store_is_committed(tmp_path):

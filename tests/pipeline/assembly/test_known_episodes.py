@@ -6,7 +6,6 @@ import pytest
 from pipeline.assembly.append import claim, commit_append, plan_append
 from pipeline.assembly.commit import commit_store
 from pipeline.assembly.known_episodes import digest_episodes, read_digests
-from pipeline.assembly.parts import write_part
 from pipeline.assembly.plan import PlanOptions, describe_inputs
 from pipeline.cli import main
 from pipeline.inspection.verify import verify_store
@@ -14,6 +13,7 @@ from pipeline.sources.ogbench_npz import OgbenchNpz
 from pipeline.store.errors import DataFormatError
 from pipeline.store.manifest import EPISODE_DIGESTS
 from pipeline.store.reader import Store
+from tests.parts import write_alone
 from tests.stores import version_1
 
 LENGTHS = (5, 5, 7, 4, 1, 6)
@@ -23,7 +23,7 @@ LENGTHS = (5, 5, 7, 4, 1, 6)
 def plan(make_npz, make_plan):
     val = make_npz((3, 4), name="v.npz", seed=1)
     plan = make_plan(make_npz(LENGTHS), val=val)
-    commit_store(plan, [write_part(part) for part in plan.parts])
+    commit_store(plan, write_alone(*plan.parts))
     return plan
 
 
@@ -33,7 +33,7 @@ def add(root, path, *, part_rows=12, **options):
     if asked is None:
         return None
     with claim(asked) as claimed:
-        parts = [write_part(part) for part in asked.added.parts]
+        parts = write_alone(*asked.added.parts)
         return commit_append(asked, parts, claimed)
 
 
@@ -114,10 +114,8 @@ def test_whoever_means_it_has_them_twice(plan, make_of):
 def test_what_keeps_no_digests_is_looked_through(make_npz, make_plan, make_of):
     plan = make_plan(make_npz(LENGTHS))
     with version_1():
-        parts = [
-            write_part(dataclasses.replace(part, keyed=False)) for part in plan.parts
-        ]
-        commit_store(plan, parts)
+        plans = [dataclasses.replace(part, keyed=False) for part in plan.parts]
+        commit_store(plan, write_alone(*plans))
     part = Store(plan.root).manifest.parts[1]
     assert EPISODE_DIGESTS not in part.checksums
     with pytest.raises(DataFormatError, match=f"1 of 2 episodes .* 2 of {part.folder}"):

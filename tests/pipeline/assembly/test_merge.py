@@ -6,7 +6,6 @@ import pytest
 
 from pipeline.assembly.commit import commit_store
 from pipeline.assembly.merge import claim, merge, plan_merge
-from pipeline.assembly.parts import write_part
 from pipeline.assembly.relabel import commit_labels, plan_relabelling, write_labels
 from pipeline.cli import main
 from pipeline.inspection.verify import verify_store
@@ -14,6 +13,7 @@ from pipeline.store import files, manifest
 from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.reader import Store
 from tests.fake_gcs import serve
+from tests.parts import write_alone
 from tests.stores import version_1
 
 
@@ -24,7 +24,7 @@ def make_store(make_npz, make_plan):
         if val is not None:
             val = make_npz(val, name=f"{name}-val.npz", seed=seed + 100)
         plan = make_plan(path, out=name, val=val, **options)
-        commit_store(plan, [write_part(part) for part in plan.parts])
+        commit_store(plan, write_alone(*plan.parts))
         return plan.root
 
     return make

@@ -13,7 +13,7 @@ from ogbench.utils import load_dataset
 
 from pipeline.assembly import parts
 from pipeline.assembly.commit import commit_store
-from pipeline.assembly.parts import write_part, write_parts
+from pipeline.assembly.parts import write_parts
 from pipeline.assembly.plan import describe_inputs, plan_inputs
 from pipeline.domains.datasets import parse_dataset
 from pipeline.domains.environments import make_environment
@@ -25,12 +25,13 @@ from pipeline.store.errors import BadEpisodeError, DataFormatError
 from pipeline.store.manifest import Task
 from pipeline.store.reader import Store
 from pipeline.store.returns import suffix_sums
+from tests.parts import write_alone
 
 LENGTHS = (5, 5, 7, 4, 1, 6)
 
 
 def write(plan):
-    return commit_store(plan, [write_part(part) for part in plan.parts])
+    return commit_store(plan, write_alone(*plan.parts))
 
 
 def poison(rows, **values):
@@ -101,20 +102,20 @@ def test_the_same_input_gives_the_same_bytes(make_npz, make_plan, read_tree):
 
 def test_a_finished_part_is_not_written_again(make_npz, make_plan, monkeypatch):
     plan = make_plan(make_npz(LENGTHS))
-    first = [write_part(part) for part in plan.parts]
+    first = write_alone(*plan.parts)
 
     def refuse(*arguments, **options):
         raise AssertionError("written again")
 
     monkeypatch.setattr(parts, "PartWriter", refuse)
-    assert [write_part(part) for part in plan.parts] == first
+    assert write_alone(*plan.parts) == first
     for other in (
         make_plan(make_npz(LENGTHS), discounts=(0.5,)),
         make_plan(make_npz(LENGTHS), tasks=plan.parts[0].tasks[:2]),
         make_plan(make_npz(LENGTHS, seed=1, name="cube-single-play.npz")),
     ):
         with pytest.raises(AssertionError, match="written again"):
-            write_part(other.parts[0])
+            write_alone(other.parts[0])
 
 
 def test_a_bundle_may_run_twice_at_once(make_npz, make_plan, read_tree):
@@ -130,7 +131,7 @@ def test_a_bundle_may_run_twice_at_once(make_npz, make_plan, read_tree):
 
 
 def write_all(plan):
-    return [write_part(part) for part in plan.parts]
+    return write_alone(*plan.parts)
 
 
 def test_runs_of_parts_are_written_in_one_pass(make_npz, make_plan, read_tree):
@@ -144,8 +145,8 @@ def test_runs_of_parts_are_written_in_one_pass(make_npz, make_plan, read_tree):
         assert len(runs) == min(count, len(plan.parts))
         assert sum(runs, ()) == plan.parts
         # Some are there already, in the middle of what is to be read.
-        write_part(plan.parts[1])
-        write_part(plan.parts[2])
+        write_alone(plan.parts[1])
+        write_alone(plan.parts[2])
         commit_store(plan, [part for run in runs for part in write_parts(run)])
         assert read_tree(plan.root) == read_tree(one_by_one.root)
 
@@ -174,8 +175,7 @@ def finish_or_die(*args, **options):
     finish(*args, **options)
 
 arrays.finish = finish_or_die
-for part in plan.parts:
-    parts.write_part(part)
+list(parts.write_parts(plan.parts))
 """
 
 
@@ -203,7 +203,7 @@ def test_s3_killed_in_the_middle_and_repeated(
 def test_parts_of_another_plan_leave_no_trace(make_npz, make_plan, read_tree):
     path = make_npz(LENGTHS)
     for part in make_plan(path, part_rows=4).parts:
-        write_part(part)
+        write_alone(part)
     write(make_plan(path))
     write(make_plan(path, out="clean"))
     assert read_tree(make_plan(path).root) == read_tree(
@@ -258,7 +258,7 @@ def test_b1_a_part_without_good_episodes_is_an_error(make_npz, make_plan, make_r
     rows["actions"][:] = np.nan
     plan = make_plan(make_npz((5,), **rows), on_bad_episode="skip", max_bad_share=1.0)
     with pytest.raises(DataFormatError, match="nothing is left of this part"):
-        write_part(plan.parts[0])
+        write_alone(plan.parts[0])
 
 
 class Pictures:

@@ -6,7 +6,6 @@ import pytest
 
 from pipeline.assembly import relabel
 from pipeline.assembly.commit import commit_store
-from pipeline.assembly.parts import write_part
 from pipeline.assembly.relabel import commit_labels, plan_relabelling, write_labels
 from pipeline.beam import pipelines, runners
 from pipeline.cli import main
@@ -14,13 +13,14 @@ from pipeline.inspection.verify import verify_store
 from pipeline.store.errors import DataFormatError
 from pipeline.store.reader import Store
 from pipeline.store.writer import ColumnsWriter
+from tests.parts import write_alone
 from trainer.data.table import load_table
 
 LENGTHS = (5, 5, 7, 4, 1, 6)
 
 
 def write(plan):
-    return commit_store(plan, [write_part(part) for part in plan.parts])
+    return commit_store(plan, write_alone(*plan.parts))
 
 
 @pytest.fixture

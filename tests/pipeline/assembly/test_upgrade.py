@@ -9,13 +9,13 @@ import pytest
 
 from pipeline.assembly import upgrade
 from pipeline.assembly.commit import commit_store
-from pipeline.assembly.parts import write_part
 from pipeline.assembly.relabel import commit_labels, plan_relabelling, write_labels
 from pipeline.cli import main
 from pipeline.inspection.verify import verify_store
 from pipeline.store import arrays, files
 from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.reader import Store
+from tests.parts import write_alone
 from tests.stores import version_1, write_store
 from trainer.data.table import load_table
 
@@ -82,7 +82,7 @@ def test_labels_lie_beside_the_other_arrays_again(make_npz, make_plan, tasks, tm
         discounts=(0.9,),
     )
     with version_1():
-        commit_store(plan, [write_part(part) for part in plan.parts])
+        commit_store(plan, write_alone(*plan.parts))
     asked = plan_relabelling(plan.root, tasks=tasks, discounts=(0.5,))
     commit_labels(asked, [write_labels(each) for each in asked.parts])
     assert all(part.labels for part in Store(plan.root).manifest.parts)

@@ -8,7 +8,6 @@ import pytest
 
 from pipeline.assembly.append import commit_append, plan_append
 from pipeline.assembly.commit import commit_store, find_committed
-from pipeline.assembly.parts import write_part
 from pipeline.assembly.plan import PlanOptions, describe_inputs
 from pipeline.assembly.relabel import commit_labels, plan_relabelling, write_labels
 from pipeline.cli import main
@@ -16,6 +15,7 @@ from pipeline.inspection.verify import verify_store
 from pipeline.sources.ogbench_npz import OgbenchNpz
 from pipeline.store import arrays
 from pipeline.store.reader import Store
+from tests.parts import write_alone
 from tests.stores import version_1
 
 
@@ -23,7 +23,7 @@ from tests.stores import version_1
 def plan(make_npz, make_plan, tasks):
     plan = make_plan(make_npz((5, 7, 4)), tasks=tasks[:1], discounts=(0.9,))
     with version_1():
-        commit_store(plan, [write_part(part) for part in plan.parts])
+        commit_store(plan, write_alone(*plan.parts))
     value = Store(plan.root).manifest
     assert (value.format_version, value.checked) == (1, False)
     assert not checksums_of(plan.root, value.parts[0], "rewards")
@@ -37,7 +37,7 @@ def checksums_of(root, part, field):
 
 def test_what_is_relabelled_stays_of_version_1(plan, make_plan, make_npz, tasks):
     whole = make_plan(make_npz((5, 7, 4)), out="whole", discounts=(0.5, 0.9))
-    commit_store(whole, [write_part(part) for part in whole.parts])
+    commit_store(whole, write_alone(*whole.parts))
     asked = plan_relabelling(plan.root, tasks=tasks, discounts=(0.5,))
     commit_labels(asked, [write_labels(each) for each in asked.parts])
     store, expected = Store(plan.root), Store(whole.root)
@@ -56,7 +56,7 @@ def test_what_is_appended_to_stays_of_version_1(plan, make_npz):
         [("train", OgbenchNpz(make_npz((6,), name="more.npz", seed=1)))]
     )
     asked = plan_append(plan.root, more, PlanOptions(part_rows=12))
-    commit_append(asked, [write_part(part) for part in asked.added.parts])
+    commit_append(asked, write_alone(*asked.added.parts))
     store = Store(plan.root)
     assert store.manifest.format_version == 1
     assert store.rows() == before.rows() + 6
@@ -76,7 +76,7 @@ def test_verify_says_what_nobody_would_notice(plan, make_npz, make_plan, capsys)
     assert "sound" in said
     assert "has format version 1: only this command notices a bit that flips" in said
     other = make_plan(make_npz((5,)), out="other")
-    commit_store(other, [write_part(part) for part in other.parts])
+    commit_store(other, write_alone(*other.parts))
     assert main(["verify", other.root]) == 0
     assert "version 1" not in capsys.readouterr().out
 

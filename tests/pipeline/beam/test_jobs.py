@@ -12,7 +12,6 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from pipeline.assembly.append import plan_append
 from pipeline.assembly.commit import commit_store
-from pipeline.assembly.parts import write_part
 from pipeline.assembly.plan import DEFAULTS, Inputs, describe_inputs, plan_inputs
 from pipeline.assembly.relabel import commit_labels, plan_relabelling
 from pipeline.beam import pipelines
@@ -20,6 +19,7 @@ from pipeline.collection.staging import EpisodePlan
 from pipeline.sources.base import Description
 from pipeline.sources.ogbench_npz import OgbenchNpz
 from pipeline.store.manifest import FieldSpec
+from tests.parts import write_alone
 
 LENGTHS = (5, 5, 7, 4, 1, 6)
 # Half of what Dataflow accepts.
@@ -40,7 +40,7 @@ def job(define, plan, runner="FnApiRunner", **options):
 def jobs(make_npz, make_plan, tmp_path):
     """The job of each pipeline, with the labels of its steps."""
     plan = make_plan(make_npz(LENGTHS))
-    commit_store(plan, [write_part(part) for part in plan.parts])
+    commit_store(plan, write_alone(*plan.parts))
     more = describe_inputs(
         [("train", OgbenchNpz(make_npz((6, 9), name="b.npz", seed=5)))]
     )
@@ -86,7 +86,7 @@ def test_every_step_has_a_short_label_and_no_plan_appears_in_any_text(jobs):
 def test_no_job_holds_the_store_s_manifest(make_npz, make_plan):
     """A manifest of a thousand parts is megabytes; the commit gets its digest."""
     plan = make_plan(make_npz((5,) * 60), part_rows=5)
-    commit_store(plan, [write_part(part) for part in plan.parts])
+    commit_store(plan, write_alone(*plan.parts))
     assert len(plan.parts) == 60
     more = describe_inputs(
         [("train", OgbenchNpz(make_npz((6, 9), name="b.npz", seed=5)))]

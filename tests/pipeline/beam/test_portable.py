@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from pipeline.assembly.commit import commit_store
-from pipeline.assembly.parts import write_part
 from pipeline.beam import pipelines, runners
 from pipeline.store.errors import DataFormatError
+from tests.parts import write_alone
 
 LENGTHS = (5, 5, 7, 4, 1, 6)
 ROOT = Path(runners.__file__).parents[2]
@@ -81,7 +81,7 @@ def check(make_npz, make_plan, read_tree, job_endpoint, *environment):
     path = make_npz(LENGTHS)
     plan, pure = make_plan(path, out="portable"), make_plan(path, out="pure")
     counters = run(plan, job_endpoint, *environment)
-    commit_store(pure, [write_part(part) for part in pure.parts])
+    commit_store(pure, write_alone(*pure.parts))
     assert read_tree(plan.root) == read_tree(pure.root)
     assert counters["rows_finished"] == sum(LENGTHS)
 

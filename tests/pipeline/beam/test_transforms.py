@@ -6,12 +6,12 @@ from apache_beam.testing import test_pipeline as beam_testing
 from apache_beam.testing.util import assert_that, equal_to
 
 from pipeline.assembly.commit import commit_store
-from pipeline.assembly.parts import write_part
 from pipeline.beam import pipelines, runners
 from pipeline.beam.transforms import WriteParts, locate_errors
 from pipeline.sources.ogbench_npz import OgbenchNpz
 from pipeline.store.errors import DataFormatError, UsageError, WorkerError
 from pipeline.store.reader import Store
+from tests.parts import write_alone
 
 LENGTHS = (5, 5, 7, 4, 1, 6)
 
@@ -28,7 +28,7 @@ def test_beam_writes_what_the_pure_functions_write(make_npz, make_plan, read_tre
     plan, pure = make_plan(path, out="beam"), make_plan(path, out="pure")
     assert len(plan.parts) > 1
     counters = run(plan)
-    commit_store(pure, [write_part(part) for part in pure.parts])
+    commit_store(pure, write_alone(*pure.parts))
     assert read_tree(plan.root) == read_tree(pure.root)
     assert counters == {"parts_finished": 2, "rows_finished": sum(LENGTHS)}
 

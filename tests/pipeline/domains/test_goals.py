@@ -8,7 +8,7 @@ from ogbench.relabel_utils import relabel_dataset
 
 from pipeline.domains.datasets import TASKS, find_environment, parse_dataset
 from pipeline.domains.environments import make_environment, seed_numpy
-from pipeline.domains.goals import read_tasks, relabel, relabel_tasks
+from pipeline.domains.goals import read_tasks, relabel_tasks
 from pipeline.store.errors import DataFormatError
 from pipeline.store.manifest import Task
 
@@ -183,9 +183,9 @@ def test_one_task_is_a_column_of_several(dataset):
     physics = states_around(tasks, 200, np.float32)
     rewards, masks = relabel_tasks(tasks, physics)
     for column, task in enumerate(tasks):
-        alone = relabel(task, physics["qpos"], physics.get("button_states"))
-        np.testing.assert_array_equal(alone[0], rewards[:, column], strict=True)
-        np.testing.assert_array_equal(alone[1], masks[:, column], strict=True)
+        alone = relabel_tasks([task], physics)
+        np.testing.assert_array_equal(alone[0][:, 0], rewards[:, column], strict=True)
+        np.testing.assert_array_equal(alone[1][:, 0], masks[:, column], strict=True)
 
 
 def set_state(environment, physics, row):
@@ -244,7 +244,7 @@ def test_n6_an_environment_that_judges_after_the_step_is_one_row_ahead():
             _, reward, *_ = environment.step(np.array([1.0, 0.0]))
             rewards[timing].append(reward)
             states.append(environment.data.qpos.copy())
-    stored, _ = relabel(task, np.array(states))
+    stored = relabel_tasks([task], {"qpos": np.array(states)})[0][:, 0]
     # 0.2 m a step from 1.5 m away: within 1 m after three steps.
     np.testing.assert_array_equal(stored, [-1, -1, -1, 0, 0, 0, 0])
     np.testing.assert_array_equal(rewards["pre"], stored[:-1])
@@ -279,8 +279,8 @@ def two_cubes(*places, dtype=np.float64):
     ],
 )
 def test_a_reward_counts_the_parts_not_met(places, reward, mask):
-    rewards, masks = relabel(TWO_CUBES, two_cubes(*places))
-    assert (rewards[0], masks[0]) == (reward, mask)
+    rewards, masks = relabel_tasks([TWO_CUBES], {"qpos": two_cubes(*places)})
+    assert (rewards[0, 0], masks[0, 0]) == (reward, mask)
 
 
 def test_no_rows_give_no_rewards():
@@ -326,13 +326,6 @@ PUZZLE = task_in("puzzle-3x3-singletask-task1-v0", "puzzle")
 def test_state_that_does_not_fit_is_refused(task, physics, message):
     with pytest.raises(DataFormatError, match=message):
         relabel_tasks([task], physics)
-
-
-def test_relabel_refuses_missing_state_by_name():
-    with pytest.raises(DataFormatError, match="needs qpos"):
-        relabel(TWO_CUBES, None)
-    with pytest.raises(DataFormatError, match="needs button_states"):
-        relabel(PUZZLE, np.zeros((3, 23)))
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from pipeline.assembly.commit import commit_store
-from pipeline.assembly.parts import write_part
 from pipeline.cli import main
 from pipeline.inspection.export import export_npz
 from pipeline.inspection.verify import verify_store
 from pipeline.store.errors import DataFormatError
 from pipeline.store.reader import Store
 from tests.fuzz import flip_bits
+from tests.parts import write_alone
 from trainer.cli import main as train
 from trainer.data.block_window import ResidentRows
 from trainer.data.table import load_table
@@ -23,7 +23,7 @@ def root(make_npz, make_plan):
     plan = make_plan(
         make_npz((5, 5, 7, 4, 1, 6)), val=make_npz((3, 4), name="v.npz", seed=1)
     )
-    commit_store(plan, [write_part(part) for part in plan.parts])
+    commit_store(plan, write_alone(*plan.parts))
     assert len(Store(plan.root).manifest.parts) == 3
     return plan.root
 

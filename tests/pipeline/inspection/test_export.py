@@ -5,10 +5,10 @@ import ogbench.utils
 import pytest
 
 from pipeline.assembly.commit import commit_store
-from pipeline.assembly.parts import write_part
 from pipeline.inspection import export
 from pipeline.store import arrays
 from pipeline.store.reader import Store
+from tests.parts import write_alone
 
 LENGTHS, VAL = (5, 5, 7, 4, 1, 6), (3, 4)
 
@@ -16,7 +16,7 @@ LENGTHS, VAL = (5, 5, 7, 4, 1, 6), (3, 4)
 @pytest.fixture
 def store(make_npz, make_plan):
     plan = make_plan(make_npz(LENGTHS), val=make_npz(VAL, name="v.npz", seed=1))
-    commit_store(plan, [write_part(part) for part in plan.parts])
+    commit_store(plan, write_alone(*plan.parts))
     return Store(plan.root)
 
 

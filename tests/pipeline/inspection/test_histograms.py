@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from pipeline.assembly.commit import commit_store
-from pipeline.assembly.parts import write_part
 from pipeline.inspection import histograms, plots
 from pipeline.store import arrays
 from pipeline.store.errors import DataFormatError
 from pipeline.store.reader import Store
+from tests.parts import write_alone
 
 LENGTHS = (5, 5, 7, 4, 1, 6)
 
@@ -18,7 +18,7 @@ LENGTHS = (5, 5, 7, 4, 1, 6)
 @pytest.fixture
 def store(make_npz, make_plan, monkeypatch):
     plan = make_plan(make_npz(LENGTHS))
-    commit_store(plan, [write_part(part) for part in plan.parts])
+    commit_store(plan, write_alone(*plan.parts))
     monkeypatch.setattr(arrays, "shard_rows", lambda field: 3)  # Several blocks.
     return Store(plan.root)
 

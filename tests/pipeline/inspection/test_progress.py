@@ -5,8 +5,8 @@ import time
 import pytest
 from rich.console import Console
 
-from pipeline.assembly.parts import write_part
 from pipeline.inspection import progress
+from tests.parts import write_alone
 
 LENGTHS = (5, 5, 7, 4, 1, 6)
 
@@ -14,12 +14,12 @@ LENGTHS = (5, 5, 7, 4, 1, 6)
 def test_rows_are_counted_from_what_is_written(make_npz, make_plan, tmp_path):
     plan = make_plan(make_npz(LENGTHS))
     assert progress.rows_written(plan) == (0, 0)
-    first = write_part(plan.parts[0])
+    (first,) = write_alone(plan.parts[0])
     assert progress.rows_written(plan) == (first.rows, 1)
     # A part in the middle of being written counts by its observations.
     (tmp_path / "store" / first.folder / "part.json").unlink()
     assert progress.rows_written(plan) == (first.rows, 0)
-    write_part(plan.parts[1])
+    write_alone(plan.parts[1])
     assert progress.rows_written(plan) == (sum(LENGTHS), 1)
 
 

@@ -8,12 +8,12 @@ import pytest
 import tensorstore as ts
 
 from pipeline.assembly.commit import commit_store
-from pipeline.assembly.parts import write_part
 from pipeline.cli import main
 from pipeline.inspection import verify
 from pipeline.store import arrays, files, manifest, manifest_json
 from pipeline.store.moments import Moments
 from pipeline.store.reader import Store
+from tests.parts import write_alone
 
 LENGTHS = (5, 5, 7, 4, 1, 6)
 
@@ -21,7 +21,7 @@ LENGTHS = (5, 5, 7, 4, 1, 6)
 @pytest.fixture
 def store(make_npz, make_plan):
     plan = make_plan(make_npz(LENGTHS), val=make_npz((3, 4), name="v.npz", seed=1))
-    commit_store(plan, [write_part(part) for part in plan.parts])
+    commit_store(plan, write_alone(*plan.parts))
     return Store(plan.root)
 
 

@@ -1,11 +1,11 @@
 import pytest
 
 from pipeline.assembly.commit import claim, commit_store
-from pipeline.assembly.parts import write_part
 from pipeline.store import files
 from pipeline.store.errors import DataFormatError
 from pipeline.store.folder import check_folder
 from tests.fake_gcs import serve
+from tests.parts import write_alone
 
 
 def test_a_folder_that_is_not_there_or_empty_is_free(tmp_path):
@@ -23,7 +23,7 @@ def test_a_folder_of_others_is_refused(tmp_path, name):
 
 def test_what_we_began_may_be_gone_on_with(make_npz, make_plan):
     plan = make_plan(make_npz())
-    write_part(plan.parts[0])
+    write_alone(plan.parts[0])
     check_folder(plan.root)  # Even without a claim: parts have a shape of their own.
     files.write(plan.root, "notes.txt", b"mine")
     with pytest.raises(DataFormatError, match=r"holds notes\.txt"):
@@ -32,7 +32,7 @@ def test_what_we_began_may_be_gone_on_with(make_npz, make_plan):
     with claim(plan) as claimed:
         files.write(plan.root, "notes.txt", b"mine")
         check_folder(plan.root)
-        commit_store(plan, [write_part(part) for part in plan.parts], claimed)
+        commit_store(plan, write_alone(*plan.parts), claimed)
     check_folder(plan.root)
     assert files.read(plan.root, "notes.txt").data == b"mine"
 

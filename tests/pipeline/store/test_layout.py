@@ -1,15 +1,15 @@
 import pytest
 
 from pipeline.assembly.commit import claim
-from pipeline.assembly.parts import write_part
 from pipeline.store import layout
+from tests.parts import write_alone
 
 
 def test_every_file_of_a_store_is_ours(make_npz, make_plan, read_tree):
     plan = make_plan(make_npz())
     with claim(plan):
         for part in plan.parts:
-            write_part(part)
+            write_alone(part)
         names = {*read_tree(plan.root), "dataset.json", "append.json", "relabel.json"}
     assert {"shard.json", f"{plan.parts[0].folder}/part.json"} < names
     assert {name for name in names if not layout.is_store_file(name)} == set()

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from pipeline.assembly.commit import commit_store
-from pipeline.assembly.parts import write_part
 from pipeline.store.errors import (
     DataFormatError,
     FormatVersionError,
@@ -14,6 +13,7 @@ from pipeline.store.errors import (
 )
 from pipeline.store.reader import Store
 from tests.fuzz import drill, mutate_json
+from tests.parts import write_alone
 from tests.stores import version_1, write_store
 
 LENGTHS = (5, 5, 7, 4, 1, 6)
@@ -25,7 +25,7 @@ def root(make_npz, make_plan):
     plan = make_plan(
         make_npz(LENGTHS), val=make_npz(VAL, name="cube-single-play-val.npz", seed=1)
     )
-    commit_store(plan, [write_part(part) for part in plan.parts])
+    commit_store(plan, write_alone(*plan.parts))
     return plan.root
 
 
@@ -84,7 +84,7 @@ def test_a_store_without_manifest_is_unfinished(tmp_path, make_npz, make_plan):
     with pytest.raises(UnfinishedStoreError, match="found none"):
         Store(str(tmp_path / "nothing"))
     plan = make_plan(make_npz(LENGTHS))
-    write_part(plan.parts[0])
+    write_alone(plan.parts[0])
     with pytest.raises(UnfinishedStoreError, match="repeat its command"):
         Store(plan.root)
 
