@@ -1,6 +1,7 @@
 """``launch sweep``: launches a job for every cell of a sweep that is not finished."""
 
 import json
+import shlex
 import subprocess
 from collections import Counter
 from collections.abc import Sequence
@@ -231,8 +232,9 @@ def ask_states(sweep: Path, only: str) -> dict[str, State]:
     if asked.returncode != 0:
         said = (asked.stderr.strip().splitlines() or ["it said nothing"])[-1]
         raise LaunchError(
-            f"{sweep}: expected the states of its cells from `python -m trainer "
-            f"sweep`, which ended with exit code {asked.returncode}: {said}"
+            f"{sweep}: the states of its cells cannot be read; run "
+            f"`{shlex.join(command)}` to see why, it ended with exit code "
+            f"{asked.returncode}: {said}"
         )
     states: dict[str, State] = json.loads(asked.stdout)
     return states

@@ -120,7 +120,7 @@ def plan_append(
             raise DataFormatError(
                 f"{part.origin.name}: expected the fields of the store {root}, "
                 f"{describe_fields(old.fields)}, got {describe_fields(fields)}; "
-                "one store holds data of one kind"
+                "write these data into a store of their own"
             )
     return AppendPlan(digest_content(store.content), added, on_known_episode)
 

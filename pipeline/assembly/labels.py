@@ -49,8 +49,8 @@ def label_tasks(tasks: Sequence[Task], rows: Mapping[str, Array]) -> dict[str, A
     if rewards.shape[1] != len(tasks):
         raise DataFormatError(
             f"expected {schema.REWARDS} of {len(tasks)} task(s), got "
-            f"{rewards.shape[1]}; one store holds the same tasks of all of its "
-            "inputs, in the same order, so write this input into a store of its own"
+            f"{rewards.shape[1]}; all inputs of a store must have the same tasks in "
+            "the same order, so write this input into a store of its own"
         )
     return {
         schema.REWARDS: rewards.astype(np.float32, copy=False),

@@ -315,8 +315,9 @@ def describe_inputs(
         skipped[name] = str(result).replace(path, name)
     if not any(split == "train" for split, _, _ in described):
         raise DataFormatError(
-            f"expected at least one good file to train on, got none of {len(inputs)}: "
-            f"{'; '.join(skipped.values()) or 'all are of the validation split'}"
+            f"expected at least one good file to train on, got none of {len(inputs)} "
+            f"({'; '.join(skipped.values()) or 'all are of the validation split'}); "
+            "add one to the input"
         )
     return Inputs(tuple(described), skipped)
 
@@ -459,7 +460,7 @@ def _check_scale(description: Description, scale: ActionScale | None) -> None:
     if scale is not None and len(scale.low) != width:
         raise DataFormatError(
             f"{description.name}: expected actions of {len(scale.low)} components, as "
-            f"the bounds have, got {width}; one store holds data of one kind"
+            f"the bounds have, got {width}; write these data into a store of their own"
         )
 
 
@@ -480,7 +481,8 @@ def _check_fields(
         raise DataFormatError(
             f"{description.name}: expected the fields of {parts[0].origin.name}, "
             f"{describe_fields(parts[0].fields)}, got "
-            f"{describe_fields(description.fields)}; one store holds data of one kind"
+            f"{describe_fields(description.fields)}; write these data into a store of "
+            "their own"
         )
 
 

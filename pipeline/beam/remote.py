@@ -105,8 +105,8 @@ def run(
                 raise reason from None
             if _CANCELLED.search(str(reason)):
                 raise OSError(
-                    "the job was cancelled on the engine; what was finished stays, "
-                    "repeat the command to go on"
+                    f"the job was cancelled on the engine ({_shorten(reason)}); what "
+                    "was finished stays, repeat the command to go on"
                 ) from reason
             # Progress resets the count: a long job on machines that are taken away
             # now and then may lose many workers, and still reach its end.

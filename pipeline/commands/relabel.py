@@ -54,7 +54,9 @@ class Relabel:
 
         manifest = Store(self.store).manifest
         if not self.discounts and not self.tasks:
-            raise UsageError("expected --discounts or --tasks to add, got neither")
+            raise UsageError(
+                "expected --discounts or --tasks to add, got neither; give one of them"
+            )
         tasks = self._read_tasks(manifest.dataset, [t.task for t in manifest.tasks])
         plan = relabel.plan_relabelling(
             self.store,

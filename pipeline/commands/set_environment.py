@@ -52,7 +52,7 @@ class SetEnvironment:
         if all(option is None for option in given):
             raise UsageError(
                 "expected an environment, --reference-scores or --success-timing to "
-                "set, got none"
+                "set, got none; give at least one of them"
             )
         if self.environment is None and self.environment_arguments:
             raise UsageError(

@@ -161,7 +161,7 @@ def make_named_environment(spec: TaskEnvironment) -> Any:
     except Exception as error:  # The user's module may raise anything.
         raise UsageError(
             f"{spec.module}: cannot be imported ({type(error).__name__}: {error}); "
-            "expected a module that is installed, or lies where the command is given"
+            "install the module, or run the command in the folder that holds it"
         ) from error
     try:
         return make_wrapped_environment(spec.environment_id, **spec.kwargs)

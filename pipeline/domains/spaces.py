@@ -85,8 +85,8 @@ def read_spaces(environment: Any) -> Spaces:
     shape = getattr(action, "shape", None)
     if not hasattr(action, "low") or shape is None or len(shape) != 1:
         raise UsageError(
-            f"expected an environment of continuous actions [A], got {action}; this "
-            "agent acts in no other"
+            f"expected an environment of continuous actions [A], got {action}; name an "
+            "environment with an action_space Box of one axis"
         )
     return Spaces(
         observation=read_observation_space(observation),

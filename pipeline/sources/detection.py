@@ -73,8 +73,8 @@ def find_sources(
         return kind, own
     if kind is not None and kind not in KINDS:
         raise UsageError(
-            f"expected a source of {', '.join(KINDS)}, or module:Class, got {kind!r}; "
-            "`python -m pipeline inputs` tells what they are"
+            f"--source: expected one of {', '.join(KINDS)}, or module:Class, got "
+            f"{kind!r}; run `python -m pipeline inputs` for a description of each"
         )
     splits = files.group_by_split(_find(pattern, kind))
     if val is not None:

@@ -191,8 +191,8 @@ class ReaderSource:
                 if kinds != expected:
                     raise DataFormatError(
                         f"{self.path}, episode {index}: expected rows as those of "
-                        f"the first episode, {expected}, got {kinds}; one store holds "
-                        "data of one kind"
+                        f"the first episode, {expected}, got {kinds}; make all "
+                        "episodes alike, or write them into stores of their own"
                     )
                 loaded.append(rows)
             yield Block.of(

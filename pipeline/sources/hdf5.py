@@ -158,8 +158,9 @@ def find_dataset(group: Any, name: str, where: str) -> Any:
     node = follow(group, name, where)
     if not isinstance(node, h5py.Dataset):
         raise DataFormatError(
-            f"{where}: expected a data set {name}, got {_describe(node, where)}; the "
-            f"file holds {', '.join(list_names(group, where))}"
+            f"{where}: expected a data set {name}, got {_describe(node, where)} (the "
+            f"file holds {', '.join(list_names(group, where))}); add the data set, or "
+            "name another kind with --source"
         )
     with explain_damage(f"{where}: {name}"):
         dtype, shape = node.dtype, node.shape

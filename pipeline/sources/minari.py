@@ -306,7 +306,7 @@ def _joined(
     }
     if len(kinds) > 1:
         raise DataFormatError(
-            f"{where}: {name}: expected one kind of value, got "
-            f"{sorted(map(str, kinds))}; one store holds data of one kind"
+            f"{where}: {name}: expected one dtype and shape in all episodes, got "
+            f"{sorted(map(str, kinds))}; make the episodes alike, or split the file"
         )
     return np.concatenate([episode[name] for episode in loaded])

@@ -141,7 +141,8 @@ class RobomimicReader(EpisodeReader):
                 if demo.layout() != layout:
                     raise DataFormatError(
                         f"{where}: expected the observations of {names[0]}, {layout}, "
-                        f"got {demo.layout()}; one store holds data of one kind"
+                        f"got {demo.layout()}; make all demonstrations alike, or "
+                        "split the file"
                     )
                 virtual += hdf5_datasets.find_virtual(demo.members())
                 images |= demo.images

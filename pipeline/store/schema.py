@@ -83,8 +83,8 @@ def input_fields(rows: Mapping[str, Array], *, where: str) -> dict[str, FieldSpe
     for name in (OBSERVATIONS, ACTIONS):
         if name not in rows:
             raise DataFormatError(
-                f"{where}: expected a field {name!r}, got {sorted(rows)}; every source "
-                "needs observations and actions"
+                f"{where}: expected a field {name!r}, got {sorted(rows)}; add it, as "
+                "every source needs observations and actions"
             )
     for name, values in rows.items():
         _check_shape(name, values, where)
@@ -93,8 +93,8 @@ def input_fields(rows: Mapping[str, Array], *, where: str) -> dict[str, FieldSpe
         if masks not in ((), tasks):
             raise DataFormatError(
                 f"{where}: expected {MASKS} [rows] for all tasks alike, or as "
-                f"{REWARDS} are, {['rows', *tasks]}, got {['rows', *masks]}; one "
-                "column of each is one task"
+                f"{REWARDS} are, {['rows', *tasks]}, got {['rows', *masks]}; give "
+                "masks one column, or a column for each task"
             )
     return {
         # Rewards keep the source's dtype here although they are stored as float32:

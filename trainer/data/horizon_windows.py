@@ -161,7 +161,7 @@ class HorizonSampler:
             raise DataFormatError(
                 f"expected an episode of at least {self.rows_needed} rows, which a "
                 f"window takes, and the longest of {len(lengths)} episodes has "
-                f"{longest}; this data set cannot be trained on with horizons"
+                f"{longest}; train an agent without horizons on it, such as iql"
             )
         # Such a horizon could never be drawn, though networks would be scaled by it.
         if longest <= self.max_horizon:

@@ -96,7 +96,7 @@ def test_f5_a_file_cut_short_among_ten_good_ones(folder, tmp_path, capsys):
 def test_f5_nothing_but_bad_files_is_an_error(tmp_path):
     (tmp_path / "bad.npz").write_bytes(b"PK\3\4 and no more")
     sources = [("train", OgbenchNpz(str(tmp_path / "bad.npz")))]
-    with pytest.raises(DataFormatError, match=r"got none of 1: bad\.npz: expected"):
+    with pytest.raises(DataFormatError, match=r"got none of 1 \(bad\.npz: expected"):
         describe_inputs(sources, on_bad_file="skip")
 
 

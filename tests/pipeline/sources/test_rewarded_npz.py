@@ -190,7 +190,9 @@ def test_files_of_unlike_tasks_are_refused(make_own, tmp_path, capsys):
     assert main(["shard", folder, "--dataset", "mine", "--out", out]) == 2
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1
-    assert "b.npz: expected rewards of 3 task(s), got 2; one store holds" in said[0]
+    assert (
+        "b.npz: expected rewards of 3 task(s), got 2; all inputs of a store" in said[0]
+    )
     store = ("--dataset", "mine", "--out", out)
     assert main(["shard", f"{folder}/a.npz", *store]) == 0
     capsys.readouterr()
