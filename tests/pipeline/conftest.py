@@ -22,7 +22,7 @@ GOALS = ((0.425, 0.1, 0.02), (0.35, 0.0, 0.02), (0.425, -0.1, 0.02))
 
 @pytest.fixture(scope="session", autouse=True)
 def _tasks_read_once():
-    """Reading tasks starts the simulator; for one domain once is enough."""
+    """Caches tasks, because reading them starts the simulator."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(goals, "read_tasks", functools.cache(goals.read_tasks))
         yield
@@ -121,10 +121,10 @@ def make_plan(tmp_path: Path, tasks) -> Callable[..., plan.StorePlan]:
 
 @pytest.fixture(scope="session")
 def read_tree() -> Callable[..., dict[str, bytes]]:
-    """Every file of a folder, to compare two of them byte by byte.
+    """Reads every file of a folder, to compare two folders byte by byte.
 
-    ``whole`` leaves out files that a writer has begun and not yet renamed: of one that
-    still writes they come and go, of one that was killed they stay.
+    ``whole`` leaves out files that a writer has begun and not yet renamed. Such files
+    come and go while a writer works, and stay if it is killed.
     """
 
     def read(root: str | Path, *, whole: bool = False) -> dict[str, bytes]:

@@ -34,7 +34,7 @@ def command(*arguments, cwd, **environment):
 def succeed(*arguments, cwd, **environment):
     done = command(*arguments, cwd=cwd, **environment)
     said = done.stderr.splitlines()
-    # Neither Beam nor a simulator has anything to add.
+    # Neither Beam nor a simulator logs anything beside the commands' own lines.
     ours = ("Collecting cube-single", "collect: ", "write: ")
     assert all(line.startswith(ours) for line in said), done
     assert done.returncode == 0, done
@@ -52,7 +52,7 @@ def collection(tmp_path_factory):
 
 def test_a_collection_does_not_depend_on_the_number_of_workers(collection, read_tree):
     options = ("--episodes", 3, "--val-episodes", 1, "--seed", 7, "--workers", 2)
-    # Nobody listens there; what calls this machine must not go through it.
+    # No proxy listens at this port, so a call through it would fail.
     proxy = {"http_proxy": "http://127.0.0.1:9"}
     succeed(*COLLECT, *options, "--out", "two", cwd=collection, **proxy)
     one = read_tree(collection / "one")
@@ -113,7 +113,7 @@ def test_its_npz_makes_an_equal_store(collection):
         for name in ("one", "from-npz")
     ]
     assert manifests[0]["tasks"] == manifests[1]["tasks"]
-    checksums = [[p["checksums"] for p in each["parts"]] for each in manifests]
+    checksums = [[part["checksums"] for part in m["parts"]] for m in manifests]
     assert checksums[0] == checksums[1]
 
 
@@ -340,7 +340,7 @@ def test_a_store_tells_what_it_was_made_and_changed_by(make_npz, tmp_path, capsy
         "relabel --discounts 0.5",
     ]
     assert all(step["versions"]["numpy"] for step in facts["history"])
-    # Nothing of a machine: the same command elsewhere makes the same bytes.
+    # Paths and workers do not enter the history, so that bytes do not depend on them.
     assert str(tmp_path) not in (store / "dataset.json").read_text()
     assert main(["inspect", str(store)]) == 0
     out = " ".join(capsys.readouterr().out.split())

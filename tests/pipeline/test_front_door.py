@@ -105,7 +105,7 @@ def test_what_follows_two_dashes_is_passed_on(
 
 
 def test_threads_parse_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What parses empties caches of the process, under the hands of another thread."""
+    """tyro empties caches of the process, which another thread may be reading."""
     parse, inside = front_door.tyro.cli, threading.Event()
     beside: list[bool] = []
 
@@ -144,11 +144,11 @@ def test_an_error_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_extra_that_is_not_installed_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # None in place of a module: Python's way to say that it cannot be imported.
+    # With None in `sys.modules`, Python raises ModuleNotFoundError for a module.
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     assert front_door.run(PROGRAM, ["load", "--name", "gcsfs"]) == 2
     assert "pip install 'vast-rl[cloud]'" in capsys.readouterr().err
-    # Of what no extra brings, only a traceback helps.
+    # No extra installs this module, so the error is a bug and shows its traceback.
     with pytest.raises(ModuleNotFoundError, match="trianer"):
         front_door.run(PROGRAM, ["load", "--name", "trianer"])
 

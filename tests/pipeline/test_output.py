@@ -1,4 +1,4 @@
-"""What is printed is what was meant: no text of a user's is a language of its own."""
+"""Texts of users are printed unchanged, and are no markup."""
 
 import ast
 import io
@@ -46,7 +46,7 @@ def test_cells_are_printed_as_they_are(text):
 
 
 def find_markup(tree):
-    """Calls that print, or that take text for markup unless they are told not to."""
+    """Finds calls that print, and calls that read text as markup by default."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue

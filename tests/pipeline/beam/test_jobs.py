@@ -143,19 +143,21 @@ def test_a_job_of_a_billion_rows_is_small(tasks):
         "qpos": FieldSpec("float32", (21,), "row"),
         "qvel": FieldSpec("float32", (20,), "row"),
     }
-    found = []
+    described = []
     for i in range(1000):
         early = random.random(5000) < 0.25
         lengths = np.where(early, random.integers(2, 231, 5000), 230)
         name = f"cube-single-play-{i:05d}.npz"
         digest = f"sha256:{random.bytes(32).hex()}"
-        facts = Description(
+        description = Description(
             "ogbench_npz", name, digest, fields, tuple(lengths.tolist())
         )
-        found.append(("train", OgbenchNpz(f"gs://some-bucket/data/{name}"), facts))
+        described.append(
+            ("train", OgbenchNpz(f"gs://some-bucket/data/{name}"), description)
+        )
     plan = plan_inputs(
         "gs://some-bucket/store",
-        Inputs(tuple(found), {}),
+        Inputs(tuple(described), {}),
         dataset="cube-single-play",
         environment_id="cube-single-v0",
         tasks=tasks,
