@@ -120,7 +120,8 @@ def _write(
 ) -> beam.PCollection:
     """Writes the parts of a plan; returns ``PartManifest`` elements."""
     by_source = plan.runs_by_source(runs)
-    # Reading an input in advance is a step of its own, which most jobs do not need.
+    # The step that reads inputs in advance is left out of jobs that do not need it:
+    # it would wait for a worker, and its elements would travel once more.
     if divided and any(map(is_worth_dividing, by_source)):
         count = sum(map(len, by_source))
         parts = root | "Parts" >> create(by_source, root.runner) | DivideInputs(count)

@@ -99,6 +99,7 @@ class Append:
         tables.print_plan(output.results, plan.added)
         if self.dry_run:
             return 0
+        # Beam takes seconds to import, which a dry run should not wait for.
         from pipeline.beam import pipelines
 
         with append.claim(plan, take_over=self.take_over) as claimed:

@@ -46,6 +46,7 @@ class Engine:
             UsageError: If ``workers`` is below 1, or an address is given for another
                 runner than Dask.
         """
+        # Checked here, before any input is read, as runners check it much later.
         check_workers(self.workers)
         arguments = [] if self.runner == "local" else [f"--runner={self.runner}"]
         if self.dask_address is not None:
@@ -75,6 +76,7 @@ def make_paths_absolute(
         A command with absolute paths. On the local runner the command itself, because
         messages should repeat paths as the user gave them.
     """
+    # Without `--runner` among Beam's arguments, the local runner is used.
     if not any(word.startswith("--runner") for word in beam_arguments):
         return command
     given = {name: getattr(command, name) for name in paths}

@@ -141,6 +141,7 @@ def run_parts(
         # read their files from the beginning, which takes no longer than one file.
         runs = count_useful_processes(plan, workers)
         options = runners.make_options(runs, beam_arguments)
+    # Parts that an earlier command finished do not count as speed of this one.
     clock = progress.Rate(measure()[0])
     run_shown(
         output,
@@ -153,6 +154,8 @@ def run_parts(
     if not claimed.stands():
         say(output.results, f"{plan.root}: {ALREADY}")
         return
+    # The manifest says what was written even if the runner reports no counters. After
+    # an append the store holds other parts as well.
     numbers = {part.index for part in plan.parts}
     parts = [p for p in Store(plan.root).manifest.parts if p.index in numbers]
     dropped = sum(len(e) for part in parts for e in part.dropped.values())

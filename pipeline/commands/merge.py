@@ -47,6 +47,8 @@ class Merge:
             with merge.claim(plan, take_over=self.take_over) as claimed:
                 with progress.show_progress(output.progress, "merge", total, measure):
                     merge.merge(plan, claimed, progress=done.append)
+                # The command that took over has committed the same store, so this one
+                # has not failed.
                 if not claimed.stands():
                     say(output.results, f"{self.out}: {execution.ALREADY}")
                     return 0
@@ -56,6 +58,7 @@ class Merge:
                     f"of {len(self.stores)} stores",
                 )
             return 0
+        # A merge that was killed after its commit left its claim.
         claims.clear(self.out, merge.CLAIM)
         say(output.results, f"{self.out}: already finished, nothing to do")
         return 0

@@ -75,6 +75,8 @@ class Relabel:
             return 0
         from pipeline.beam import pipelines, runners
 
+        # A part is finished once its new labels have a manifest. One listing of all
+        # parts finds them, also those that workers on other machines write.
         def measure() -> tuple[int, str]:
             names = {f"parts/{n}" for n in files.list_names(self.store, "parts")}
             ending = f"{plan.parts[0].labels}/{PART_MANIFEST}"

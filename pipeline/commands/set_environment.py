@@ -64,6 +64,8 @@ class SetEnvironment:
         )
         store, spec = Store(self.store), None
         if self.environment is not None:
+            # A wrong environment is found here, before the manifest changes, rather
+            # than by an evaluation after days of training.
             spec = parse_environment(self.environment, self.environment_arguments)
             environment = make_named_environment(spec)
             with ignore_known_warnings():

@@ -43,6 +43,7 @@ class Upgrade:
             return sum(done), f"{len(done)} of {len(parts)} parts"
 
         if upgrade.find_upgraded(plan):
+            # An upgrade that was killed after its commit left its claim.
             claims.clear(self.out, upgrade.CLAIM)
             say(output.results, f"{self.out}: already finished, nothing to do")
             return 0
