@@ -51,15 +51,18 @@ class D4rlHdf5:
                 time limits.
         """
         with hdf5.open_hdf5(self.path) as file:
-            members = self._members(file)
+            members = self._find_members(file)
             rows = {name: len(member) for name, member in members.items()}
             transitions.check_rows(rows, where=self.path)
+            # Arrays without rows pass all checks of dtypes and shapes at no cost.
             samples = {
-                name: self._flat(name, np.empty((0, *member.shape[1:]), member.dtype))
+                name: self._flatten(
+                    name, np.empty((0, *member.shape[1:]), member.dtype)
+                )
                 for name, member in members.items()
             }
             transitions.check_members(samples, where=self.path)
-            table = self._table(members)
+            table = self._find_table(members)
 
             def read(slices: Sequence[tuple[int, int]]) -> Iterator[boundaries.States]:
                 states = members[schema.OBSERVATIONS]
@@ -74,6 +77,7 @@ class D4rlHdf5:
             suspects = boundaries.find_suspects(read, table, where=self.name)
             kept = (schema.OBSERVATIONS, schema.ACTIONS, schema.REWARDS)
             sample = {name: samples[name] for name in kept}
+            # Masks are made from terminals when rows are read.
             sample[schema.MASKS] = np.empty(0, np.bool_)
             digest = hdf5_datasets.digest(self.path, members.values())
             ignored = tuple(
@@ -102,12 +106,12 @@ class D4rlHdf5:
             DataFormatError: If bytes are damaged.
         """
         with hdf5.open_hdf5(self.path) as file:
-            members = self._members(file)
-            table = self._table(members)
+            members = self._find_members(file)
+            table = self._find_table(members)
             for episodes in ranges:
                 first, count = table.file_rows(episodes)
                 given = {
-                    name: self._flat(
+                    name: self._flatten(
                         name, hdf5.read(member, first, first + count, self.path)
                     )
                     for name, member in members.items()
@@ -119,13 +123,13 @@ class D4rlHdf5:
         """File name."""
         return os.path.basename(self.path)
 
-    def _members(self, file: Any) -> dict[str, Any]:
+    def _find_members(self, file: Any) -> dict[str, Any]:
         """Finds the data sets that are read, by name."""
         stored = hdf5.list_names(file, self.path)
         names = [*_REQUIRED, *(name for name in _OPTIONAL if name in stored)]
         return {name: hdf5_datasets.find_rows(file, name, self.path) for name in names}
 
-    def _table(self, members: dict[str, Any]) -> TransitionTable:
+    def _find_table(self, members: dict[str, Any]) -> TransitionTable:
         """Reads where episodes end."""
         timeouts = members.get(TIMEOUTS)
         return transitions.find_episodes(
@@ -137,7 +141,7 @@ class D4rlHdf5:
             where=self.name,
         )
 
-    def _flat(self, name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _flatten(self, name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Flattens members of one number per step; returns other members unchanged."""
         if name in _PER_STEP:
             return transitions.flat(name, values, where=self.path)

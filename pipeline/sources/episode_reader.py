@@ -152,6 +152,7 @@ class ReaderSource:
                 warnings=tuple(reader.warnings()),
                 notes=tuple(reader.notes()),
             )
+        # A reader declares no dtypes or shapes, so the first episode shows them.
         ((rows, layout),) = self._load(reader, range(1), description.lengths[:1])
         fields = schema.input_fields(rows, where=self.path)
         if layout:
@@ -178,7 +179,7 @@ class ReaderSource:
             # Every episode is compared with the input's first one. Compared with the
             # first one that this worker reads, two workers might accept two layouts.
             ((rows, layout),) = self._load(reader, range(1), None)
-            expected = _kinds(rows, layout)
+            expected = _describe_kinds(rows, layout)
         for episodes in ranges:
             start = episodes.first_episode
             span = range(start, start + episodes.episodes)
@@ -186,7 +187,7 @@ class ReaderSource:
             for index, (rows, layout) in zip(
                 span, self._load(reader, span, episodes.lengths), strict=True
             ):
-                kinds = _kinds(rows, layout)
+                kinds = _describe_kinds(rows, layout)
                 expected = expected or kinds
                 if kinds != expected:
                     raise DataFormatError(
@@ -204,6 +205,7 @@ class ReaderSource:
         """Makes the reader."""
         kind = load_reader(self.reader)
         with self._guarded("opening it"):
+            # A reader of a format without splits needs no such parameter.
             opened: EpisodeReader = (
                 kind(self.path, self.split) if self.split else kind(self.path)
             )
@@ -227,6 +229,7 @@ class ReaderSource:
             episodes = iter(reader.read(span))
         for number, index in enumerate(span):
             where = f"{self.path}, episode {index}"
+            # If `read` is a generator, its code runs here and not in the call above.
             with self._guarded(reading):
                 episode = next(episodes, None)
             if episode is None:
@@ -326,6 +329,7 @@ def _map_leaves(tree: Any, change: Any) -> Any:
 def _check_lengths(lengths: Iterable[Any], where: str) -> tuple[int, ...]:
     """Refuses lengths of a reader that are no whole numbers; returns them as ints."""
     counts = list(lengths)
+    # True is an int in Python. Here it would be a mistake, such as a list of masks.
     whole = all(
         isinstance(count, int | np.integer)
         and not isinstance(count, bool)
@@ -391,7 +395,7 @@ def _to_rows(episode: Episode, where: str) -> tuple[Rows, str]:
     return rows, observations.describe(parts) if len(parts) > 1 else ""
 
 
-def _kinds(rows: Rows, layout: str) -> str:
+def _describe_kinds(rows: Rows, layout: str) -> str:
     """Describes the stored dtypes and shapes of a row, to compare episodes by."""
     kinds = [
         f"{name} {schema.stored_dtype(name, values.dtype)}{list(values.shape[1:])}"

@@ -43,6 +43,7 @@ _DATA_PATHS = {
     2: "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet",
     3: "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
 }
+# Larger numbers are damage, and must not become names of files or amounts of memory.
 _MAX_NUMBER = 10**9
 
 
@@ -83,6 +84,7 @@ class LeRobotReader(EpisodeReader):
             opened, table = "", None
             for index in episodes:
                 place = self._places[index]
+                # Episodes of a file follow one another, so each file is opened once.
                 if table is None or place.file != opened:
                     stack.close()
                     opened = place.file
@@ -131,7 +133,7 @@ class LeRobotReader(EpisodeReader):
     @functools.cached_property
     def _places(self) -> list[_Place]:
         """The episodes that are read, in the order of their numbers."""
-        version = _version(self._info, self.path)
+        version = _read_version(self._info, self.path)
         places = self._list_version_2() if version == 2 else self._list_version_3()
         total = self._info.get("total_episodes")
         if [place.episode for place in places] != list(range(len(places))) or (
@@ -143,7 +145,7 @@ class LeRobotReader(EpisodeReader):
             )
         if not self.split:
             return places
-        first, last = _splits(self._info, self.path)[self.split]
+        first, last = _read_splits(self._info, self.path)[self.split]
         if last > len(places):
             raise DataFormatError(
                 f"{self.path}: expected the split {self.split} within {len(places)} "
@@ -154,13 +156,15 @@ class LeRobotReader(EpisodeReader):
     def _list_version_2(self) -> list[_Place]:
         """Lists all episodes of version 2, where each episode is a file."""
         path = f"{self._root}/meta/episodes.jsonl"
-        size = _count(self._info, "chunks_size", self.path)
+        size = _read_count(self._info, "chunks_size", self.path)
         with files.open_file(path) as stream:
             lines = stream.read().splitlines()
         places = []
         for line in lines:
             known = json_files.parse_object(line, path)
-            episode, frames = (_count(known, n, path) for n in (_EPISODE, "length"))
+            episode, frames = (
+                _read_count(known, n, path) for n in (_EPISODE, "length")
+            )
             file = f"data/chunk-{episode // size:03d}/episode_{episode:06d}.parquet"
             places.append(_Place(episode, file, 0, frames))
         return sorted(places, key=lambda place: place.episode)
@@ -175,7 +179,9 @@ class LeRobotReader(EpisodeReader):
                 columns = table.read(names, 0, table.rows)
             for values in zip(*(columns[name].tolist() for name in names), strict=True):
                 row = dict(zip(names, values, strict=True))
-                episode, chunk, file, frames = (_count(row, n, path) for n in names)
+                episode, chunk, file, frames = (
+                    _read_count(row, n, path) for n in names
+                )
                 records.append((episode, chunk, file, frames))
         # Episodes lie in a file in the order of their numbers, so that the lengths
         # before one sum to its first row.
@@ -233,7 +239,7 @@ class LeRobotReader(EpisodeReader):
             with parquet.opened(path) as table:
                 ended = [
                     bool(
-                        _ends(
+                        _read_ends(
                             table.read(names, place.first, place.first + place.frames),
                             place,
                             path,
@@ -272,7 +278,8 @@ class LeRobotReader(EpisodeReader):
     def _read_episode(self, table: parquet.Table, place: _Place) -> Episode:
         where = f"{self._root}/{place.file}"
         rows = table.read(self._names, place.first, place.first + place.frames)
-        ended = _ends(rows, place, where)
+        ended = _read_ends(rows, place, where)
+        # Successes are booleans and may stand for rewards, which are numbers.
         rewards = rows[_REWARD if _REWARD in rows else _SUCCESS]
         return close_episode(
             {
@@ -316,13 +323,14 @@ def find_splits(path: str) -> list[tuple[Split, str]]:
         DataFormatError: If the file is damaged.
     """
     info = json_files.read_object(path)
-    known = _splits(info, path)
+    known = _read_splits(info, path)
+    # LeRobot names all episodes `train` in a data set that was not split.
     if known.get("train") == (0, info.get("total_episodes")) or "train" not in known:
         return [("train", "")]
     return [(ours, theirs) for theirs, ours in _SPLITS.items() if theirs in known]
 
 
-def _splits(info: Mapping[str, Any], where: str) -> dict[str, tuple[int, int]]:
+def _read_splits(info: Mapping[str, Any], where: str) -> dict[str, tuple[int, int]]:
     """Reads first episode and end of each split, by LeRobot's name."""
     named = info.get("splits", {})
     ranges = {}
@@ -343,7 +351,7 @@ def _splits(info: Mapping[str, Any], where: str) -> dict[str, tuple[int, int]]:
     return ranges
 
 
-def _version(info: Mapping[str, Any], where: str) -> int:
+def _read_version(info: Mapping[str, Any], where: str) -> int:
     """Reads the version of the format, 2 or 3, and checks its layout of files."""
     named = info.get("codebase_version")
     for version, path in _DATA_PATHS.items():
@@ -360,7 +368,7 @@ def _version(info: Mapping[str, Any], where: str) -> int:
     )
 
 
-def _count(values: Mapping[str, Any], name: str, where: str) -> int:
+def _read_count(values: Mapping[str, Any], name: str, where: str) -> int:
     """Reads a whole number from 0; from 1 for lengths and the divisor of chunks."""
     value = values.get(name)
     least = int(name in ("length", "chunks_size"))
@@ -372,7 +380,7 @@ def _count(values: Mapping[str, Any], name: str, where: str) -> int:
     return value
 
 
-def _ends(rows: Mapping[str, Any], place: _Place, where: str) -> Any:
+def _read_ends(rows: Mapping[str, Any], place: _Place, where: str) -> Any:
     """Reads where the task ended, ``bool[frames]``; refuses rows of other episodes."""
     numbers = transitions.flat(_EPISODE, rows[_EPISODE], where=where)
     if not np.array_equal(numbers, np.full(place.frames, place.episode)):

@@ -56,16 +56,17 @@ class Minari:
                 cannot hold, such as dictionaries of actions or encoded images.
         """
         with hdf5.open_hdf5(self.path) as file:
-            names = _episode_names(file, self.path)
+            names = _list_episodes(file, self.path)
             lengths, virtual = [], []
             for name in names:
-                episode = self._members(file, name)
+                episode = self._find_members(file, name)
                 virtual += hdf5_datasets.find_virtual(episode.values())
                 _check_lengths(episode, f"{self.path}: {name}")
                 lengths.append(len(episode[_TERMINATIONS]) + 1)
-            first = self._members(file, names[0])
-            metadata = self._metadata()
+            first = self._find_members(file, names[0])
+            metadata = self._read_metadata()
             self._check_encoding(first, metadata)
+            # Arrays without rows pass all checks of dtypes and shapes at no cost.
             samples = {name: _no_rows(member) for name, member in first.items()}
         digest = hdf5_datasets.digest(self.path, virtual)
         observed = _join_observations(samples)
@@ -105,16 +106,16 @@ class Minari:
             DataFormatError: If bytes are damaged, or episodes differ in kind.
         """
         with hdf5.open_hdf5(self.path) as file:
-            names = _episode_names(file, self.path)
+            names = _list_episodes(file, self.path)
             for episodes in ranges:
                 first = episodes.first_episode
                 loaded = [
-                    self._episode(file, name)
+                    self._read_episode(file, name)
                     for name in names[first : first + episodes.episodes]
                 ]
                 yield Block.of(
                     episodes,
-                    {name: _joined(name, loaded, self.path) for name in loaded[0]},
+                    {name: _concatenate(name, loaded, self.path) for name in loaded[0]},
                 )
 
     @property
@@ -125,7 +126,7 @@ class Minari:
             folders.pop()
         return "/".join(folders[-2:]) or MAIN_FILE
 
-    def _members(self, file: Any, name: str) -> dict[str, Any]:
+    def _find_members(self, file: Any, name: str) -> dict[str, Any]:
         """Finds the data sets of an episode, all entries of observations included."""
         where = f"{self.path}: {name}"
         episode = hdf5.find_group(file, name, self.path)
@@ -139,10 +140,10 @@ class Minari:
             for path, leaf in observed.items()
         }
 
-    def _episode(self, file: Any, name: str) -> dict[str, npt.NDArray[Any]]:
+    def _read_episode(self, file: Any, name: str) -> dict[str, npt.NDArray[Any]]:
         """Reads the T+1 rows of one episode of T transitions."""
         where = f"{self.path}: {name}"
-        members = self._members(file, name)
+        members = self._find_members(file, name)
         _check_lengths(members, where)
         rows = {
             field: hdf5.read(member, 0, len(member), where)
@@ -168,7 +169,7 @@ class Minari:
     def _metadata_path(self) -> str:
         return os.path.join(os.path.dirname(self.path), _METADATA)
 
-    def _metadata(self) -> dict[str, Any]:
+    def _read_metadata(self) -> dict[str, Any]:
         """Reads ``metadata.json``; returns an empty mapping if there is none."""
         if not files.is_file(self._metadata_path):
             return {}
@@ -186,7 +187,7 @@ class Minari:
         if not isinstance(space, str):
             return
         described = json_files.parse_object(space, self._metadata_path)
-        for path, shape in _shapes(described, schema.OBSERVATIONS):
+        for path, shape in _list_shapes(described, schema.OBSERVATIONS):
             member = members.get(path)
             if member is not None and list(member.shape[1:]) != shape:
                 raise DataFormatError(
@@ -212,6 +213,7 @@ def _read_environment(
         return None
     if re.match(ENVIRONMENT_ID, environment_id) is None:
         return None  # Gymnasium cannot have registered such an id.
+    # Gymnasium stores the limit beside the arguments, but `make` takes it as one more.
     limit = spec.get("max_episode_steps")
     if limit is not None:
         arguments = {"max_episode_steps": limit, **arguments}
@@ -233,7 +235,7 @@ def _read_environment(
     )
 
 
-def _shapes(space: Any, path: str) -> Iterator[tuple[str, list[Any]]]:
+def _list_shapes(space: Any, path: str) -> Iterator[tuple[str, list[Any]]]:
     """Yields path and shape of every box of a described space."""
     if not isinstance(space, dict):
         return
@@ -242,7 +244,7 @@ def _shapes(space: Any, path: str) -> Iterator[tuple[str, list[Any]]]:
     inner = space.get("subspaces")
     if isinstance(inner, dict):
         for name, subspace in inner.items():
-            yield from _shapes(subspace, f"{path}/{name}")
+            yield from _list_shapes(subspace, f"{path}/{name}")
 
 
 def _join_observations(
@@ -270,7 +272,7 @@ def _no_rows(member: Any) -> npt.NDArray[Any]:
     return np.empty((0, *member.shape[1:]), member.dtype)
 
 
-def _episode_names(file: Any, where: str) -> list[str]:
+def _list_episodes(file: Any, where: str) -> list[str]:
     """Lists the groups of episodes, in the order of their numbers."""
     names = hdf5.list_names(file, where)
     episodes = [name for name in names if EPISODE.fullmatch(name)]
@@ -296,7 +298,7 @@ def _check_lengths(members: dict[str, Any], where: str) -> None:
         )
 
 
-def _joined(
+def _concatenate(
     name: str, loaded: Sequence[dict[str, npt.NDArray[Any]]], where: str
 ) -> npt.NDArray[Any]:
     """Concatenates a field of several episodes, which must be of one kind."""

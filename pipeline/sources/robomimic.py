@@ -99,7 +99,7 @@ class RobomimicReader(EpisodeReader):
     def read(self, episodes: range) -> Iterator[Episode]:
         """Reads demonstrations, without images."""
         with hdf5.open_hdf5(self.path) as file:
-            names = self._names(file)
+            names = self._list_names(file)
             for index in episodes:
                 yield self._read_demo(file, names[index])
 
@@ -129,12 +129,12 @@ class RobomimicReader(EpisodeReader):
     @functools.cached_property
     def _contents(self) -> _Contents:
         with hdf5.open_hdf5(self.path) as file:
-            names = self._names(file)
+            names = self._list_names(file)
             lengths, virtual = [], []
             images: set[str] = set()
             layout = None
             for name in names:
-                demo = self._demo(file, name)
+                demo = self._find_demo(file, name)
                 where = f"{self.path}: {name}"
                 _check_lengths(demo, where)
                 layout = layout or demo.layout()
@@ -155,10 +155,10 @@ class RobomimicReader(EpisodeReader):
                 lengths.append(steps)
             digest = hdf5_datasets.digest(self.path, virtual)
             data = hdf5.find_group(file, DATA, self.path)
-            environment = _environment(
+            environment = _format_environment(
                 hdf5.read_attribute(data, "env_args", self.path), self.path
             )
-            keys = _filter_keys(file, self.path)
+            keys = _list_filter_keys(file, self.path)
         if self.split:
             chosen = f"{digest} {' '.join(names)}".encode()
             digest = f"sha256:{hashlib.sha256(chosen).hexdigest()}"
@@ -166,9 +166,9 @@ class RobomimicReader(EpisodeReader):
             tuple(lengths), tuple(sorted(images)), digest, environment, tuple(keys)
         )
 
-    def _names(self, file: Any) -> list[str]:
+    def _list_names(self, file: Any) -> list[str]:
         """Lists the demonstrations that are read, in the order of their numbers."""
-        names = _demo_names(file, self.path)
+        names = _list_demos(file, self.path)
         if not self.split:
             return names
         split, *others = (
@@ -184,7 +184,7 @@ class RobomimicReader(EpisodeReader):
             )
         return [name for name in names if name in split]
 
-    def _demo(self, file: Any, name: str) -> _Demo:
+    def _find_demo(self, file: Any, name: str) -> _Demo:
         """Finds the data sets of a demonstration and checks what they are."""
         where = f"{self.path}: {name}"
         group = hdf5.find_group(hdf5.find_group(file, DATA, self.path), name, self.path)
@@ -237,7 +237,7 @@ class RobomimicReader(EpisodeReader):
     def _read_demo(self, file: Any, name: str) -> Episode:
         """Reads a demonstration as an episode of T+1 observations."""
         where = f"{self.path}: {name}"
-        demo = self._demo(file, name)
+        demo = self._find_demo(file, name)
         _check_lengths(demo, where)
         steps = len(demo.rewards)
 
@@ -255,6 +255,8 @@ class RobomimicReader(EpisodeReader):
         }
         if not demo.following:
             return close_episode(episode)
+        # Every next observation but the last is the observation of the step after, so
+        # only the last is read.
         return {
             **episode,
             schema.OBSERVATIONS: {
@@ -280,12 +282,12 @@ def find_splits(path: str) -> list[tuple[Split, str]]:
         DataFormatError: If the file is damaged.
     """
     with hdf5.open_hdf5(path) as file:
-        keys = _filter_keys(file, path)
+        keys = _list_filter_keys(file, path)
     both = set(_SPLITS.values()) <= set(keys)
     return list(_SPLITS.items()) if both else [("train", "")]
 
 
-def _filter_keys(file: Any, where: str) -> list[str]:
+def _list_filter_keys(file: Any, where: str) -> list[str]:
     """Lists the filter keys of a file."""
     if _MASK not in hdf5.list_names(file, where):
         return []
@@ -297,7 +299,7 @@ def _read_key(file: Any, key: str, where: str) -> list[str]:
     return hdf5.read_names(hdf5.find_group(file, _MASK, where), key, where)
 
 
-def _demo_names(file: Any, where: str) -> list[str]:
+def _list_demos(file: Any, where: str) -> list[str]:
     """Lists all demonstrations of a file, in the order of their numbers."""
     names = hdf5.list_names(hdf5.find_group(file, DATA, where), where)
     demos = [name for name in names if DEMO.fullmatch(name)]
@@ -328,7 +330,7 @@ def _check_lengths(demo: _Demo, where: str) -> None:
         )
 
 
-def _environment(env_args: str | None, where: str) -> str | None:
+def _format_environment(env_args: str | None, where: str) -> str | None:
     """Formats the environment that made a file; None if the file names none."""
     if env_args is None:
         return None
