@@ -107,7 +107,7 @@ def parse_run(out: str) -> BucketPath:
     return path
 
 
-def in_buckets(*paths: str) -> tuple[str, ...]:
+def select_buckets(*paths: str) -> tuple[str, ...]:
     """Selects the paths that are on an object store, and checks them.
 
     Args:
@@ -120,7 +120,7 @@ def in_buckets(*paths: str) -> tuple[str, ...]:
         LaunchError: If Cloud Storage would refuse one of them.
 
     Example:
-        >>> in_buckets("runs/one", "gs://vast-data/runs/one")
+        >>> select_buckets("runs/one", "gs://vast-data/runs/one")
         ('gs://vast-data/runs/one',)
     """
     remote = tuple(path for path in paths if "://" in path)

@@ -32,7 +32,7 @@ def check_given(
         LaunchError: If the figures belong to another program, or it does not fit.
     """
     call = compiled.read(file)
-    others = compiled.differences(
+    others = compiled.find_differences(
         call, config, accelerator=chips.accelerator.name, mesh=mesh
     )
     if others:

@@ -45,9 +45,9 @@ class Evaluate:
 
     def execute_with(self, output: Output, more: Sequence[str]) -> int:
         """Starts the evaluation, or prints what would be submitted."""
-        return launch(self.submission(more), output, dry_run=self.dry_run)
+        return launch(self.make_submission(more), output, dry_run=self.dry_run)
 
-    def submission(self, arguments: Sequence[str]) -> Submission:
+    def make_submission(self, arguments: Sequence[str]) -> Submission:
         """Builds the submission.
 
         Args:
@@ -82,7 +82,7 @@ class Evaluate:
                 command=make_command("trainer", "evaluate", self.run_folder, *options),
                 document=None,
                 costs=costs,
-                writes=names.in_buckets(self.run_folder),
+                writes=names.select_buckets(self.run_folder),
             )
         run = names.parse_run(self.run_folder)
         name = self.name or f"{run.name}-evaluate"
@@ -96,14 +96,14 @@ class Evaluate:
                 command=("sky", "jobs", "launch", "--yes", "{}"),
                 document=to_yaml(
                     [
-                        skypilot.evaluation_task(
+                        skypilot.make_evaluation_task(
                             task, cpus=self.cpus, memory_gb=self.memory_gb
                         )
                     ]
                 ),
                 costs=costs,
                 writes=(self.run_folder,),
-                region=skypilot.google_region(self.region),
+                region=skypilot.find_google_region(self.region),
             )
         evaluation = jobset.Evaluation(
             name=name,
@@ -117,7 +117,7 @@ class Evaluate:
         )
         return Submission(
             command=("kubectl", "apply", "--filename", "-"),
-            document=to_yaml(jobset.evaluation_documents(evaluation)),
+            document=to_yaml(jobset.make_evaluation_documents(evaluation)),
             costs=costs,
             writes=(self.run_folder,),
             region=self.region,

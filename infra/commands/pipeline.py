@@ -89,9 +89,9 @@ class Pipeline:
 
     def execute_with(self, output: Output, more: Sequence[str]) -> int:
         """Starts the pipeline, or prints what would be submitted."""
-        return launch(self.submission(more), output, dry_run=self.dry_run)
+        return launch(self.make_submission(more), output, dry_run=self.dry_run)
 
-    def submission(self, arguments: Sequence[str]) -> Submission:
+    def make_submission(self, arguments: Sequence[str]) -> Submission:
         """Builds the submission.
 
         Args:
@@ -125,7 +125,7 @@ class Pipeline:
             command += ("--workers", str(self.max_workers))
             beam: tuple[str, ...] = ()
         elif self.target == "dataflow":
-            beam = dataflow.dataflow_arguments(self._dataflow_job())
+            beam = dataflow.list_dataflow_arguments(self._dataflow_job())
         else:
             beam = self._engine_arguments()
         beam += tuple(arguments)
@@ -199,7 +199,7 @@ class Pipeline:
                 "--flink-master: expected with --target flink alone, got it with "
                 f"--target {self.target}; leave it out"
             )
-        return flink.engine_arguments(
+        return flink.list_engine_arguments(
             names.check_address(self.job_endpoint, "--job-endpoint"),
             names.check_workers(self.workers_at),
             parallelism=self.max_workers,
@@ -225,7 +225,7 @@ class Pipeline:
         )
         return Submission(
             command=("kubectl", "apply", "--filename", "-"),
-            document=to_yaml(flink.flink_documents(job)),
+            document=to_yaml(flink.make_flink_documents(job)),
             costs=(
                 *self._describe_cost(),
                 f"afterwards: kubectl delete flinkdeployment {job.name} --namespace "
@@ -251,7 +251,7 @@ class Pipeline:
         }[self.target]
         if rows is None:
             return (machines, "hours not known: give --rows for an estimate")
-        figures = scale.data_scale(
+        figures = scale.estimate_data(
             MEASURED, transitions=rows, workers=self.max_workers, cores=cores
         )
         collecting = self.episodes is not None

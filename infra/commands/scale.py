@@ -91,7 +91,7 @@ class Scale:
         rows = []
         for transitions in self.transitions:
             for workers in self.workers:
-                row = scale.data_scale(
+                row = scale.estimate_data(
                     MEASURED, transitions=transitions, workers=workers, cores=self.cores
                 )
                 rows.append(
@@ -147,7 +147,7 @@ class Scale:
             for chips in self.chips:
                 # Three meshes of the same chips: copies of the state, the state over
                 # `fsdp`, and layers over `tensor`.
-                row = scale.train_scale(shape, accelerator.chip, chips=chips)
+                row = scale.estimate_training(shape, accelerator.chip, chips=chips)
                 memory = accelerator.chip.memory_bytes
                 rows.append(
                     (

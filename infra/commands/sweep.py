@@ -91,7 +91,8 @@ class Sweep:
         jobs = [
             (cell, job)
             for cell in cells
-            if (job := self._submission(cell, states.get(cell.name, _NEW))) is not None
+            if (job := self._make_submission(cell, states.get(cell.name, _NEW)))
+            is not None
         ]
         for line in self._totals(cells, states, [cell for cell, _ in jobs]):
             say(output.progress, f"# {line}")
@@ -102,13 +103,15 @@ class Sweep:
                 return code
         return 0
 
-    def _submission(self, cell: "Cell", state: State) -> Submission | None:
+    def _make_submission(self, cell: "Cell", state: State) -> Submission | None:
         """Builds the job that a cell lacks; None for a finished cell."""
         match state["stage"]:
             case "finished":
                 return None
             case "trained":
-                return self._evaluation(cell, [str(step) for step in state["missing"]])
+                return self._make_evaluation(
+                    cell, [str(step) for step in state["missing"]]
+                )
             case "differs":
                 raise LaunchError(
                     f"{cell.folder}: expected nothing, or a run of these settings, got "
@@ -116,11 +119,11 @@ class Sweep:
                     "`out`, or move the run away"
                 )
         environment = cell.environment_options
-        return self._training(cell).submission(
+        return self._make_training(cell).make_submission(
             ("--agent", cell.agent, *environment, *cell.overrides)
         )
 
-    def _training(self, cell: "Cell") -> Train:
+    def _make_training(self, cell: "Cell") -> Train:
         if cell.file is None:
             raise LaunchError(
                 f"{cell.name}: expected a configuration to send with the job, got none "
@@ -144,7 +147,7 @@ class Sweep:
             compile=self.compile,
         )
 
-    def _evaluation(self, cell: "Cell", steps: Sequence[str]) -> Submission:
+    def _make_evaluation(self, cell: "Cell", steps: Sequence[str]) -> Submission:
         how = cell.evaluation
         evaluation = Evaluate(
             target="sky" if self.target == "sky" else "gke",
@@ -161,7 +164,7 @@ class Sweep:
         if how.reference_scores is not None:
             more += ("--reference-scores", *map(str, how.reference_scores))
         environment = cell.environment_options
-        return evaluation.submission((*more, *environment, "--steps", *steps))
+        return evaluation.make_submission((*more, *environment, "--steps", *steps))
 
     def _read_states(self, output: Output) -> dict[str, State]:
         """Reads the states of cells; a dry run may go on without them."""
@@ -189,12 +192,12 @@ class Sweep:
             return lines
         total_s, unknown = 0.0, Counter[str]()
         for cell in training:
-            train = self._training(cell)
-            found = train.find_rate(cell.config, train.find_chips())
-            if found is None:
+            train = self._make_training(cell)
+            rate = train.find_rate(cell.config, train.find_chips())
+            if rate is None:
                 unknown[cell.method] += 1
             else:
-                total_s += cell.config.trainer.steps / found[0]
+                total_s += cell.config.trainer.steps / rate[0]
         machines = f"{len(training) * self.chips:,} {self.accelerator} chips at once"
         if total_s:
             hours = total_s / 3600 * self.chips

@@ -85,9 +85,9 @@ class Train:
 
     def execute_with(self, output: Output, more: Sequence[str]) -> int:
         """Starts the training, or prints what would be submitted."""
-        return launch(self.submission(more), output, dry_run=self.dry_run)
+        return launch(self.make_submission(more), output, dry_run=self.dry_run)
 
-    def submission(self, arguments: Sequence[str]) -> Submission:
+    def make_submission(self, arguments: Sequence[str]) -> Submission:
         """Builds the submission.
 
         Args:
@@ -117,8 +117,8 @@ class Train:
                 command=make_command("trainer", "train", *given),
                 document=None,
                 costs=("this machine", self._describe_hours(config, None)),
-                reads=names.in_buckets(self.store),
-                writes=names.in_buckets(self.out),
+                reads=names.select_buckets(self.store),
+                writes=names.select_buckets(self.out),
             )
         chips = self.find_chips()
         # The trainer would refuse the mesh, too, but only once all machines run.
@@ -142,7 +142,7 @@ class Train:
             costs = (*costs, fits)
         if self.target == "sky":
             command = ("python", "-m", "trainer", "train", skypilot.CONFIG, *trained)
-            task = skypilot.training_task(
+            task = skypilot.make_training_task(
                 skypilot.SkyTask(
                     name=names.check_job_name(self.name or run.name, longest=63),
                     region=self.region,
@@ -159,7 +159,7 @@ class Train:
                 costs=costs,
                 reads=(self.store,),
                 writes=(self.out,),
-                region=skypilot.google_region(self.region),
+                region=skypilot.find_google_region(self.region),
             )
         training = jobset.Training(
             name=self.name or run.name,
@@ -179,7 +179,7 @@ class Train:
         )
         return Submission(
             command=("kubectl", "apply", "--filename", "-"),
-            document=to_yaml(jobset.training_documents(training)),
+            document=to_yaml(jobset.make_training_documents(training)),
             costs=costs,
             reads=(self.store,),
             writes=(self.out,),
@@ -283,14 +283,14 @@ class Train:
         from trainer.agents.vast_config import VASTConfig
         from trainer.costs.call_memory import Shape
 
-        facts = published.DATASETS.get(config.dataset)
-        if chips is None or facts is None or not isinstance(config.agent, VASTConfig):
+        data = published.DATASETS.get(config.dataset)
+        if chips is None or data is None or not isinstance(config.agent, VASTConfig):
             return unknown
         shape = Shape(
             config.agent,
             batch_size=trainer.batch_size,
-            observation_dim=facts.observation_dim,
-            action_dim=facts.action_dim,
+            observation_dim=data.observation_dim,
+            action_dim=data.action_dim,
         )
         # Arithmetic alone is a bound for every mesh. Time on links is not: a mesh that
         # gives each seed its own chip sends nothing.

@@ -148,14 +148,14 @@ def expect(call: Compiled) -> Expected:
         Results of the formulas.
     """
     # The formulas are those of VAST's networks, and need the dimensions of the data.
-    agent, facts = call.config["agent"], published.DATASETS.get(call.config["dataset"])
-    if agent["name"] != "vast" or facts is None:
+    agent, data = call.config["agent"], published.DATASETS.get(call.config["dataset"])
+    if agent["name"] != "vast" or data is None:
         return Expected(None, None)
     shape = call_memory.Shape(
         VASTConfig(**agent),
         batch_size=call.batch_size,
-        observation_dim=facts.observation_dim,
-        action_dim=facts.action_dim,
+        observation_dim=data.observation_dim,
+        action_dim=data.action_dim,
     )
     spread = call_memory.Spread(**call.mesh)
     chip = ACCELERATORS.get(call.accelerator)  # None for CPUs.
@@ -165,7 +165,7 @@ def expect(call: Compiled) -> Expected:
     )
 
 
-def differences(
+def find_differences(
     call: Compiled,
     config: Mapping[str, Any],
     *,

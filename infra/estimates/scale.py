@@ -58,7 +58,7 @@ class DataScale:
     shard_core_h: float
 
 
-def data_scale(
+def estimate_data(
     measured: Measured, *, transitions: int, workers: int, cores: int = 2
 ) -> DataScale:
     """Computes the cost of collecting and sharding.
@@ -193,7 +193,9 @@ class TrainScale:
     input_bytes: int
 
 
-def train_scale(shape: Shape, accelerator: Accelerator, *, chips: int) -> TrainScale:
+def estimate_training(
+    shape: Shape, accelerator: Accelerator, *, chips: int
+) -> TrainScale:
     """Computes memory, traffic and the least time of an update.
 
     Args:

@@ -45,7 +45,7 @@ class DataflowJob:
     collecting: bool
 
 
-def dataflow_arguments(job: DataflowJob) -> tuple[str, ...]:
+def list_dataflow_arguments(job: DataflowJob) -> tuple[str, ...]:
     """Makes Beam's arguments for a Dataflow job."""
     subnetwork = job.subnetwork and (
         f"--subnetwork=regions/{job.region}/subnetworks/{job.subnetwork}"

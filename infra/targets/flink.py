@@ -22,9 +22,9 @@ from infra.targets.kubernetes import (
     ON_DISRUPTION,
     USER,
     Document,
-    labels,
-    network_policy,
-    on_exit,
+    make_exit_rule,
+    make_labels,
+    make_network_policy,
 )
 from pipeline.store.errors import EXIT_USAGE
 
@@ -103,7 +103,7 @@ def check_cluster_name(name: str) -> str:
     return check_job_name(name, longest=45)
 
 
-def flink_documents(job: FlinkJob) -> list[Document]:
+def make_flink_documents(job: FlinkJob) -> list[Document]:
     """Makes the manifests of a Flink cluster and of the launcher of a pipeline on it.
 
     Args:
@@ -120,24 +120,24 @@ def flink_documents(job: FlinkJob) -> list[Document]:
     metadata = {
         "name": job.name,
         "namespace": job.namespace,
-        "labels": labels(job.name),
+        "labels": make_labels(job.name),
     }
     return [
         # Flink runs whatever it is sent, by anybody who reaches it.
-        network_policy(metadata, _FROM_OPERATOR),
-        _cluster(job, metadata),
+        make_network_policy(metadata, _FROM_OPERATOR),
+        _make_cluster(job, metadata),
         _launcher(job, metadata),
     ]
 
 
-def _cluster(job: FlinkJob, metadata: Document) -> Document:
+def _make_cluster(job: FlinkJob, metadata: Document) -> Document:
     writable = ("/tmp", "/opt/flink/log")
-    main = _container(
+    main = _make_container(
         {"name": _MAIN}, user=FLINK_USER, writable=writable, volumes="flink"
     )
     # A pool beside each task manager and not one for all: task managers give their
     # workers the same names and tell them to connect to localhost.
-    pool = _container(
+    pool = _make_container(
         {
             "name": "beam-workers",
             "image": job.image,
@@ -148,7 +148,7 @@ def _cluster(job: FlinkJob, metadata: Document) -> Document:
             "restartPolicy": "Always",
             "startupProbe": _listening(POOL_PORT),
             "env": [{"name": "HOME", "value": "/tmp"}],
-            "resources": _resources(
+            "resources": _make_resources(
                 cpu=1 if job.collecting else 2, memory_gi=2 if job.collecting else 3
             ),
         },
@@ -156,11 +156,14 @@ def _cluster(job: FlinkJob, metadata: Document) -> Document:
         writable=("/tmp",),
         volumes="beam-workers",
     )
-    template = _pod(job, [main], volumes=_volumes("flink", writable))
-    workers = _pod(
+    template = _make_pod(job, [main], volumes=_make_volumes("flink", writable))
+    workers = _make_pod(
         job,
         [main],
-        volumes=[*_volumes("flink", writable), *_volumes("beam-workers", ("/tmp",))],
+        volumes=[
+            *_make_volumes("flink", writable),
+            *_make_volumes("beam-workers", ("/tmp",)),
+        ],
         before=[pool],
     )
     workers["spec"]["automountServiceAccountToken"] = False
@@ -199,16 +202,16 @@ def _cluster(job: FlinkJob, metadata: Document) -> Document:
 def _launcher(job: FlinkJob, metadata: Document) -> Document:
     server = f"{JOB_SERVER_IMAGE}:{job.beam}"
     rest = f"{job.name}-rest"
-    await_cluster = _container(
+    await_cluster = _make_container(
         {
             "name": "await-cluster",
             "image": job.image,
             "command": ["python", "-c", _AWAIT, rest],
-            "resources": _resources(cpu=1, memory_gi=1),
+            "resources": _make_resources(cpu=1, memory_gi=1),
         },
         user=USER,
     )
-    job_server = _container(
+    job_server = _make_container(
         {
             "name": "job-server",
             "image": server,
@@ -223,13 +226,13 @@ def _launcher(job: FlinkJob, metadata: Document) -> Document:
             ],
             "restartPolicy": "Always",
             "startupProbe": _listening(JOB_PORT, inside=True),
-            "resources": _resources(cpu=1, memory_gi=2),
+            "resources": _make_resources(cpu=1, memory_gi=2),
         },
         user=USER,
         writable=("/tmp",),
         volumes="job-server",
     )
-    launcher = _container(
+    launcher = _make_container(
         {
             "name": "launcher",
             "image": job.image,
@@ -240,7 +243,7 @@ def _launcher(job: FlinkJob, metadata: Document) -> Document:
                 # it, because the Job runs one pod at a time.
                 "--take-over",
                 "--",
-                *engine_arguments(
+                *list_engine_arguments(
                     f"localhost:{JOB_PORT}",
                     f"localhost:{POOL_PORT}",
                     parallelism=job.workers,
@@ -249,17 +252,20 @@ def _launcher(job: FlinkJob, metadata: Document) -> Document:
                 *job.beam_arguments,
             ],
             "env": [{"name": "HOME", "value": "/tmp"}],
-            "resources": _resources(cpu=1, memory_gi=4),
+            "resources": _make_resources(cpu=1, memory_gi=4),
         },
         user=USER,
         writable=("/tmp",),
         volumes="launcher",
     )
-    pod = _pod(
+    pod = _make_pod(
         job,
         [launcher],
         before=[await_cluster, job_server],
-        volumes=[*_volumes("job-server", ("/tmp",)), *_volumes("launcher", ("/tmp",))],
+        volumes=[
+            *_make_volumes("job-server", ("/tmp",)),
+            *_make_volumes("launcher", ("/tmp",)),
+        ],
     )
     pod["spec"] |= {
         "restartPolicy": "Never",
@@ -279,7 +285,7 @@ def _launcher(job: FlinkJob, metadata: Document) -> Document:
             "podReplacementPolicy": "Failed",
             "podFailurePolicy": {
                 "rules": [
-                    on_exit("FailJob", "launcher", (EXIT_USAGE,)),
+                    make_exit_rule("FailJob", "launcher", (EXIT_USAGE,)),
                     ON_DISRUPTION,
                 ]
             },
@@ -288,7 +294,7 @@ def _launcher(job: FlinkJob, metadata: Document) -> Document:
     }
 
 
-def engine_arguments(
+def list_engine_arguments(
     job_endpoint: str,
     workers_at: str,
     *,
@@ -329,7 +335,7 @@ def engine_arguments(
     )
 
 
-def _pod(
+def _make_pod(
     job: FlinkJob,
     containers: list[Document],
     *,
@@ -339,7 +345,7 @@ def _pod(
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"labels": labels(job.name)},
+        "metadata": {"labels": make_labels(job.name)},
         "spec": {
             "nodeSelector": {"topology.kubernetes.io/region": job.region},
             "securityContext": {
@@ -353,7 +359,7 @@ def _pod(
     }
 
 
-def _container(
+def _make_container(
     container: Document,
     *,
     user: int,
@@ -373,7 +379,7 @@ def _container(
         **(
             {
                 "volumeMounts": [
-                    {"name": _volume(volumes, path), "mountPath": path}
+                    {"name": _name_volume(volumes, path), "mountPath": path}
                     for path in writable
                 ]
             }
@@ -383,11 +389,13 @@ def _container(
     }
 
 
-def _volumes(name: str, paths: tuple[str, ...]) -> list[Document]:
-    return [{"name": _volume(name, path), "emptyDir": {}} for path in paths]
+def _make_volumes(name: str, paths: tuple[str, ...]) -> list[Document]:
+    """Makes an empty volume for each path that a container writes to."""
+    return [{"name": _name_volume(name, path), "emptyDir": {}} for path in paths]
 
 
-def _volume(name: str, path: str) -> str:
+def _name_volume(name: str, path: str) -> str:
+    """Names the volume of a container's path."""
     return f"{name}-{path.rpartition('/')[2]}"
 
 
@@ -410,7 +418,7 @@ def _listening(port: int, *, inside: bool = False) -> Document:
     return {**probe, "periodSeconds": 2, "failureThreshold": 90}
 
 
-def _resources(*, cpu: int, memory_gi: int) -> Document:
+def _make_resources(*, cpu: int, memory_gi: int) -> Document:
     # Memory is limited to what is requested, so that a node never runs out of it; cores
     # are not limited, and idle ones may be used.
     memory = f"{memory_gi}Gi"

@@ -24,9 +24,9 @@ from infra.targets.kubernetes import (
     ON_DISRUPTION,
     USER,
     Document,
-    labels,
-    network_policy,
-    on_exit,
+    make_exit_rule,
+    make_labels,
+    make_network_policy,
 )
 from trainer.errors import EXIT_DIVERGED, EXIT_PREEMPTED, EXIT_USAGE
 
@@ -88,7 +88,7 @@ def check_set_name(name: str, hosts: int) -> str:
     return check_job_name(name, longest=63 - len(appended))
 
 
-def training_documents(training: Training) -> list[Document]:
+def make_training_documents(training: Training) -> list[Document]:
     """Makes the manifests of a training.
 
     Args:
@@ -102,7 +102,11 @@ def training_documents(training: Training) -> list[Document]:
         LaunchError: If the name is too long for the names of pods.
     """
     name = check_set_name(training.name, training.chips.hosts)
-    metadata = {"name": name, "namespace": training.namespace, "labels": labels(name)}
+    metadata = {
+        "name": name,
+        "namespace": training.namespace,
+        "labels": make_labels(name),
+    }
     annotations = {}
     if training.chips.topology is not None and training.chips.hosts > 1:
         # All pods must be on one slice, which is one node pool of GKE.
@@ -115,7 +119,7 @@ def training_documents(training: Training) -> list[Document]:
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {**metadata, "name": f"{name}-config"},
-        "data": {_key(path): text for path, text in training.files.items()},
+        "data": {_make_key(path): text for path, text in training.files.items()},
     }
     job_set = {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
@@ -140,15 +144,19 @@ def training_documents(training: Training) -> list[Document]:
                 ],
             },
             "replicatedJobs": [
-                {"name": _JOB, "replicas": 1, "template": _training_job(training, name)}
+                {
+                    "name": _JOB,
+                    "replicas": 1,
+                    "template": _make_training_job(training, name),
+                }
             ],
         },
     }
     # JAX's coordinator believes anybody who reaches it, and so anybody could end a run.
-    return [config_map, network_policy(metadata), job_set]
+    return [config_map, make_network_policy(metadata), job_set]
 
 
-def _training_job(training: Training, name: str) -> Document:
+def _make_training_job(training: Training, name: str) -> Document:
     hosts = training.chips.hosts
     return {
         "spec": {
@@ -161,20 +169,20 @@ def _training_job(training: Training, name: str) -> Document:
             "podReplacementPolicy": "Failed",
             "podFailurePolicy": {
                 "rules": [
-                    on_exit("FailJob", _JOB, HOPELESS),
-                    on_exit("Ignore", _JOB, (SAVED,)),
+                    make_exit_rule("FailJob", _JOB, HOPELESS),
+                    make_exit_rule("Ignore", _JOB, (SAVED,)),
                     ON_DISRUPTION,
                 ]
             },
             "template": {
-                "metadata": {"labels": labels(name)},
-                "spec": _training_pod(training, name),
+                "metadata": {"labels": make_labels(name)},
+                "spec": _make_training_pod(training, name),
             },
         }
     }
 
 
-def _training_pod(training: Training, name: str) -> Document:
+def _make_training_pod(training: Training, name: str) -> Document:
     chips = training.chips
     selector = {"topology.kubernetes.io/region": training.region}
     if chips.topology is not None:
@@ -185,9 +193,11 @@ def _training_pod(training: Training, name: str) -> Document:
         resource = "nvidia.com/gpu"
         selector["cloud.google.com/gke-accelerator"] = chips.accelerator.selector
     config: Document = {"name": f"{name}-config"}
-    if any(_key(path) != path for path in training.files):
+    if any(_make_key(path) != path for path in training.files):
         # Keys of a ConfigMap are no paths, so a file in a folder needs its path here.
-        config["items"] = [{"key": _key(path), "path": path} for path in training.files]
+        config["items"] = [
+            {"key": _make_key(path), "path": path} for path in training.files
+        ]
     volumes: list[Document] = [{"name": "config", "configMap": config}]
     mounts: list[Document] = [
         {"name": "config", "mountPath": CONFIG_FOLDER, "readOnly": True}
@@ -208,7 +218,7 @@ def _training_pod(training: Training, name: str) -> Document:
         "volumeMounts": mounts,
     }
     if chips.hosts > 1:
-        container["env"] = _processes(name, chips.hosts)
+        container["env"] = _make_variables(name, chips.hosts)
         container["ports"] = [
             {"name": "coordinator", "containerPort": COORDINATOR_PORT}
         ]
@@ -235,12 +245,12 @@ def _training_pod(training: Training, name: str) -> Document:
     return pod
 
 
-def _key(path: str) -> str:
+def _make_key(path: str) -> str:
     """Makes the key of a file in a ConfigMap, which may not contain a slash."""
     return path.replace("/", ".")
 
 
-def _processes(name: str, hosts: int) -> list[Document]:
+def _make_variables(name: str, hosts: int) -> list[Document]:
     """Makes the environment variables by which processes find each other."""
     index = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
     # This id is random, the same for all pods of the Job, and a new one after a restart
@@ -276,7 +286,7 @@ class Evaluation:
     memory: str
 
 
-def evaluation_documents(evaluation: Evaluation) -> list[Document]:
+def make_evaluation_documents(evaluation: Evaluation) -> list[Document]:
     """Makes the manifest of an evaluation Job with one pod on CPUs.
 
     Args:
@@ -308,13 +318,13 @@ def evaluation_documents(evaluation: Evaluation) -> list[Document]:
         "metadata": {
             "name": name,
             "namespace": evaluation.namespace,
-            "labels": labels(name),
+            "labels": make_labels(name),
         },
         "spec": {
             # A lost pod costs little: its successor skips recorded evaluations.
             "backoffLimit": 3,
             "template": {
-                "metadata": {"labels": labels(name)},
+                "metadata": {"labels": make_labels(name)},
                 "spec": {
                     "restartPolicy": "Never",
                     "serviceAccountName": evaluation.account,

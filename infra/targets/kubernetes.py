@@ -13,12 +13,12 @@ ON_DISRUPTION: Document = {
 }
 
 
-def labels(name: str) -> dict[str, str]:
+def make_labels(name: str) -> dict[str, str]:
     """Makes the labels of all objects of one launch."""
     return {"app.kubernetes.io/name": "vast-rl", "app.kubernetes.io/instance": name}
 
 
-def network_policy(metadata: Document, *more: Document) -> Document:
+def make_network_policy(metadata: Document, *more: Document) -> Document:
     """Makes a policy by which only pods of one launch reach its pods.
 
     Args:
@@ -41,7 +41,7 @@ def network_policy(metadata: Document, *more: Document) -> Document:
     }
 
 
-def on_exit(action: str, container: str, codes: tuple[int, ...]) -> Document:
+def make_exit_rule(action: str, container: str, codes: tuple[int, ...]) -> Document:
     """Makes a rule of a Job for exit codes of a container.
 
     Args:

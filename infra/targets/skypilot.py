@@ -54,7 +54,7 @@ class SkyTask:
     command: tuple[str, ...]
 
 
-def training_task(
+def make_training_task(
     task: SkyTask,
     chips: Slice,
     *,
@@ -95,7 +95,7 @@ def training_task(
     }
 
 
-def evaluation_task(task: SkyTask, *, cpus: int, memory_gb: int) -> dict[str, Any]:
+def make_evaluation_task(task: SkyTask, *, cpus: int, memory_gb: int) -> dict[str, Any]:
     """Makes a task that evaluates on CPUs.
 
     Args:
@@ -121,7 +121,7 @@ def evaluation_task(task: SkyTask, *, cpus: int, memory_gb: int) -> dict[str, An
     }
 
 
-def google_region(region: str | None) -> str | None:
+def find_google_region(region: str | None) -> str | None:
     """Finds the Google Cloud region of a task, which its buckets must have, too.
 
     Args:
@@ -131,7 +131,7 @@ def google_region(region: str | None) -> str | None:
         The region; None for other clouds or any region.
 
     Example:
-        >>> google_region("gcp/europe-west4"), google_region("aws/eu-west-1")
+        >>> find_google_region("gcp/europe-west4"), find_google_region("aws/eu-west-1")
         ('europe-west4', None)
     """
     cloud, _, name = (region or "").partition("/")

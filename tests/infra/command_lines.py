@@ -78,7 +78,7 @@ def submission(command: str) -> Submission:
     """The submission of a launch."""
     parsed, arguments = front_door.parse(PROGRAM, command.split())
     assert isinstance(parsed, Launch)
-    return parsed.stage.submission(arguments)
+    return parsed.stage.make_submission(arguments)
 
 
 def documents(command: str) -> list[Any]:

@@ -55,20 +55,20 @@ def test_operations_are_those_that_describe_and_bench_give():
 
 
 def test_memory_and_traffic_by_hand():
-    one = scale.train_scale(SHAPE, CHIP, chips=1)
+    single = scale.estimate_training(SHAPE, CHIP, chips=1)
     gradient = 4 * call_memory.count_parameters(SHAPE)
     state = call_memory.state_bytes(SHAPE)
     # The segment network has 3 B rows, and keeps 3 arrays of 4 bytes for each of its 3
     # layers of 64.
     kept = 12 * 64 * 3 * 3 * B
     program = 27_000_000
-    assert one.whole_bytes == one.split_bytes == one.tensor_bytes
-    assert one.whole_bytes == state + gradient + kept + program
-    assert one.whole_sent == one.split_sent == one.tensor_sent == 0
-    assert not one.link_bound
-    assert one.least_s == pytest.approx(scale.update_flops(SHAPE) / 1e12)
-    assert one.input_bytes == B * 4 * (5 * S + A + 7)
-    four = scale.train_scale(SHAPE, CHIP, chips=4)
+    assert single.whole_bytes == single.split_bytes == single.tensor_bytes
+    assert single.whole_bytes == state + gradient + kept + program
+    assert single.whole_sent == single.split_sent == single.tensor_sent == 0
+    assert not single.link_bound
+    assert single.least_s == pytest.approx(scale.update_flops(SHAPE) / 1e12)
+    assert single.input_bytes == B * 4 * (5 * S + A + 7)
+    four = scale.estimate_training(SHAPE, CHIP, chips=4)
     targets = state - 3 * gradient
     assert targets > 0
     assert four.whole_bytes == state + gradient + kept // 4 + program
@@ -88,7 +88,7 @@ def test_memory_and_traffic_by_hand():
     # and one and a half.
     rows = 4 * (1 + 2 + 2) + 2 * (2 + 1) + (3 + 1) + (1 + 1) + 2
     assert four.tensor_sent == 3 / 4 * 4 * 64 * B * (1 * rows + 3 * 8)
-    assert scale.train_scale(SHAPE, CHIP, chips=5).tensor_bytes is None
+    assert scale.estimate_training(SHAPE, CHIP, chips=5).tensor_bytes is None
 
 
 def test_a_run_lies_on_chips_as_its_mesh_says():
@@ -137,7 +137,7 @@ def test_data_by_hand():
         row_floats=100,
         part_rows=1000,
     )
-    size = scale.data_scale(measured, transitions=7200, workers=20, cores=4)
+    size = scale.estimate_data(measured, transitions=7200, workers=20, cores=4)
     # A row has 400 bytes; it takes 200 in the npz and 400 in the store.
     assert (size.npz_bytes, size.store_bytes) == (1_440_000, 2_880_000)
     # 20 machines of 4 cores collect 800 rows/s: 9 s.
