@@ -1,5 +1,7 @@
 """The three programs treat help, the version and mistakes alike."""
 
+import importlib.metadata
+
 import pytest
 
 import infra.cli
@@ -32,7 +34,8 @@ def test_the_version_is_the_package_s(
     program: Program, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert front_door.run(program, ["--version"]) == 0
-    assert capsys.readouterr() == ("vast-rl 0.1.0\n", "")
+    version = importlib.metadata.version("vast-rl")
+    assert capsys.readouterr() == (f"vast-rl {version}\n", "")
 
 
 @by_name

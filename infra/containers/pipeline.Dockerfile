@@ -1,8 +1,8 @@
 # Image of a Beam worker: the pipeline and its pinned dependencies, without JAX.
 #
-#   docker build --file infra/containers/pipeline.Dockerfile --build-arg VERSION=0.1.0 \
-#     --tag REGISTRY/vast-rl-pipeline:0.1.0 .
-#   docker push REGISTRY/vast-rl-pipeline:0.1.0
+#   docker build --file infra/containers/pipeline.Dockerfile --build-arg VERSION=0.2.0 \
+#     --tag REGISTRY/vast-rl-pipeline:0.2.0 .
+#   docker push REGISTRY/vast-rl-pipeline:0.2.0
 #
 # `python -m infra launch pipeline --target dataflow` takes this image. The tag must be the
 # package's version, because the launcher compares it with its own version.

@@ -1,8 +1,8 @@
 # Image of a trainer on NVIDIA GPUs: trainer, evaluation, JAX with its libraries, no Beam.
 #
 #   docker build --file infra/containers/trainer-cuda.Dockerfile \
-#     --build-arg VERSION=0.1.0 --tag REGISTRY/vast-rl-trainer-cuda:0.1.0 .
-#   docker push REGISTRY/vast-rl-trainer-cuda:0.1.0
+#     --build-arg VERSION=0.2.0 --tag REGISTRY/vast-rl-trainer-cuda:0.2.0 .
+#   docker push REGISTRY/vast-rl-trainer-cuda:0.2.0
 #
 # The node provides the driver, the wheels everything else of CUDA. Evaluation on CPUs uses
 # this image, too.

@@ -1,8 +1,8 @@
 # Image of a trainer on TPUs: trainer, evaluation, JAX with its libraries, no Beam.
 #
 #   docker build --file infra/containers/trainer-tpu.Dockerfile \
-#     --build-arg VERSION=0.1.0 --tag REGISTRY/vast-rl-trainer-tpu:0.1.0 .
-#   docker push REGISTRY/vast-rl-trainer-tpu:0.1.0
+#     --build-arg VERSION=0.2.0 --tag REGISTRY/vast-rl-trainer-tpu:0.2.0 .
+#   docker push REGISTRY/vast-rl-trainer-tpu:0.2.0
 #
 # The wheels provide the TPU's library.
 FROM python:3.11.14-slim-bookworm
