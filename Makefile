@@ -8,9 +8,10 @@ STAMP := $(VENV)/.installed
 
 setup: $(STAMP)
 
-# uv only makes the install quick: the same constraints serve plain pip.
+# An environment that is there is kept, as it may have been made by another Python, whose
+# libraries it needs. uv only makes the install quick: the same constraints serve pip.
 $(STAMP): pyproject.toml infra/constraints.txt
-	$(PYTHON) -m venv $(VENV)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet uv
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet \
 	  --constraint infra/constraints.txt \
