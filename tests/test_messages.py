@@ -1,11 +1,12 @@
-"""Every message for a user names a place, and what was expected or what to do next.
+"""Every message for a user names a place, and says what to do next.
 
-The messages are read from the source: the first argument of every exception with an
-``exit_code``. A message has to
+The messages are read from the source: the first argument of every ``OSError``, and of
+every exception with an ``exit_code``. A message has to
 
 - name a place, by an interpolated value, an option, a setting or a variable; and
-- say what was expected, with the word "expected", or what to do next, in a clause that
-  begins with a verb of the list below.
+- say what to do next, in a clause that begins with a verb of the list below. The step
+  may be left out where it is obvious: in a message that begins with the option or field
+  to correct, and says what was expected of it.
 """
 
 import ast
@@ -23,14 +24,21 @@ TREES = {
 }
 # An interpolated value, an option, or names before a colon at the beginning.
 PLACE = re.compile(r"\{|--[a-z]|^[\w.]+( and [\w.]+)*: ")
+# An option or a field at the beginning, perhaps after the file that holds it.
+NAMED = re.compile(
+    r"(\{[^{}]*\}: )?(--[a-z{]|\{\w*name\w*\}: |[a-z_]+(\.|: |, | and ))"
+)
 # Texts with fewer letters only join parts that are written elsewhere.
 LEAST_LETTERS = 12
+# The reader of a checkpoint adds the step to this text, and what to do.
+COMPLETED_ELSEWHERE = re.compile(r": bytes have changed$")
 ADVICE = re.compile(r"\{\w*(remedy|advice|hint)\w*", re.IGNORECASE)
 VERBS = re.compile(
-    r"(add|append|ask|begin|build|change|check|choose|clear|collect|compare|convert|copy"
-    r"|correct|delete|describe|download|end|evaluate|export|fetch|fill|finish|fit|fix"
-    r"|follow|free|give|increase|install|join|keep|leave|let|look|lower|make|mark|mend|merge|move"
-    r"|name|omit|open|pip|put|raise|read|record|reduce|relabel|remove|rename|repeat"
+    r"(add|append|ask|begin|build|change|check|choose|clear|collect|compare|compile"
+    r"|convert|copy|correct|delete|describe|download|end|evaluate|export|extract|fetch"
+    r"|fill|finish|fit|fix|follow|free|give|increase|install|join|keep|leave|let|look"
+    r"|lower|make|mark|mend|merge|move|name|omit|open|pip|put|raise|read|record|reduce"
+    r"|relabel|remove|rename|repeat"
     r"|report|reshape|restart|resume|run|say|scale|see|send|set|shard|shorten|show|split"
     r"|start|stop|store|take|train|try|turn|update|upgrade|use|verify|wait|wrap|write)"
     r"\b",
@@ -60,7 +68,7 @@ def find_classes() -> frozenset[str]:
         and names & {ast.unparse(base).rpartition(".")[2] for base in node.bases}
     }:
         names |= derived
-    return frozenset(names)
+    return frozenset(names | {"OSError"})
 
 
 def text_of(node: ast.expr) -> str:
@@ -99,12 +107,14 @@ def find_fault(message: str) -> str | None:
     """Says what a message lacks; None if it is complete."""
     if PLACE.search(message) is None:
         return "no place"
-    clauses = re.split(r"[;.:,]\s+(?:or |and |then |first )?", message)[1:]
-    if "expected" in message.lower() or ADVICE.search(message):
+    clauses = re.split(r"[;.:,]\s+(?:or |and |so |then |first )?", message)[1:]
+    if any(pattern.search(message) for pattern in (ADVICE, COMPLETED_ELSEWHERE)):
         return None
     if any(map(VERBS.match, clauses)):
         return None
-    return "neither what was expected nor what to do next"
+    if NAMED.match(message) and "expected" in message.lower():
+        return None
+    return "no next step, nor an option or field to correct"
 
 
 def test_messages_name_a_place_and_a_next_step():
@@ -122,12 +132,14 @@ def test_messages_name_a_place_and_a_next_step():
     ("message", "fault"),
     [
         ("expected a number above 0", "no place"),
-        ("{path}: is damaged", "neither"),
-        ("{path}: is damaged; the checksum differs", "neither"),
+        ("{path}: is damaged", "no next step"),
+        ("{path}: is damaged; the checksum differs", "no next step"),
         ("{path}: is damaged; fetch it again", None),
-        ("{path}: expected 3 rows, got 4", None),
+        ("{path}: expected 3 rows, got 4", "no next step"),
+        ("{path}: expected 3 rows, got 4; write it again", None),
+        ("{path}: tasks.{name}: expected a number from 1", None),
         ("--chips: expected at least 1", None),
-        ("trainer.seeds: {agent} has no seeds", "neither"),
+        ("trainer.seeds: {agent} has no seeds", "no next step"),
     ],
 )
 def test_what_counts_as_a_fault(message, fault):

@@ -48,7 +48,9 @@ def check_table(value: Any, *, where: str) -> Json:
         ConfigError: If the value is not a table.
     """
     if not isinstance(value, dict):
-        raise ConfigError(f"{where}: expected a table, got {value!r:.80}")
+        raise ConfigError(
+            f"{where}: expected a table, got {value!r:.80}; correct the file"
+        )
     return value
 
 

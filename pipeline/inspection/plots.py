@@ -36,7 +36,8 @@ def plot_store(store: Store, path: str) -> None:
     manifest = store.manifest
     if not manifest.parts_of("train"):
         raise DataFormatError(
-            f"{store.root}: expected rows of the train split, got none to draw"
+            f"{store.root}: expected rows of the train split, got none to draw; leave "
+            "--plot out"
         )
     labels = [*map(store.returns_field, manifest.discounts), schema.REWARDS]
     fields = [

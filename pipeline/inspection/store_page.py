@@ -81,7 +81,9 @@ def write_page(store: Store, path: str) -> None:
             "folder first"
         )
     if not store.manifest.parts:
-        raise DataFormatError(f"{store.root}: expected episodes to show, got none")
+        raise DataFormatError(
+            f"{store.root}: expected episodes to show, got none; leave --html out"
+        )
     page = render("pipeline.inspection", "store.html.j2", make_page(store))
     Path(path).write_text(page, encoding="utf-8")
 

@@ -93,8 +93,8 @@ class Trajectories:
         unknown = [name for name in names if name not in self.fields]
         if unknown:
             raise UsageError(
-                f"{self.store.root}: expected fields among {sorted(self.fields)}, got "
-                f"{unknown[0]!r}"
+                f"{self.store.root}: fields: expected some of {sorted(self.fields)}, "
+                f"got {unknown[0]!r}"
             )
         column = None if task is None else self.store.task(task)[0]
         for part in self.manifest.parts_of(split):

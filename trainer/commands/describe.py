@@ -64,7 +64,7 @@ class Describe:
         if self.config is None and sizes is None:
             raise UsageError(
                 "expected a configuration, its name, or --store and --agent, got none; "
-                f"shipped are {', '.join(list_configurations())}"
+                f"name one, such as {', '.join(list_configurations())}"
             )
         resolved = configuration.resolve(
             self.config,

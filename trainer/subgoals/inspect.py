@@ -126,7 +126,7 @@ def inspect_subgoals(
     if store.manifest.dataset != run.dataset:
         raise DataFormatError(
             f"{store.root}: expected a store of {run.dataset}, which the run was "
-            f"trained on, got one of {store.manifest.dataset}"
+            f"trained on, got one of {store.manifest.dataset}; name that store"
         )
     seed = run.config.trainer.seed_range[0]
     if inspection.training_seed is not None:
@@ -212,7 +212,7 @@ def _roll_out(
 ) -> _Played:
     seeds = run.config.trainer.seed_range
     if seed not in seeds:
-        raise UsageError(f"training seed: expected one of {list(seeds)}, got {seed}")
+        raise UsageError(f"--training-seed: expected one of {list(seeds)}, got {seed}")
     agent = run.agent()
     wanted = inspection.step
     with CheckpointReader(folder) as checkpoints:

@@ -128,7 +128,7 @@ def play_traces(
     """
     if not isinstance(agent, SubgoalAgent) or agent.chunk != 1:
         raise UsageError(
-            f"{type(agent).__name__} predicts no sub-goals: expected a run of an agent "
+            f"{type(agent).__name__} predicts no sub-goals; name a run of an agent "
             "that does, such as vast"
         )
     predict = agent.predict_subgoal

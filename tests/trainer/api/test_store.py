@@ -90,7 +90,7 @@ def test_batches_of_settings_of_one_s_own(opened: Trajectories) -> None:
 
 
 def test_mistakes_say_what_there_is(opened: Trajectories, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"among \['actions', .*, got 'reward'"):
+    with pytest.raises(UsageError, match=r"some of \['actions', .*, got 'reward'"):
         list(opened.episodes(fields=["reward"]))
     with pytest.raises(DataFormatError, match="task 9 is not in this store"):
         list(opened.episodes(task=9))

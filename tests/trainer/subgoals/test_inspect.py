@@ -289,7 +289,7 @@ def test_without_a_backend_the_figures_are_still_there(
 
 
 def test_wrong_inspections(run: Path, store: Store, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"training seed: expected one of \[3, 4\]"):
+    with pytest.raises(ValueError, match=r"--training-seed: expected one of \[3, 4\]"):
         inspect_subgoals(
             RunFolder.open(run),
             store,
