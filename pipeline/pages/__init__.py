@@ -1,1 +1,1 @@
-"""Pages that explain themselves: their look, tables and pictures, in one HTML file."""
+"""Parts of HTML pages that are one file: style sheet, tables and pictures."""

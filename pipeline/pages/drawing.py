@@ -1,9 +1,9 @@
-"""How pictures of a page look: sizes, colours by day and by night, axes, files.
+"""The look of a page's pictures: sizes, colours for light and dark, axes, files.
 
 A picture is an SVG that is drawn for a light page and carries a style sheet for a dark
-one. It is 360 units wide with text of 12, which is 12 px high on a screen of 400.
-Colours have a contrast of 3 to 1 against either page at least, text of 4.5 to 1,
-and lines also differ in style.
+one. It is 360 units wide and its text 12 units high, which is 12 px on a screen of 400.
+Every colour has a contrast of at least 3 to 1 against both pages, and text of 4.5 to 1.
+Lines also differ in style, for readers who cannot tell their colours apart.
 """
 
 import io
@@ -29,7 +29,7 @@ except ImportError as error:
 
 Float64 = npt.NDArray[np.float64]
 
-# After Okabe and Ito, told apart by people who see colours differently.
+# Variants of Okabe and Ito's palette, which suits people with any colour vision.
 BLUE, ORANGE, GREEN, VERMILION = "#0072b2", "#a66a00", "#00855f", "#d0500a"
 PURPLE, SKY, BLACK, GREY = "#ab4f86", "#3583b8", "#222222", "#6b6b6b"
 GRID = "#dddddd"
@@ -52,13 +52,13 @@ PAGE, DARK_PAGE = "#ffffff", "#16181c"
 _WIDTH_IN, _HEIGHT_IN = 5.0, 3.4
 _TEXT, _TITLE = 12, 13.5
 _BAND = 0.2
-# Of text in a legend, in letters.
+# Letters that fit into a row of the legend.
 _LEGEND_LETTERS = 44
 _SVG = {"svg.fonttype": "none", "svg.hashsalt": "vast-rl"}
 
 
 def to_svg(figure: Figure) -> bytes:
-    """A figure as a file that follows light and dark; equal data give equal files."""
+    """Encodes a figure as SVG for light and dark; equal data give equal bytes."""
     buffer = io.StringIO()
     with mpl.rc_context(_SVG):
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
@@ -68,7 +68,7 @@ def to_svg(figure: Figure) -> bytes:
         for name in ("fill", "stroke")
     )
     sheet = f"<style>@media (prefers-color-scheme: dark){{{rules}}}</style>"
-    # Verdana is as wide as the font that the layout was made for.
+    # The layout was computed with DejaVu Sans, and Verdana is as wide as that font.
     text = re.sub(
         r"font-family: 'DejaVu Sans'[^;\"<>]*",
         "font-family: 'DejaVu Sans',Verdana,sans-serif",
@@ -79,26 +79,26 @@ def to_svg(figure: Figure) -> bytes:
 
 
 def figure_of(*, height: float = 1.0) -> Figure:
-    """An empty figure, so many times as high as others."""
+    """Makes an empty figure; ``height`` is a multiple of the usual height."""
     size = (_WIDTH_IN, _HEIGHT_IN * height)
     return Figure(figsize=size, dpi=150, layout="constrained")
 
 
 def new_axes() -> tuple[Figure, Axes]:
-    """A figure with one pair of axes."""
+    """Makes a figure with one pair of axes."""
     figure = figure_of()
     return figure, figure.subplots()
 
 
 def plain(name: str, *, letters: int = 34) -> str:
-    """A name as a label: in one line, not too long, and no formula."""
+    """Makes a name fit for a label: one short line that is never read as a formula."""
     text = " ".join(name.split())
     text = text if len(text) <= letters else text[: letters - 1] + "…"
     return text.replace("$", r"\$")
 
 
 def wrapped(name: str) -> str:
-    """A name as a label in a legend, whole, in as many lines as it takes."""
+    """Makes a name fit for a legend: whole, in as many lines as it needs."""
     lines = textwrap.wrap(" ".join(name.split()), 40)
     return "\n".join(plain(line, letters=40) for line in lines)
 
@@ -139,7 +139,14 @@ def finish(
     steps: Sequence[int] | npt.NDArray[np.int64] | None,
     unit: str,
 ) -> None:
-    """Title, units and frame, the same for all; steps None: another axis than time."""
+    """Gives axes the title, units and frame that all pictures share.
+
+    Args:
+        axes: The axes.
+        title: Title; may be empty.
+        steps: Update numbers on the horizontal axis; None if it shows something else.
+        unit: Label of the vertical axis.
+    """
     if title:
         axes.set_title(
             title, loc="left", fontsize=_TITLE, fontweight="bold", color=BLACK
@@ -159,12 +166,16 @@ def finish(
 
 
 def label_x(axes: Axes, text: str) -> None:
-    """Says what the horizontal axis counts."""
+    """Labels the horizontal axis."""
     axes.set_xlabel(text, fontsize=_TEXT, color=BLACK)
 
 
 def log_scale(axes: Axes, unit: str) -> str:
-    """Makes an axis logarithmic where that helps, with plain numbers; its unit."""
+    """Makes the vertical axis logarithmic if its lines span a factor of ten.
+
+    Returns:
+        The unit, which names the log scale if the axis has one.
+    """
     values = np.concatenate([np.ravel(line.get_ydata()) for line in axes.get_lines()])
     values = values[np.isfinite(values)]
     if not len(values) or values.min() <= 0 or values.max() < 10 * values.min():
@@ -188,11 +199,11 @@ def label_log_axis(axes: Axes) -> None:
 
 
 def legend_below(figure: Figure, *axes: Axes) -> None:
-    """Puts the legend under the figure, which grows by that; equal labels once."""
+    """Adds a legend below the figure, which grows by its height; equal labels once."""
     by_label = {
         label: handle
-        for each in axes
-        for handle, label in zip(*each.get_legend_handles_labels(), strict=True)
+        for pair in axes
+        for handle, label in zip(*pair.get_legend_handles_labels(), strict=True)
     }
     labels = list(by_label)
     if not labels:

@@ -1,4 +1,4 @@
-"""What a page is made of besides sentences: tables of text, and pictures."""
+"""The elements of a page besides sentences: tables of text, and pictures."""
 
 import base64
 from collections.abc import Sequence
@@ -20,13 +20,13 @@ class Picture:
 
     Attributes:
         name: File name without ending, such as ``"success"``.
-        caption: What it shows and how to read it.
-        alt: What is seen on it, in a sentence, for who does not see it.
-        data: Its bytes.
-        kind: Ending of its file; ``"gif"`` is one that moves,
-            ``"webm"`` one that is played.
-        wide: Whether it has a row of the page to itself, in which it is shown larger.
-        still: First frame of a GIF, as PNG, for who asks for less motion.
+        caption: What the picture shows, and how to read it.
+        alt: A sentence that describes the picture to readers who cannot see it.
+        data: Bytes of the file.
+        kind: Ending of the file; ``"gif"`` is an animation, and ``"webm"`` a video
+            with controls.
+        wide: Whether the picture has a row of the page to itself, where it is larger.
+        still: First frame of a GIF, as PNG, for readers who ask for reduced motion.
     """
 
     name: str
@@ -39,17 +39,17 @@ class Picture:
 
     @property
     def file(self) -> str:
-        """Name of its file."""
+        """File name."""
         return f"{self.name}.{self.kind}"
 
     @property
     def uri(self) -> str:
-        """Its bytes as the address of an image."""
+        """Data URI of the picture."""
         return _uri(_TYPES[self.kind], self.data)
 
     @property
     def still_uri(self) -> str:
-        """Those of its first frame, where it has one."""
+        """Data URI of the first frame, or an empty string if there is none."""
         return "" if self.still is None else _uri(_TYPES["png"], self.still)
 
 
@@ -58,11 +58,11 @@ class Table:
     """A table of text. The first cell of a row is its heading.
 
     Attributes:
-        title: Heading.
-        headings: Of the columns.
-        rows: Cells.
-        notes: Below it.
-        folded: Whether it is opened by a click.
+        title: Heading of the table.
+        headings: Headings of the columns.
+        rows: Cells of each row.
+        notes: Sentences below the table.
+        folded: Whether the table is hidden until a click.
     """
 
     title: str

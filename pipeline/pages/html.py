@@ -1,7 +1,7 @@
-"""Pages as one HTML file that needs nothing else: pictures lie inside it.
+"""Writes pages that are one HTML file, with style sheet and pictures inside.
 
-A page's template extends `page.html.j2`, which has the head and the style sheet, and
-takes tables and pictures from `elements.html.j2`.
+The template of a page extends `page.html.j2`, which has the head and the style sheet,
+and imports the macros for tables and pictures from `elements.html.j2`.
 """
 
 import functools
@@ -21,12 +21,12 @@ def render(package: str, template: str, page: Any) -> str:
     """Writes a page.
 
     Args:
-        package: Where the template lies, such as ``"trainer.report"``.
-        template: Name of its file.
-        page: What the page says, by the name ``page`` in the template; has a title.
+        package: Package that holds the template, such as ``"trainer.report"``.
+        template: File name of the template.
+        page: Object that the template knows as ``page``; it has a ``title``.
 
     Returns:
-        HTML. All text in it is escaped.
+        HTML, in which all text is escaped.
     """
     return _templates(package).get_template(template).render(page=page)
 
@@ -37,7 +37,7 @@ def _templates(package: str) -> jinja2.Environment:
         loader=jinja2.ChoiceLoader(
             [jinja2.PackageLoader(each, "") for each in (package, "pipeline.pages")]
         ),
-        autoescape=True,  # Anybody may have made the names in runs and stores.
+        autoescape=True,  # Runs and stores may come from strangers, and so their names.
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

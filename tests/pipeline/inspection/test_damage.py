@@ -1,4 +1,4 @@
-"""Bits of a store that flip: noticed in one line, or nothing that is read changes."""
+"""A flipped bit of a store is reported in one line, or changes nothing that is read."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def root(make_npz, make_plan):
 
 
 def read_all(root):
-    """Everything that a store says and holds, as values to compare."""
+    """Reads everything that a store states and holds, as values to compare."""
     store = Store(root)
     value = store.manifest
     arrays = [
@@ -59,8 +59,8 @@ def test_no_flipped_bit_is_read_as_another_value(root, count):
         except DataFormatError:
             found += 1
     assert all(len(said.splitlines()) == 1 for said in refused)
-    # Others are in part.json, which only `verify` and those who write read, and in
-    # settings of the compressor and of what is not there, which nobody reads.
+    # The other bits are in part.json, which only `verify` and writers read, or in
+    # metadata of arrays that no reader uses.
     assert count / 2 < len(refused) <= found <= count
 
 
@@ -115,7 +115,7 @@ def test_training_names_the_array(root, tmp_path, capsys):
 
 
 def draw_all(rows):
-    """Goes on until every block has been resident."""
+    """Draws until every block was resident once."""
     for step in range(1_000):
         with rows.at(step) as table:
             assert np.isfinite(table.actions).all()

@@ -55,7 +55,7 @@ def test_members_and_dtypes_are_ogbench_s(store, tmp_path):
 def test_equal_stores_export_equal_bytes(store, tmp_path, monkeypatch):
     one, other = tmp_path / "a.npz", tmp_path / "b.npz"
     export.export_npz(store, str(one))
-    # However it is cut into blocks.
+    # The bytes do not depend on how rows are cut into blocks.
     monkeypatch.setattr(arrays, "CHUNKS_PER_SHARD", 1)
     monkeypatch.setattr(arrays, "MAX_CHUNK_ROWS", 4)
     export.export_npz(store, str(other))

@@ -1,4 +1,4 @@
-"""What is counted of a store, against NumPy over all of its rows at once."""
+"""Counts of a store equal NumPy's over all rows at once."""
 
 import dataclasses
 
@@ -34,7 +34,7 @@ def rows_of(store, field):
 
 def test_episodes_by_their_transitions(store):
     found = histograms.count_lengths(store.episodes().lengths)
-    # Of 0, 3, 4, 4, 5 and 6 steps: a bin each.
+    # Episodes of 0, 3, 4, 4, 5 and 6 steps; each length has a bin.
     assert found.whole
     assert found.counts.tolist() == [1, 0, 0, 1, 2, 1, 1]
     assert found.edges[:2].tolist() == [-0.5, 0.5]

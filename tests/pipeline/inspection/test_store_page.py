@@ -1,4 +1,4 @@
-"""A store's page: which episodes are looked at, what is said of them, and drawing."""
+"""A store's page: which episodes are read, what is shown of them, and frames."""
 
 import os
 from collections import Counter
@@ -132,7 +132,7 @@ def test_the_page_of_a_store_on_a_bucket(root: Path, tmp_path: Path) -> None:
     assert pages[0] == pages[1]
 
 
-# Of 9 rows, which are 8 steps of reward -1.
+# The return of 9 rows, which are 8 steps of reward -1.
 REST = f"{-sum(0.99**step for step in range(8)):.5g}"
 
 
@@ -153,7 +153,7 @@ def test_an_empty_store_is_refused(root: Path, tmp_path: Path) -> None:
 
 
 def draws_here() -> bool:
-    """Whether this machine has a driver that MuJoCo can use, found out by hand."""
+    """Tells whether this machine has a driver that MuJoCo can draw with."""
     names = ("libEGL.so.1", "libOSMesa.so.8", "libOSMesa.so.6")
     folders = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64")
     return any((Path(f) / name).exists() for f in folders for name in names)
@@ -185,7 +185,7 @@ def test_a_process_that_dies_while_drawing_is_outlived(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(frames, "choose_backends", lambda environ: ("any",))
-    # Takes no arguments: dies of having some.
+    # os.abort takes no arguments, so calling it with some raises an error.
     monkeypatch.setattr(frames, "_serve", os.abort)
     with pytest.raises(NoBackendError, match=r"has died \(exit code 1\)"):
         frames.draw_states(MAZE, STATES, width=96, height=72)
