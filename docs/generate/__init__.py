@@ -1,1 +1,1 @@
-"""What the site takes from elsewhere: parsers, dataclasses, tables and equations."""
+"""Generates the parts of the site that the code already knows, and its equations."""

@@ -1,4 +1,4 @@
-"""Pages of the commands, from the parsers that read them."""
+"""Generates the pages of the commands from their parsers."""
 
 import inspect
 import re
@@ -15,9 +15,10 @@ from docs.generate.tables import make_table
 from pipeline.front_door import Program
 
 PROGRAMS = (pipeline.cli.PROGRAM, trainer.cli.PROGRAM, infra.cli.PROGRAM)
-# Around a table whose first column is names, for the style sheet.
+# Marks a table whose first column is names, which the style sheet keeps in one piece.
 NAMES = '<div class="names" markdown>'
-# What help adds to an option's own: what it is if it is not given.
+# The ending that the parser adds to the help of an option: its default, or that it is
+# required.
 _DEFAULT = re.compile(r"\s*\((?:default: (.*)|(required)|repeatable|optional)\)$", re.S)
 
 
@@ -25,7 +26,7 @@ def make_page(program: Program) -> str:
     """Writes the page of one program.
 
     Args:
-        program: With its commands.
+        program: The program.
 
     Returns:
         Markdown: a section for each command, with a table of its options.
@@ -33,13 +34,13 @@ def make_page(program: Program) -> str:
     lines = [
         f"# `python -m {program.name}`",
         "",
-        f"{program.purpose} Installed, it is also called `{program.script}`. "
-        "This page is made of the parsers themselves: it is what `--help` says.",
+        f"{program.purpose} After installation, `{program.script}` is the same "
+        "program. This page is generated from the parsers and agrees with `--help`.",
         "",
     ]
     for name, kind in program.commands.items():
         with warnings.catch_warnings():
-            # The replacement that tyro plans is not there yet; versions are pinned.
+            # tyro deprecates get_parser, but has no replacement yet.
             warnings.simplefilter("ignore", DeprecationWarning)
             parser = tyro.extras.get_parser(
                 kind,
@@ -56,13 +57,15 @@ def make_page(program: Program) -> str:
 
 
 def _describe(parser: Any, command: str, *, about: str, level: int = 2) -> list[str]:
-    """A command's section, and those of its subcommands below it."""
+    """Writes a command's section, and below it those of its subcommands."""
     text = inspect.cleandoc(about).split("\nAttributes:")[0].strip()
     shown = [f"{'#' * level} {command.partition(' ')[2]}", "", _plain(text), ""]
     rows: list[tuple[str, ...]] = []
     nested: dict[str, Any] = {}
     for action in parser._actions:
-        if isinstance(action.choices, dict):  # Subcommands, and not values to choose.
+        if isinstance(
+            action.choices, dict
+        ):  # Subcommands; choices of values are lists.
             nested = action.choices
         elif "--help" not in action.option_strings:
             rows.append(_row(action))
@@ -86,7 +89,7 @@ def _row(action: Any) -> tuple[str, ...]:
     names = " ".join(f"`{each}`" for each in action.option_strings)
     taken = "" if action.nargs == 0 else str(action.metavar or action.dest.upper())
     taken = taken.replace("{None}|", "")
-    if not names:  # Positional: by its own name.
+    if not names:  # A positional argument has no option string.
         names = f"`{action.dest.rpartition('.')[2].upper()}`"
         taken = ""
     taken = f" `{taken}`" if taken else ""
@@ -94,7 +97,7 @@ def _row(action: Any) -> tuple[str, ...]:
 
 
 def _plain(text: str) -> str:
-    """Docstrings' double backticks as Markdown's; nothing is taken for a tag."""
+    """Turns double backticks into Markdown's, and joins the lines of a paragraph."""
     text = text.replace("``", "`")
     if "\n\n" not in text:
         return " ".join(text.split())
@@ -102,6 +105,6 @@ def _plain(text: str) -> str:
 
 
 def list_pages() -> Iterator[tuple[str, str]]:
-    """Path and text of each program's page."""
+    """Yields path and text of each program's page."""
     for program in PROGRAMS:
         yield f"reference/{program.name}.md", make_page(program)

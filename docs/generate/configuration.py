@@ -1,4 +1,4 @@
-"""The page of all configuration fields, from the dataclasses that own them."""
+"""Generates the page of all configuration fields from their dataclasses."""
 
 import dataclasses
 from typing import Any
@@ -23,14 +23,15 @@ def make_page() -> str:
         "# Configuration fields",
         "",
         "A configuration is one TOML file with a table for each section below. Every "
-        "field is also an option of `train`, `compile` and a sweep's file, written as "
-        "`--trainer.steps 8000`. This page is made of the dataclasses that own the "
-        "fields. `python -m trainer describe CONFIG` prints the values of one "
-        "configuration. Defaults are those of the code; the shipped files of "
-        "`configs/` override them for each data set.",
+        "field is also an option of `train` and `compile`, written as `--trainer.steps "
+        "8000`, and can be overridden in the file of a sweep. This page is generated "
+        "from the dataclasses of the fields. `python -m trainer describe CONFIG` "
+        "prints the values of one configuration. Defaults are those of the code; the "
+        "files under `configs/` override them for each data set.",
         "",
-        "`dataset` stands above all tables: the data set that the configuration is "
-        "meant for. A table `[tasks.N.agent]` overrides `[agent]` for task N.",
+        "`dataset` stands above all tables and names the data set that the "
+        "configuration is meant for. A table `[tasks.N.agent]` overrides `[agent]` for "
+        "task N.",
         "",
     ]
     groups = read_meanings(Config)
@@ -43,8 +44,8 @@ def make_page() -> str:
     lines += [
         "## agent",
         "",
-        "The agent's own settings. Which agent a table is for is said by `agent.name`; "
-        "without it the agent is `vast`.",
+        "The settings of the agent. `agent.name` names the agent; the default is "
+        "`vast`.",
         "",
     ]
     seen: dict[type[Any], list[str]] = {}

@@ -1,4 +1,4 @@
-"""Equations as MathML, which browsers draw without a script or a font of ours."""
+"""Turns LaTeX into MathML, which browsers draw without a script."""
 
 import html
 import re
@@ -8,29 +8,29 @@ import math_core
 _TO_MATHML = math_core.LatexToMathML(
     macros={"E": r"\mathbb{E}", "sg": r"\operatorname{sg}"}, fancy_error=False
 )
-# As pymdownx.arithmatex marks them.
+# The HTML in which pymdownx.arithmatex wraps LaTeX.
 _MARKED = re.compile(
     r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL
 )
 
 
 def draw(page: str) -> str:
-    """Replaces the LaTeX of a page.
+    """Replaces the LaTeX of a page by MathML.
 
     Args:
-        page: HTML.
+        page: HTML of the page.
 
     Returns:
-        The same with MathML.
+        HTML with MathML.
 
     Raises:
         math_core.LatexError: If an equation is not LaTeX.
     """
 
-    def convert(found: re.Match[str]) -> str:
-        block = found[1] == "div"
+    def convert(marked: re.Match[str]) -> str:
+        block = marked[1] == "div"
         drawn: str = _TO_MATHML.convert_with_local_state(
-            html.unescape(found[2]).strip(), displaystyle=block
+            html.unescape(marked[2]).strip(), displaystyle=block
         )
         return f'<div class="equation" tabindex="0">{drawn}</div>' if block else drawn
 

@@ -1,4 +1,4 @@
-"""What MkDocs calls: pages made of the code and of other files, and equations."""
+"""The hooks of MkDocs: generated pages, included files, tables and equations."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ from mkdocs.structure.files import File, Files
 from docs.generate import commands, configuration, equations, tables
 
 ROOT = Path(__file__).parents[2]
-# Pages that are files of the repository, read where they stand.
+# Files of the repository that are pages of the site as well.
 INCLUDED = {
     "CHANGELOG.md": "project/changelog.md",
     "CONTRIBUTING.md": "project/contributing.md",
@@ -34,29 +34,30 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def include(source: str) -> str:
-    """A file of the repository as a page: its links lead to pages, if they can.
+    """Turns a file of the repository into a page.
 
     Args:
-        source: Path below the repository's root.
+        source: Path of the file, relative to the repository.
 
     Returns:
-        Markdown. A link to a file that is no page becomes its path.
+        Markdown. Links to files that are pages lead to the pages; other links are
+        replaced by the path of their file.
     """
     page = Path(INCLUDED[source])
 
-    def lead(found: re.Match[str]) -> str:
-        said, path, place = found[1], found[2], found[3] or ""
+    def convert(link: re.Match[str]) -> str:
+        text, path, place = link[1], link[2], link[3] or ""
         target = (ROOT / source).parent.joinpath(path).resolve().relative_to(ROOT)
         if target.as_posix() not in INCLUDED:
-            return f"{said} (`{target}`)"
+            return f"{text} (`{target}`)"
         up = "../" * (len(page.parts) - 1)
-        return f"[{said}]({up}{INCLUDED[target.as_posix()]}{place})"
+        return f"[{text}]({up}{INCLUDED[target.as_posix()]}{place})"
 
-    return _LINK.sub(lead, (ROOT / source).read_text())
+    return _LINK.sub(convert, (ROOT / source).read_text())
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Puts in the tables that the code has already."""
+    """Fills in the generated tables."""
     return tables.fill(markdown)
 
 

@@ -1,4 +1,4 @@
-"""Tables that the code has already, for pages that hold their names in braces."""
+"""Generates tables from the code, for pages that hold a table's name in braces."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -14,15 +14,15 @@ def make_kinds() -> str:
 
 
 def make_exit_codes() -> str:
-    """Writes the table of exit codes, as the docstring of the front door has it.
+    """Writes the table of exit codes from the docstring of the front door.
 
     Raises:
-        ValueError: If there is none.
+        ValueError: If the docstring has no table.
     """
     listed = re.split(r"^=+ +=+\n", front_door.__doc__ or "", flags=re.MULTILINE)
     if len(listed) != 3:
         raise ValueError(f"expected a table in front_door's docstring, got {listed}")
-    # A line that begins with spaces goes on with the one before.
+    # An indented line continues the row above it.
     lines = re.sub(r"\n {3,}", " ", listed[1]).splitlines()
     rows = (re.split(r" +", line.replace("``", "`"), maxsplit=1) for line in lines)
     return make_table(("code", "meaning"), rows)
@@ -35,10 +35,10 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 def fill(text: str) -> str:
-    """Puts the tables of a page in the places of their names.
+    """Replaces the names of tables in a page by the tables.
 
     Raises:
-        KeyError: If there is no table of that name.
+        KeyError: If no table has that name.
     """
     return re.sub(
         r"^\{\{ (.+) \}\}$", lambda name: TABLES[name[1]](), text, flags=re.MULTILINE
@@ -46,7 +46,7 @@ def fill(text: str) -> str:
 
 
 def make_table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """Writes a table; a bar within a cell separates no cells."""
+    """Writes a Markdown table; a bar within a cell is escaped."""
     lines = [[cell.replace("|", "\\|") for cell in row] for row in (head, *rows)]
     shown = [f"| {' | '.join(line)} |" for line in lines]
     return "\n".join([shown[0], "|---" * len(lines[0]) + "|", *shown[1:]])

@@ -1,4 +1,4 @@
-"""Commands that the documentation shows are taken by the parsers that read them."""
+"""The programs' own parsers accept the commands that the documentation shows."""
 
 import re
 import shlex
@@ -26,15 +26,15 @@ PAGES = sorted(
 
 
 def shown_commands(text: str) -> list[list[str]]:
-    """Words of each command line of ours in a page's fenced blocks."""
+    """Words of each command line of the three programs in a page's fenced blocks."""
     lines = []
     for block in re.findall(r"^ *```[^\n]*\n(.*?)^ *```$", text, re.DOTALL | re.M):
         lines += block.replace("\\\n", " ").splitlines()
     words = [shlex.split(line, comments=True) for line in lines if is_ours(line)]
-    # What stands for several commands is none: alternatives, and what may be left out.
-    whole = [each for each in words if not set("".join(each)) & set("{[")]
-    whole = [each for each in whole if "..." not in each]
-    return [each[2:] if each[0] == "python" else each for each in whole]
+    # Lines with alternatives or omissions stand for several commands, and are skipped.
+    whole = [line for line in words if not set("".join(line)) & set("{[")]
+    whole = [line for line in whole if "..." not in line]
+    return [line[2:] if line[0] == "python" else line for line in whole]
 
 
 def is_ours(line: str) -> bool:
@@ -42,7 +42,7 @@ def is_ours(line: str) -> bool:
 
 
 def check(words: list[str]) -> None:
-    """Parses a command line, and what it says of a configuration's fields."""
+    """Parses a command line, and resolves the configuration that it names."""
     name, *arguments = words
     program = next(
         program
@@ -59,7 +59,7 @@ def check(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_commands_that_a_page_shows_are_taken(page, monkeypatch):
+def test_commands_that_a_page_shows_are_accepted(page, monkeypatch):
     monkeypatch.chdir(ROOT)
     for words in shown_commands((ROOT / page).read_text()):
         try:
@@ -68,7 +68,7 @@ def test_commands_that_a_page_shows_are_taken(page, monkeypatch):
             pytest.fail(f"{page}: {shlex.join(words)}")
 
 
-def test_a_wrong_option_or_field_would_be_found():
+def test_a_wrong_option_or_field_is_refused():
     text = "```\npython -m trainer train cube-single-play --store a --out b {}\n```\n"
     for wrong in ("--nonsense 1", "--agent.nonsense 1"):
         (words,) = shown_commands(text.format(wrong))

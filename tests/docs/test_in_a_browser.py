@@ -1,7 +1,7 @@
-"""The site as Chromium shows it from the disk: wide and narrow, light and dark.
+"""The site in Chromium, read from the disk: wide and narrow, light and dark.
 
-Nothing overflows, nothing is reported to the console or asked of the network,
-equations have a size, wide tables scroll, axe-core finds no fault, and search finds.
+Nothing overflows, the console stays empty, nothing is asked of the network, equations
+have a size, wide tables scroll, axe-core finds no fault, and the search works.
 `make browser` installs what the tests need.
 """
 

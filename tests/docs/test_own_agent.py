@@ -1,4 +1,4 @@
-"""The agent that the documentation shows: built from its blocks, and trained."""
+"""The agent of the documentation is built from the page's blocks, and trained."""
 
 import re
 from pathlib import Path

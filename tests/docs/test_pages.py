@@ -1,4 +1,4 @@
-"""Pages that are written by hand agree with the code that they tell of."""
+"""Pages that are written by hand agree with the code that they describe."""
 
 import re
 from pathlib import Path
@@ -43,8 +43,7 @@ def section(text: str, heading: str) -> set[str]:
 def test_every_metric_is_explained_and_none_that_is_not_logged():
     text = METRICS.read_text()
     every, vast, others = (
-        section(text, f"Of {whose}")
-        for whose in ("every agent", "VAST", "the other agents")
+        section(text, heading) for heading in ("Every agent", "VAST", "Other agents")
     )
     by_agent = {name: logged(name) for name in AGENTS_WITH_ALL}
     assert by_agent["vast"] == every | vast

@@ -1,4 +1,4 @@
-"""The documentation as it is built: whole, and readable from a disk."""
+"""The site is built without a warning, and every link leads somewhere offline."""
 
 import os
 import subprocess
@@ -9,13 +9,20 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-# Attributes by which a page loads something, not those that lead elsewhere.
+# Attributes by which a page loads a file, as opposed to links that a reader may follow.
 LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src"}
 
 
 @dataclass
 class Page(HTMLParser):
-    """What a page loads, where it leads, and where one can be led within it."""
+    """Collects what a page loads, its links, its anchors and its equations.
+
+    Attributes:
+        loaded: Addresses of the files that the page loads.
+        links: Addresses that the page links to.
+        places: Anchors within the page.
+        equations: Number of equations.
+    """
 
     loaded: list[str] = field(default_factory=list)
     links: list[str] = field(default_factory=list)
@@ -55,13 +62,13 @@ def test_the_site_is_built_without_a_warning_and_reads_offline(tmp_path):
     assert len(pages) > 10
     broken = []
     for file, page in pages.items():
-        # It is served for any path, so that its links are from /.
+        # 404.html is served for any path, so its links begin at /.
         if file.name == "404.html":
             continue
         for link in [*page.loaded, *page.links]:
             url = urllib.parse.urlsplit(link)
             if url.scheme in ("https", "http", "mailto"):
-                # Nothing is loaded from elsewhere; links to it can only be well formed.
+                # Offline, a link to another site can only be checked for its form.
                 if link in page.loaded or not (url.netloc or url.path):
                     broken.append((file.name, link))
                 continue
@@ -72,6 +79,6 @@ def test_the_site_is_built_without_a_warning_and_reads_offline(tmp_path):
             if url.scheme or not target.is_file() or (place and place not in known):
                 broken.append((file.name, link))
     assert broken == []
-    # Equations are there, and no LaTeX is left that a script would have to draw.
+    # Equations are MathML, and no LaTeX is left that a script would have to draw.
     assert sum(page.equations for page in pages.values()) > 0
     assert not any("arithmatex" in file.read_text() for file in pages)
