@@ -38,6 +38,9 @@ CUT = """() => [...document.querySelectorAll('.md-typeset table')]
   .map(t => t.outerHTML.slice(0, 80))"""
 # The theme's script puts a button into each block of code, in a `nav` without a name.
 COPY = ".md-code__nav"
+# The theme's script has wrapped the tables of the page, if it has any.
+STARTED = """() => !document.querySelector('.md-typeset table')
+  || document.querySelector('.md-typeset__scrollwrap')"""
 FLAT = """() => [...document.querySelectorAll('math')]
   .filter(m => m.getBoundingClientRect().height < 5).length"""
 
@@ -60,7 +63,7 @@ def test_pages_on_a_screen(browser: Any, site: Path, width: int, scheme: str) ->
     with open_page(browser, width, scheme) as (page, said, asked):
         for name in PAGES:
             page.goto((site / f"{name}.html").as_uri())
-            page.wait_for_selector(".md-typeset__scrollwrap", state="attached")
+            page.wait_for_function(STARTED)
             assert page.evaluate("document.documentElement.scrollWidth") == width, name
             assert page.evaluate(CUT) == [], name
             assert page.evaluate(FLAT) == 0, name
