@@ -82,7 +82,7 @@ def test_all_that_is_read_is_in_the_wheel(run: Run) -> None:
     script = (
         "import infra, pipeline, trainer.shipped, trainer.report.paper as paper;"
         "print(trainer.shipped.CONFIGS, pipeline.__file__, infra.__file__);"
-        "print(len(paper.paper_results()))"
+        "print(len(paper.read_paper_results()))"
     )
     places, results = succeed(run, "python", "-c", script).splitlines()
     configs, *packages = map(Path, places.split())

@@ -74,7 +74,7 @@ class ExportCheckpoint:
         from trainer.runs.folder import RunFolder
 
         folder = RunFolder.open(self.run)
-        card_file = card.choose_place(self.out)
+        card_file = card.choose_card_path(self.out)
         if self.format == "stablehlo":
             export.check_new(self.out)
             policy = api.load_policy(self.run, self.step, training_seed=self.seed)

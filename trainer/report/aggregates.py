@@ -105,6 +105,7 @@ def aggregate(results: Sequence[Results]) -> list[Aggregate]:
                 scores.setdefault((result.method, measure), []).append(by_seed)
     aggregated = []
     for (method, measure), by_task in sorted(scores.items(), key=lambda item: item[0]):
+        # Scores of all tasks together, as in rliable: a task of more seeds counts more.
         pooled = np.concatenate(by_task)
         aggregated.append(
             Aggregate(
@@ -159,6 +160,7 @@ def _mean_by_seed(
     values: Iterable[tuple[int, Sequence[float]]],
 ) -> npt.NDArray[np.float64]:
     """Means of each training seed's episodes, in the order of the seeds."""
+    # A run may have been evaluated in several calls, of a few episodes each.
     by_seed: dict[int, list[float]] = defaultdict(list)
     for seed, episodes in values:
         by_seed[seed].extend(episodes)
@@ -167,6 +169,7 @@ def _mean_by_seed(
 
 def _select_last(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
     """Evaluations of the last step, each episode once."""
+    # Of repeated evaluations the largest counts: pooled, episodes would count twice.
     chosen = select_largest(evaluations)
     last = max((evaluation.step for evaluation in chosen), default=None)
     return [evaluation for evaluation in chosen if evaluation.step == last]

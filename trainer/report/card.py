@@ -1,6 +1,6 @@
-"""The card of an exported policy: what it is, of which data, and how well it does.
+"""The card of an exported policy: its data, its method, and how well it acts.
 
-Everything in it is read from the run; what is not known is said not to be.
+Everything on the card is read from the run; the card says what the run does not know.
 """
 
 from collections.abc import Sequence
@@ -50,23 +50,25 @@ The file's metadata hold the run as JSON, which says what networks the arrays ar
 """
 
 
-def choose_place(file: Path) -> Path:
-    """Where the card of an exported file is written: nothing is overwritten.
+def choose_card_path(file: Path) -> Path:
+    """Chooses the file that the card of an exported file is written to.
 
     Args:
         file: The exported file.
 
     Returns:
-        README.md beside it; a file named after it if there is a README.md.
+        README.md beside the exported file, which model hubs show; if that exists, a
+        file named after the exported one.
 
     Raises:
-        DataFormatError: If both are there.
+        DataFormatError: If both exist, since no file is overwritten.
     """
-    for place in (file.parent / "README.md", file.with_name(f"{file.name}.md")):
-        if not place.exists():
-            return place
+    for path in (file.parent / "README.md", file.with_name(f"{file.name}.md")):
+        if not path.exists():
+            return path
     raise DataFormatError(
-        f"{place}: exists, where the card of {file.name} would be; give another --out"
+        f"{path}: expected no file where the card of {file.name} is to be written, got "
+        "one; give another --out"
     )
 
 
@@ -74,45 +76,48 @@ def make_card(folder: RunFolder, exported: Exported, file: str, format: Format) 
     """Describes an exported policy.
 
     Args:
-        folder: RUN, whose evaluations of the checkpoint are listed.
-        exported: What is in the file.
-        file: Its name.
-        format: Its format.
+        folder: Folder of the run, whose evaluations of the checkpoint are listed.
+        exported: Content of the exported file.
+        file: Name of the exported file.
+        format: Format of the exported file.
 
     Returns:
-        Markdown; names that come from the run are escaped.
+        Markdown, in which names that come from the run are escaped.
 
     Raises:
         DataFormatError: If the run's evaluations are damaged.
     """
     run, step, seeds = exported.run, exported.step, exported.seeds
-    played = [
-        each
-        for each in read_evaluations(folder)
-        if each.step == step and each.seed in seeds
+    evaluations = [
+        evaluation
+        for evaluation in read_evaluations(folder)
+        if evaluation.step == step and evaluation.seed in seeds
     ]
+    # Names may come from anywhere: those outside of tables are escaped here.
     agent = run.config.agent.name
     title = f"{agent} on {run.dataset}, task {run.task.task} ({run.task.name})"
     return "\n\n".join(
         (
+            # Metadata that model hubs read.
             "---\nlibrary_name: vast-rl\ntags:\n- offline-reinforcement-learning\n---",
             f"# {escape(title)}",
-            f"A policy that was trained offline, of {step:,} updates, in `{file}`.",
-            f"## Data\n\n{to_table(('what', 'value'), _data(run))}",
-            f"## Method and updates\n\n{to_table(('setting', 'value'), _method(run))}",
-            f"{step:,} of {run.config.trainer.steps:,} updates were done. In the file "
-            f"{'is seed' if len(seeds) == 1 else 'are seeds'} "
-            f"{', '.join(map(str, seeds))} of training.",
-            f"## Results\n\n{_results(played, run)}",
-            f"## Use\n\n{_usage(run, file, format)}".rstrip(),
-            f"## Versions\n\n{_versions(run)}\n",
+            f"A policy that was trained offline for {step:,} updates, in `{file}`.",
+            f"## Data\n\n{_tabulate_data(run)}",
+            f"## Method and updates\n\n{_tabulate_settings(run)}",
+            f"{step:,} of {run.config.trainer.steps:,} updates were done. The file "
+            f"holds training {'seed' if len(seeds) == 1 else 'seeds'} "
+            f"{', '.join(map(str, seeds))}.",
+            f"## Results\n\n{_tabulate_results(evaluations, run)}",
+            f"## Use\n\n{_explain_use(run, file, format)}".rstrip(),
+            f"## Versions\n\n{_tabulate_versions(run)}\n",
         )
     )
 
 
-def _data(run: Run) -> list[tuple[str, str]]:
+def _tabulate_data(run: Run) -> str:
     facts, scale = run.facts, run.action_scale
-    return [
+    # Networks act in [-1, 1]; a scale says what the data's actions were before.
+    rows = [
         ("data set", run.dataset),
         ("task", f"{run.task.task} ({run.task.name})"),
         ("environment", run.task.environment_id),
@@ -128,37 +133,40 @@ def _data(run: Run) -> list[tuple[str, str]]:
         ),
         ("rewards", f"{facts.reward_min:g} to {facts.reward_max:g}"),
         ("largest discounted return in the data", f"{facts.return_max:.4g}"),
-        ("fingerprint of what was read", run.fingerprint),
+        ("fingerprint of the data", run.fingerprint),
     ]
+    return to_table(("property", "value"), rows)
 
 
-def _method(run: Run) -> list[tuple[str, str]]:
+def _tabulate_settings(run: Run) -> str:
     trainer = run.config.trainer
+    # Other settings of the trainer, such as how often it logs, change no update.
     shared = ("batch_size", "microbatches", "seed", "seeds")
     settings = encode(run.config)["agent"]
-    return [
+    rows = [
         *((f"agent.{name}", str(value)) for name, value in settings.items()),
         *((f"trainer.{name}", str(getattr(trainer, name))) for name in shared),
     ]
+    return to_table(("setting", "value"), rows)
 
 
-def _results(played: Sequence[Evaluation], run: Run) -> str:
-    if not played:
+def _tabulate_results(evaluations: Sequence[Evaluation], run: Run) -> str:
+    if not evaluations:
         return (
-            "None: this checkpoint has not been evaluated. `python -m trainer "
-            "evaluate` plays it, and an export after that lists what came."
+            "None: this checkpoint was not evaluated. `python -m trainer evaluate` "
+            "evaluates it; an export after that lists the results here."
         )
     rows = []
-    for each in sorted(played, key=lambda one: (one.task, one.seed)):
+    for evaluation in sorted(evaluations, key=lambda other: (other.task, other.seed)):
         success = "not reported"
-        if each.successes is not None:
-            success = str(Score.of(each.successes))
-        returns = each.score
+        if evaluation.successes is not None:
+            success = str(Score.of(evaluation.successes))
+        returns = evaluation.score
         rows.append(
             (
-                f"{each.task}",
-                f"{each.seed}",
-                f"{each.episodes}",
+                f"{evaluation.task}",
+                f"{evaluation.seed}",
+                f"{evaluation.episodes}",
                 success,
                 f"{returns.mean:.2f}",
                 show_interval(returns.interval, "n/a", digits=2),
@@ -167,15 +175,16 @@ def _results(played: Sequence[Evaluation], run: Run) -> str:
         )
     headings = ("task", "seed", "episodes", "success", "return", "95 % interval")
     table = to_table((*headings, "normalised score"), rows)
-    if all(each.task == run.task.task for each in played):
+    if all(evaluation.task == run.task.task for evaluation in evaluations):
         return table
     return (
-        f"{table}\n\nThe policy was trained for task {run.task.task} and is shown no "
+        f"{table}\n\nThe policy was trained for task {run.task.task} and observes no "
         "goal: its successes in other tasks are accidents."
     )
 
 
-def _usage(run: Run, file: str, format: Format) -> str:
+def _explain_use(run: Run, file: str, format: Format) -> str:
+    # A StableHLO file holds the policy itself; safetensors hold its arrays alone.
     if format == "stablehlo":
         chunk = run.agent().chunk
         return _STABLEHLO.format(
@@ -192,11 +201,12 @@ def _usage(run: Run, file: str, format: Format) -> str:
         file=file,
         scale="Actions are in [-1, 1]."
         if run.action_scale is None
-        else "The networks' actions are in [-1, 1], which stand for the bounds above.",
+        else "The networks' actions are in [-1, 1]; scale them to the bounds above.",
     )
 
 
-def _versions(run: Run) -> str:
+def _tabulate_versions(run: Run) -> str:
+    # Runs of early versions did not record any.
     if not run.versions:
         return "Not recorded."
     return to_table(("package", "version"), sorted(run.versions.items()))

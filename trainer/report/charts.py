@@ -1,7 +1,7 @@
-"""Pictures of one run: learning curves and what they rest on.
+"""Pictures of one run: results, and curves of what was logged in training.
 
-Every function takes data and returns a figure, or None where the data for it were
-never logged. Words are those of a reader who has not seen the code.
+Every function takes data and returns a figure, or None where its data were never
+logged. Labels are written for readers who have not seen the code.
 """
 
 from collections.abc import Sequence
@@ -34,8 +34,9 @@ from trainer.runs.evaluations import Evaluation
 from trainer.runs.history import VALIDATION, Float64, History
 from trainer.runs.success_rates import pool_by_step, pool_returns, select_largest
 
+# Opacity of bands: lines stay visible through two bands that overlap.
 _BAND = 0.2
-# What the losses are of, in words; others are called what the agent calls them.
+# What a loss trains, for readers; other losses have the name that the agent gives.
 _LOSSES = {
     "segment": "return of a window, G",
     "value": "value of a state, V",
@@ -49,37 +50,40 @@ _LOSSES = {
 }
 
 
-def success_chart(
+def draw_success(
     evaluations: Sequence[Evaluation], paper: PaperResult | None
 ) -> Figure | None:
-    """Success rate against updates, with Wilson's intervals of the pooled episodes.
+    """Draws success rates against updates, with Wilson's intervals.
 
     Args:
-        evaluations: Of one run.
+        evaluations: Evaluations of one run.
         paper: The paper's number for the task, drawn for comparison.
 
     Returns:
-        The figure; None if there are no evaluations that report success.
+        The figure; None if no evaluation reports success.
     """
-    chosen = [each for each in select_largest(evaluations) if each.successes]
+    chosen = [played for played in select_largest(evaluations) if played.successes]
     if not chosen:
         return None
     figure, axes = new_axes()
     seeds = sorted({evaluation.seed for evaluation in chosen})
     lines = []
     for seed in seeds:
-        own = pool_by_step([each for each in chosen if each.seed == seed])
+        own = pool_by_step([played for played in chosen if played.seed == seed])
         rates_of_seed = [100 * score.rate for score in own.values()]
         lines.append((list(own), rates_of_seed))
     pooled = pool_by_step(chosen)
     steps = list(pooled)
     rates = np.array([100 * score.rate for score in pooled.values()])
     ends = 100 * np.array([score.interval for score in pooled.values()])
+    # Checkpoints may have been evaluated in unequal numbers of episodes.
     counts = sorted({score.episodes for score in pooled.values()})
     episodes = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    label = f"{_seeds(seeds)}, 95 % interval, {episodes} episodes"
+    label = f"{_name_seeds(seeds)}, 95 % interval, {episodes} episodes"
     _draw_pooled(axes, lines, steps, rates, ends, label)
     if paper is not None and paper.mean is not None:
+        # A line over all updates, although the paper's number is that after a million:
+        # few runs here are as long.
         axes.axhline(
             paper.mean,
             color=VERMILION,
@@ -97,6 +101,7 @@ def success_chart(
                 linewidth=0,
                 zorder=0,
             )
+    # Points at 0 and 100 % must not be cut in half.
     axes.set_ylim(-3, 103)
     axes.yaxis.set_major_formatter(PercentFormatter(decimals=0))
     finish(axes, "Success rate", steps=steps, unit="share of episodes")
@@ -104,14 +109,14 @@ def success_chart(
     return figure
 
 
-def return_chart(evaluations: Sequence[Evaluation]) -> Figure | None:
-    """Mean return against updates, with bootstrap intervals of the pooled episodes.
+def draw_returns(evaluations: Sequence[Evaluation]) -> Figure | None:
+    """Draws mean returns against updates, with bootstrap intervals.
 
     Args:
-        evaluations: Of one run, in one environment.
+        evaluations: Evaluations of one run in one environment.
 
     Returns:
-        The figure; None if there are no evaluations.
+        The figure; None without evaluations.
     """
     chosen = select_largest(evaluations)
     if not chosen:
@@ -122,13 +127,21 @@ def return_chart(evaluations: Sequence[Evaluation]) -> Figure | None:
     lines = []
     for seed in seeds:
         own = sorted(
-            (each for each in chosen if each.seed == seed), key=lambda each: each.step
+            (played for played in chosen if played.seed == seed),
+            key=lambda played: played.step,
         )
-        lines.append(([each.step for each in own], [each.mean_return for each in own]))
-    pooled = [pool_returns([e for e in chosen if e.step == step]) for step in steps]
-    means = np.array([each.mean for each in pooled])
-    ends = np.array([each.interval or (each.mean, each.mean) for each in pooled])
-    label = f"{_seeds(seeds)}, 95 % interval, {pooled[-1].episodes} episodes"
+        means_of_seed = [played.mean_return for played in own]
+        lines.append(([played.step for played in own], means_of_seed))
+    pooled = [
+        pool_returns([played for played in chosen if played.step == step])
+        for step in steps
+    ]
+    means = np.array([returns.mean for returns in pooled])
+    # Of a single episode there is no interval: its ends are the mean.
+    ends = np.array(
+        [returns.interval or (returns.mean, returns.mean) for returns in pooled]
+    )
+    label = f"{_name_seeds(seeds)}, 95 % interval, {pooled[-1].episodes} episodes"
     _draw_pooled(axes, lines, steps, means, ends, label)
     finish(axes, "Mean return", steps=steps, unit="undiscounted return")
     legend_below(figure, axes)
@@ -143,15 +156,15 @@ def _draw_pooled(
     ends: Float64,
     label: str,
 ) -> None:
-    """A thin line for each training seed, a thick one with intervals for all of them.
+    """Draws a thin line for each training seed and a thick one for all of them.
 
     Args:
-        axes: To draw in.
-        lines: Steps and values of each seed; not drawn if there is one.
-        steps: Of all seeds.
-        means: ``f64[steps]``, over all seeds.
-        ends: ``f64[steps, 2]``, of their intervals.
-        label: Of all seeds.
+        axes: Axes to draw in.
+        lines: Steps and values of each seed; a single seed is not drawn by itself.
+        steps: Steps at which any seed was evaluated.
+        means: ``f64[steps]``, means over all seeds.
+        ends: ``f64[steps, 2]``, ends of the intervals of the means.
+        label: Label of the thick line.
     """
     for number, (own_steps, values) in enumerate(lines if len(lines) > 1 else ()):
         axes.plot(
@@ -167,6 +180,7 @@ def _draw_pooled(
     axes.errorbar(
         steps,
         means,
+        # Distances from the mean: an interval of a rate is not symmetric about it.
         yerr=np.abs(ends.T - means),
         color=BLUE,
         linewidth=2.2,
@@ -181,22 +195,18 @@ def _draw_pooled(
         axes.fill_between(steps, ends[:, 0], ends[:, 1], color=BLUE, alpha=_BAND, lw=0)
 
 
-def loss_chart(history: History) -> Figure | None:
-    """Every logged loss against updates, on a logarithmic axis."""
-    names = [
-        name
-        for name in history.names()
-        if name.endswith("_loss") and not name.startswith(VALIDATION)
-    ]
+def draw_losses(history: History) -> Figure | None:
+    """Draws every logged loss against updates, on a logarithmic axis."""
+    names = list_losses(history)
     if not names:
         return None
     figure, axes = new_axes()
     for index, name in enumerate(names):
-        _line(
+        _draw_line(
             axes,
             history,
             name,
-            _loss_in_words(name),
+            _describe_loss(name),
             color=CYCLE[index % len(CYCLE)],
             style=STYLES[index % len(STYLES)],
         )
@@ -206,31 +216,34 @@ def loss_chart(history: History) -> Figure | None:
     return figure
 
 
-def validation_chart(history: History) -> Figure | None:
-    """Loss and errors on held-out windows, beside those of the training windows."""
+def draw_validation(history: History) -> Figure | None:
+    """Draws loss and errors on held-out windows beside those of training windows."""
     names = history.names()
     if f"{VALIDATION}loss" not in names:
         return None
+    # Only agents that predict returns of windows have an error of G.
     segments = "segment_error" in names
     figure = figure_of(height=0.8 * (2 + segments))
     first, *between, last = figure.subplots(2 + segments, 1)
-    _trained_and_held_out(first, history, "loss")
+    _draw_both(first, history, "loss")
     finish(first, "Loss", steps=(), unit=log_scale(first, "loss"))
     for axes in between:
-        _trained_and_held_out(axes, history, "segment_error")
+        _draw_both(axes, history, "segment_error")
         axes.set_ylim(bottom=0)
         finish(axes, "Error of G", steps=(), unit="mean error")
+    # Only validation measures this error: there is no line of training windows.
     name = f"{VALIDATION}return_error"
-    _line(last, history, name, "held-out windows", color=BLUE, style="--")
+    _draw_line(last, history, name, "held-out windows", color=BLUE, style="--")
     last.set_ylim(bottom=0)
     finish(last, "Values of actions", steps=history.steps, unit="mean error")
     legend_below(figure, first, last)
     return figure
 
 
-def _trained_and_held_out(axes: Axes, history: History, name: str) -> None:
-    _line(axes, history, name, "training windows", color=GREY)
-    _line(
+def _draw_both(axes: Axes, history: History, name: str) -> None:
+    """Draws a metric of the training windows and of the held-out ones."""
+    _draw_line(axes, history, name, "training windows", color=GREY)
+    _draw_line(
         axes,
         history,
         f"{VALIDATION}{name}",
@@ -240,11 +253,11 @@ def _trained_and_held_out(axes: Axes, history: History, name: str) -> None:
     )
 
 
-def value_chart(history: History, return_max: float) -> Figure | None:
-    """V against the best return in the data: values above it are over-estimated.
+def draw_values(history: History, return_max: float) -> Figure | None:
+    """Draws V against the best return in the data; V above it is over-estimated.
 
     Args:
-        history: Of the run.
+        history: Metrics of the run.
         return_max: Largest discounted return in the data.
 
     Returns:
@@ -254,9 +267,9 @@ def value_chart(history: History, return_max: float) -> Figure | None:
         return None
     figure = figure_of(height=1.4)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(2.4, 1))
-    _line(above, history, "value", "mean of V", color=BLUE)
+    _draw_line(above, history, "value", "mean of V", color=BLUE)
     if "value_max" in history.names():
-        _line(above, history, "value_max", "largest V", color=ORANGE, style="-.")
+        _draw_line(above, history, "value_max", "largest V", color=ORANGE, style="-.")
     above.axhline(
         return_max,
         color=VERMILION,
@@ -270,49 +283,50 @@ def value_chart(history: History, return_max: float) -> Figure | None:
         band(below, steps, values, color=BLUE, label=None)
         below.set_ylim(-3, 103)
         below.yaxis.set_major_formatter(PercentFormatter(decimals=0))
-    finish(below, "", steps=history.steps, unit="V above it")
+    finish(below, "", steps=history.steps, unit="share above")
     legend_below(figure, above)
     return figure
 
 
-def segment_error_chart(history: History) -> Figure | None:
-    """Error of G against the recorded returns of windows, by horizon and over time."""
-    first, last = (_segment_error(history, point) for point in (0, -1))
+def draw_segment_errors(history: History) -> Figure | None:
+    """Draws errors of G against the recorded returns, over training and by horizon."""
+    first, last = (_mean_segment_error(history, point) for point in (0, -1))
     if first is None or last is None:
         return None
     figure = figure_of(height=1.6)
-    left, right = figure.subplots(2, 1)
+    above, below = figure.subplots(2, 1)
     if "segment_error" in history.names():
         values = history.scalar("segment_error")
-        band(left, history.steps, values, color=BLUE, label=None)
-    left.set_ylim(bottom=0)
-    finish(left, "Error of G", steps=history.steps, unit="mean error")
+        band(above, history.steps, values, color=BLUE, label=None)
+    above.set_ylim(bottom=0)
+    finish(above, "Error of G", steps=history.steps, unit="mean error")
+    # Start and end of training: whether long windows are learned later than short ones.
     for error, point, color, style in (
         (first, 0, GREY, "--"),
         (last, -1, BLUE, "-"),
     ):
-        right.plot(
+        below.plot(
             np.arange(len(error)),
             error,
             style,
             color=color,
             linewidth=2,
-            label=_period(history, point),
+            label=_name_period(history, point),
         )
-    right.set_ylim(bottom=0)
-    right.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    finish(right, "The same by length of the window", steps=None, unit="mean error")
-    label_x(right, "window of k environment steps")
-    legend_below(figure, right)
+    below.set_ylim(bottom=0)
+    below.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    finish(below, "Error of G by length of window", steps=None, unit="mean error")
+    label_x(below, "window of k environment steps")
+    legend_below(figure, below)
     return figure
 
 
-def weight_chart(history: History, max_weight: float | None) -> Figure | None:
-    """Weights of the stitching policy's samples: how selective it is.
+def draw_weights(history: History, max_weight: float | None) -> Figure | None:
+    """Draws weights of the windows that the policy over sub-goals learns from.
 
     Args:
-        history: Of the run.
-        max_weight: Where weights are clipped, drawn if they come near it.
+        history: Metrics of the run.
+        max_weight: Weight at which the agent clips; drawn if weights come near it.
 
     Returns:
         The figure; None if weights were not logged.
@@ -320,10 +334,11 @@ def weight_chart(history: History, max_weight: float | None) -> Figure | None:
     if "weight" not in history.names():
         return None
     figure, axes = new_axes()
-    _line(axes, history, "weight", "mean", color=BLUE)
+    _draw_line(axes, history, "weight", "mean", color=BLUE)
     if "weight_max" in history.names():
-        _line(axes, history, "weight_max", "largest", color=ORANGE, style="-.")
+        _draw_line(axes, history, "weight_max", "largest", color=ORANGE, style="-.")
         largest = history.scalar("weight_max")
+        # Far above all weights, the line would squeeze them to the bottom.
         if max_weight is not None and np.nanmax(largest) > max_weight / 10:
             axes.axhline(
                 max_weight,
@@ -338,8 +353,8 @@ def weight_chart(history: History, max_weight: float | None) -> Figure | None:
     return figure
 
 
-def horizon_chart(history: History) -> Figure | None:
-    """Horizons the stitching policy draws, beside those of the training windows."""
+def draw_horizons(history: History) -> Figure | None:
+    """Draws horizons of the policy over sub-goals beside those of the windows."""
     drawn, first = (history.vector("drawn_by_horizon", point) for point in (-1, 0))
     windows = history.vector("windows_by_horizon", -1)
     if drawn is None or first is None or windows is None or not drawn.sum():
@@ -351,7 +366,7 @@ def horizon_chart(history: History) -> Figure | None:
         100 * drawn / drawn.sum(),
         width=0.8,
         color=SKY,
-        label=f"drawn, {_period(history, -1)}",
+        label=f"drawn, {_name_period(history, -1)}",
     )
     axes.step(
         horizons,
@@ -361,6 +376,7 @@ def horizon_chart(history: History) -> Figure | None:
         linewidth=1.6,
         label="windows in the data",
     )
+    # With a single log point the first is the last, which the bars show.
     if len(history.steps) > 1:
         axes.step(
             horizons,
@@ -369,8 +385,9 @@ def horizon_chart(history: History) -> Figure | None:
             color=VERMILION,
             linewidth=1.2,
             linestyle="--",
-            label=f"drawn, {_period(history, 0)}",
+            label=f"drawn, {_name_period(history, 0)}",
         )
+    # Horizons start at 1: the array's first entry is empty.
     axes.set_xlim(0.4, len(drawn) - 0.4)
     axes.yaxis.set_major_formatter(PercentFormatter(decimals=0))
     axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
@@ -381,18 +398,26 @@ def horizon_chart(history: History) -> Figure | None:
     return figure
 
 
-def _loss_in_words(name: str) -> str:
+def list_losses(history: History) -> list[str]:
+    """Names of the losses that were logged of training windows."""
+    return [
+        name
+        for name in history.names()
+        if name.endswith("_loss") and not name.startswith(VALIDATION)
+    ]
+
+
+def _describe_loss(name: str) -> str:
     own = name.removesuffix("_loss")
     return plain(_LOSSES.get(own, own.replace("_", " ")))
 
 
-def _seeds(seeds: Sequence[int]) -> str:
-    """Whose episodes are pooled."""
+def _name_seeds(seeds: Sequence[int]) -> str:
     return "all seeds" if len(seeds) > 1 else "one seed"
 
 
-def _segment_error(history: History, point: int) -> Float64 | None:
-    """Mean error by horizon ``f64[K + 1]``; NaN where there were no windows."""
+def _mean_segment_error(history: History, point: int) -> Float64 | None:
+    """Mean error by horizon at a log point, ``f64[K + 1]``; NaN without windows."""
     total = history.vector("segment_error_by_horizon", point)
     windows = history.vector("windows_by_horizon", point)
     if total is None or windows is None:
@@ -400,7 +425,7 @@ def _segment_error(history: History, point: int) -> Float64 | None:
     return np.where(windows > 0, total / np.maximum(windows, 1), np.nan)
 
 
-def _line(
+def _draw_line(
     axes: Axes,
     history: History,
     name: str,
@@ -409,8 +434,9 @@ def _line(
     color: str,
     style: object = "-",
 ) -> None:
-    """Draws one figure over training, from where it was logged to the next place."""
+    """Draws a metric over training, through the points at which it was logged."""
     values = history.scalar(name)
+    # Metrics that are logged less often than others are NaN in between.
     logged = np.isfinite(values).any(axis=0)
     band(
         axes,
@@ -422,8 +448,8 @@ def _line(
     )
 
 
-def _period(history: History, point: int) -> str:
-    """The updates that a log point is about."""
+def _name_period(history: History, point: int) -> str:
+    """The updates over which a log point's metrics are averaged."""
     index = range(len(history.steps))[point]
     start = int(history.steps[index - 1]) if index else 0
     return f"updates {start:,} to {int(history.steps[index]):,}"

@@ -71,6 +71,7 @@ def write_lead(sources: Sequence[Source], results: Sequence[Results]) -> str:
         f"{_count(len(places), 'task')}, after {_range(updates)} updates: "
         f"{_say_solved(evaluated)}"
     )
+    # Readers must not take the runs that were counted for all there are.
     missing = len(sources) - len(evaluated)
     if missing:
         text += f"; {_count(missing, 'more run')} not evaluated yet"

@@ -1,4 +1,4 @@
-"""The report in Markdown: names come from runs, which anybody may have made."""
+"""The report in Markdown, with all text escaped: anybody may have named the runs."""
 
 import re
 import urllib.parse
@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from pipeline.pages.elements import Picture, Table
 from trainer.report.page import Page
 
-# What starts a link, a picture, emphasis, code, HTML or another cell in a line. Names
-# with `-` and `.` stay as they are: within a line those are text.
+# Characters that start a link, a picture, emphasis, code, HTML or another cell. `-` and
+# `.` are plain text within a line, so that most names stay as they are.
 _SPECIAL = re.compile(r"[\\`*_\[\]<>&|~$]")
 
 
 def escape(text: str) -> str:
-    r"""Text that Markdown shows as it is, in one line.
+    r"""Escapes text, so that Markdown shows it as it is, in one line.
 
     Example:
         >>> print(escape("![a_b](x)"))
@@ -23,7 +23,7 @@ def escape(text: str) -> str:
 
 
 def to_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table of text in Markdown; all text in it is escaped."""
+    """Writes a table of text as Markdown; all text in it is escaped."""
     lines = [
         [escape(heading) for heading in headings],
         ["---"] * len(headings),
@@ -33,54 +33,54 @@ def to_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def to_markdown(page: Page) -> str:
-    """Writes a report as Markdown, beside the files of its pictures.
+    """Writes a report as Markdown, to be put beside the files of its pictures.
 
     Args:
-        page: What it says.
+        page: The report.
 
     Returns:
         Markdown. All names in it are escaped.
     """
-    return "\n\n".join(_parts(page)) + "\n"
+    return "\n\n".join(_write_paragraphs(page)) + "\n"
 
 
-def _parts(page: Page) -> Iterator[str]:
+def _write_paragraphs(page: Page) -> Iterator[str]:
     yield f"# {escape(page.title)}"
     yield escape(page.lead)
     if page.sentences:
         yield "\n".join(f"- {escape(sentence)}" for sentence in page.sentences)
     for table in page.tables:
-        yield from _table(table)
+        yield from _write_table(table)
     if page.comparison is not None:
         yield "## Methods compared"
         yield "\n".join(f"- {escape(note)}" for note in page.comparison.notes)
         for picture in page.comparison.pictures:
-            yield _picture(picture, picture.file)
+            yield _show_picture(picture, picture.file)
         for table in page.comparison.tables:
-            yield from _table(table)
+            yield from _write_table(table)
     for section in page.sections:
         yield f"## {escape(section.title)}"
         yield escape(section.outcome)
         yield "\n".join(
             f"- {escape(label)}: {escape(value)}"
-            for label, value in section.facts.items()
+            for label, value in section.properties.items()
         )
         yield from section.remarks
         for picture in section.pictures:
-            yield _picture(picture, f"{section.title}/{picture.file}")
+            yield _show_picture(picture, f"{section.title}/{picture.file}")
     if page.paper is not None:
-        yield from _table(page.paper)
+        yield from _write_table(page.paper)
 
 
-def _table(table: Table) -> Iterator[str]:
+def _write_table(table: Table) -> Iterator[str]:
     yield f"## {escape(table.title)}"
     yield to_table(table.headings, table.rows)
     if table.notes:
         yield "\n".join(f"- {escape(note)}" for note in table.notes)
 
 
-def _picture(picture: Picture, file: str) -> str:
+def _show_picture(picture: Picture, file: str) -> str:
     address = urllib.parse.quote(file)
-    # A video is no picture to Markdown: it is linked.
-    shown = "" if picture.kind == "webm" else "!"
-    return f"{shown}[{escape(picture.alt)}]({address})\n\n{escape(picture.caption)}"
+    # Markdown has no videos: a link leads to the file.
+    mark = "" if picture.kind == "webm" else "!"
+    return f"{mark}[{escape(picture.alt)}]({address})\n\n{escape(picture.caption)}"

@@ -51,7 +51,7 @@ def compare(results: Sequence[Results]) -> Comparison | None:
     return Comparison(pictures, _list_pooled_runs(results), notes)
 
 
-def aggregate_table(results: Sequence[Results]) -> list[Table]:
+def tabulate_aggregates(results: Sequence[Results]) -> list[Table]:
     """Tabulates interquartile means over tasks; no table if nothing was evaluated."""
     rows = [figures.cells for figures in aggregates.aggregate(results)]
     if not rows:
@@ -144,6 +144,7 @@ def _draw_profiles(shared: Mapping[str, Sequence[Float64]]) -> Picture:
         )
         for method, rates in shared.items()
     }
+    # A curve cannot be read aloud: its value in the middle stands for it.
     half = [
         f"{method} {100 * np.mean(np.concatenate(rates) > 0.5):.0f} %"
         for method, rates in shared.items()
@@ -159,6 +160,7 @@ def _draw_profiles(shared: Mapping[str, Sequence[Float64]]) -> Picture:
 
 
 def _draw_improvements(shared: Mapping[str, Sequence[Float64]]) -> Picture:
+    # A picture of all pairs would grow with their square: one method is compared.
     ours = _MAIN if _MAIN in shared else next(iter(shared))
     others = [
         Bar(
@@ -202,6 +204,7 @@ def _list_differences(
                 f"Results are of unequal numbers of {noun}: {min(numbers):,} to "
                 f"{max(numbers):,}."
             )
+    # Unequal numbers weight the tasks of a mean unequally.
     seeds = {len(rates) for by_place in scores.values() for rates in by_place.values()}
     if len(seeds) > 1:
         notes.append(

@@ -1,8 +1,8 @@
-"""Which runs are of one method: of one name and equal settings, whatever the seeds.
+"""Which runs are pooled as one method: those of one name and equal settings.
 
-Runs of a sweep are of the method that their folder names, others of their agent. Where
-settings of one name differ within a task, what differs becomes part of the name: two
-variants of an agent are two methods.
+The folder of a sweep's run names its method; other runs are named by their agent. Where
+settings of one name differ within a task, the differing settings become part of the
+name: two variants of an agent are two methods. Seeds never tell methods apart.
 """
 
 from collections import defaultdict
@@ -21,19 +21,20 @@ from trainer.runs.success_rates import select_largest
 Place = tuple[str, int]
 Float64 = npt.NDArray[np.float64]
 
-# Runs that differ in nothing else are of one method.
+# Settings in which runs of one method may differ.
 _SEEDS = ("trainer.seed", "trainer.seeds")
+# Stands for the fingerprint of the data among the names of settings.
 _DATA = "data"
 
 
 @dataclass(frozen=True)
 class EvaluatedRun:
-    """A run, and its evaluations in the task that it is trained for.
+    """A run with its evaluations in the task that it is trained for.
 
     Attributes:
-        name: Of its folder.
+        name: Name of its folder.
         run: The run.
-        evaluations: Of it.
+        evaluations: Evaluations of the run in its own task.
     """
 
     name: str
@@ -47,25 +48,25 @@ class EvaluatedRun:
 
     @property
     def method(self) -> str:
-        """Its method, as far as its name and agent say."""
-        named = find_method(
+        """Its method, without the settings that tell variants apart."""
+        method = find_method(
             self.name,
             dataset=self.run.dataset,
             task=self.run.task.task,
             seeds=self.run.config.trainer.seed_range,
         )
-        return named or self.run.config.agent.name
+        return method or self.run.config.agent.name
 
 
 @dataclass(frozen=True)
 class Results:
-    """Of one method in one task.
+    """Results of one method in one task.
 
     Attributes:
-        method: Its name.
+        method: Name of the method.
         place: Data set and task.
-        evaluations: Of all of its training seeds, each episode once.
-        runs: Names of the runs pooled.
+        evaluations: Evaluations of all training seeds, each episode once.
+        runs: Names of the runs that are pooled.
     """
 
     method: str
@@ -75,66 +76,70 @@ class Results:
 
     @property
     def updates(self) -> int:
-        """Of the last checkpoint evaluated."""
-        return max((each.step for each in self.evaluations), default=0)
+        """Updates of the last checkpoint evaluated."""
+        return max((evaluation.step for evaluation in self.evaluations), default=0)
 
     @property
     def episodes(self) -> int:
-        """Of each training seed at that checkpoint; the fewest."""
-        last = [each.episodes for each in self.evaluations if each.step == self.updates]
+        """Episodes of a training seed at that checkpoint; the fewest of any seed."""
+        last = (
+            evaluation.episodes
+            for evaluation in self.evaluations
+            if evaluation.step == self.updates
+        )
         return min(last, default=0)
 
     def curve(self) -> tuple[npt.NDArray[np.int64], Float64]:
-        """Success by update.
+        """Success rates by step and training seed.
 
         Returns:
-            Steps ``i64[N]`` and rates ``f64[Q, N]``, by training seed; NaN where a
-            seed was not evaluated at a step.
+            Steps ``i64[N]`` and rates ``f64[Q, N]``; NaN where a seed was not evaluated
+            at a step.
         """
-        told = [each for each in self.evaluations if each.successes is not None]
-        steps = np.array(sorted({each.step for each in told}), np.int64)
-        seeds = sorted({each.seed for each in told})
+        outcomes: dict[tuple[int, int], list[int]] = defaultdict(list)
+        for evaluation in self.evaluations:
+            if evaluation.successes is not None:
+                outcomes[evaluation.seed, evaluation.step] += evaluation.successes
+        steps = sorted({step for _, step in outcomes})
+        seeds = sorted({seed for seed, _ in outcomes})
         rates = np.full((len(seeds), len(steps)), np.nan)
-        for row, seed in enumerate(seeds):
-            for column, step in enumerate(steps):
-                outcomes = [
-                    outcome
-                    for each in told
-                    if (each.seed, each.step) == (seed, step)
-                    for outcome in each.successes or ()
-                ]
-                if outcomes:
-                    rates[row, column] = np.mean(outcomes)
-        return steps, rates
+        for (seed, step), successes in outcomes.items():
+            if successes:
+                rates[seeds.index(seed), steps.index(step)] = np.mean(successes)
+        return np.array(steps, np.int64), rates
 
 
 def pool_methods(runs: Sequence[EvaluatedRun]) -> list[Results]:
-    """Sorts runs into methods, and pools those that differ in seeds alone.
+    """Sorts runs into methods, and pools runs that differ in seeds alone.
 
     Args:
         runs: All runs of a report.
 
     Returns:
-        One for each method and task that was evaluated. Runs of equal settings and
-        overlapping seeds are told apart by name.
+        Results of each method in each task that was evaluated. Runs of equal settings
+        and overlapping seeds are not pooled: their names tell them apart.
     """
     by_method: dict[str, list[EvaluatedRun]] = defaultdict(list)
     for run in runs:
         by_method[run.method].append(run)
     pooled: dict[tuple[str, Place], list[EvaluatedRun]] = defaultdict(list)
     for method, members in by_method.items():
-        settings = _differing(members)
+        settings = _find_differences(members)
         for run in members:
             label = method + _describe(run, settings)
+            # A seed that is counted twice would make an interval too narrow.
             if _overlaps(pooled[label, run.place], run):
                 label = f"{label} ({run.name})"
             pooled[label, run.place].append(run)
+    # Runs without evaluations took part above, so that names do not change with time.
     return [
         Results(
             method=method,
             place=place,
             evaluations=[
-                each for run in members for each in select_largest(run.evaluations)
+                evaluation
+                for run in members
+                for evaluation in select_largest(run.evaluations)
             ],
             runs=[run.name for run in members if run.evaluations],
         )
@@ -143,37 +148,40 @@ def pool_methods(runs: Sequence[EvaluatedRun]) -> list[Results]:
     ]
 
 
-def _differing(runs: Sequence[EvaluatedRun]) -> list[str]:
+def _find_differences(runs: Sequence[EvaluatedRun]) -> list[str]:
     """Settings that differ between two runs of a task, such as ``agent.temperature``.
 
-    Those that differ between tasks alone are how a method is set for each task.
+    Settings may differ between tasks: a method has its own for each task.
     """
     first: dict[Place, EvaluatedRun] = {}
     names: dict[str, None] = {}
     for run in runs:
         other = first.setdefault(run.place, run)
-        found = find_differences(other.run.config, run.run.config)
-        names |= {name: None for name, _, _ in found if name not in _SEEDS}
+        settings = find_differences(other.run.config, run.run.config)
+        names |= {name: None for name, _, _ in settings if name not in _SEEDS}
         if other.run.fingerprint != run.run.fingerprint:
             names[_DATA] = None
     return sorted(names)
 
 
 def _describe(run: EvaluatedRun, settings: Sequence[str]) -> str:
-    """Values of settings, in parentheses; nothing if there are none."""
+    """Values of settings in parentheses; empty without settings."""
     values = []
     for setting in settings:
         if setting == _DATA:
             values.append(f"data {run.run.fingerprint[:6]}")
             continue
         table, name = setting.split(".")
-        value = getattr(getattr(run.run.config, table), name, None)
-        if value is not None:
-            shown = f"{value:g}" if isinstance(value, float) else str(value)
-            values.append(f"{name}={shown}")
+        # Agents of different kinds share a method's name, but not all settings.
+        setting_value = getattr(getattr(run.run.config, table), name, None)
+        if setting_value is not None:
+            is_float = isinstance(setting_value, float)
+            text = f"{setting_value:g}" if is_float else str(setting_value)
+            values.append(f"{name}={text}")
     return f" ({', '.join(values)})" if values else ""
 
 
 def _overlaps(runs: Sequence[EvaluatedRun], run: EvaluatedRun) -> bool:
+    """Whether a run shares a training seed with any of some others."""
     seeds = set(run.run.config.trainer.seed_range)
     return any(seeds & set(other.run.config.trainer.seed_range) for other in runs)

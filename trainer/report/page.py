@@ -1,4 +1,4 @@
-"""What a report says: sentences, tables and pictures, whatever they are written as."""
+"""What a report says: sentences, tables and pictures, for HTML and Markdown alike."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ class Section:
 
     Attributes:
         title: Heading.
-        outcome: What became of it, in a sentence.
-        facts: Label and value of what to know of the run.
+        outcome: What the run reached, in a sentence.
+        properties: Label and value of its data, settings and versions.
         remarks: Sentences above the pictures.
-        pictures: In order.
-        configuration: The whole configuration, as text, folded away.
+        pictures: Pictures in order.
+        configuration: The whole configuration as JSON, which the page folds.
     """
 
     title: str
     outcome: str
-    facts: Mapping[str, str]
+    properties: Mapping[str, str]
     remarks: Sequence[str]
     pictures: Sequence[Picture]
     configuration: str
@@ -32,9 +32,9 @@ class Comparison:
     """What the page says of methods beside each other.
 
     Attributes:
-        pictures: In order.
-        tables: Below them.
-        notes: What was pooled, what was not, and what is missing.
+        pictures: Pictures in order.
+        tables: Tables below the pictures.
+        notes: Sentences on what is unequal between methods, and what is left out.
     """
 
     pictures: Sequence[Picture]
@@ -44,16 +44,16 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Page:
-    """All of a report.
+    """A whole report.
 
     Attributes:
         title: Heading.
-        lead: What happened, in a sentence.
-        sentences: What more there is to say of it, task by task.
-        tables: Of results.
-        comparison: Of methods; None if there is one only.
-        sections: One for each run.
-        paper: The paper's rows; None if it has none of the tasks.
+        lead: First sentence: what happened.
+        sentences: Sentences on the best run of each task.
+        tables: Tables of results.
+        comparison: Comparison of methods; None if there is only one.
+        sections: A section for each run.
+        paper: The paper's rows for the tasks; None if it has none of them.
     """
 
     title: str

@@ -1,7 +1,7 @@
 """The paper's result table as data.
 
-Source: *Horizon Adaptive Offline Policy Learning via Value Stitching*, appendix,
-table of full results on OGBench: ten data sets, five tasks each, nine methods.
+Source: *Horizon Adaptive Offline Policy Learning via Value Stitching*, appendix, table
+of full results on OGBench: ten data sets, five tasks each, nine methods.
 """
 
 import csv
@@ -33,13 +33,13 @@ class PaperResult:
     """One cell of the paper's table.
 
     Attributes:
-        dataset: Such as ``"cube-single-play"``.
-        task: 1 to 5, or None for the mean over the five tasks as printed.
-        method: One of ``METHODS``.
+        dataset: Name of the data set, such as ``"cube-single-play"``.
+        task: Task number from 1 to 5, or None for the mean over the five as printed.
+        method: A method of ``METHODS``.
         mean: Success rate in percent, over 8 training seeds after a million updates;
-            None where the paper has none.
+            None where the paper prints no number.
         std: Standard deviation over the seeds, in percentage points; None where the
-            paper has none.
+            paper prints none.
     """
 
     dataset: str
@@ -49,27 +49,29 @@ class PaperResult:
     std: float | None
 
     def __str__(self) -> str:
+        # As printed: whole numbers have no decimals.
         if self.mean is None:
             return "—"
         return f"{self.mean:g}" + ("" if self.std is None else f" ± {self.std:g}")
 
 
 @functools.cache
-def paper_results() -> tuple[PaperResult, ...]:
-    """The whole table, means over tasks included.
+def read_paper_results() -> tuple[PaperResult, ...]:
+    """Reads the whole table, means over tasks included.
 
     Returns:
         540 results, by data set, then method.
     """
     text = importlib.resources.files(__package__).joinpath(_FILE).read_text("utf-8")
+    # Lines of comments say where the numbers are from.
     rows = csv.DictReader(line for line in text.splitlines() if line[:1] != "#")
     return tuple(
         PaperResult(
             dataset=row["dataset"],
             task=None if row["task"] == "all" else int(row["task"]),
             method=row["method"],
-            mean=_number(row["mean"]),
-            std=_number(row["std"]),
+            mean=_parse_number(row["mean"]),
+            std=_parse_number(row["std"]),
         )
         for row in rows
     )
@@ -77,7 +79,7 @@ def paper_results() -> tuple[PaperResult, ...]:
 
 def paper_datasets() -> tuple[str, ...]:
     """Names of the ten data sets, in the table's order."""
-    return tuple(dict.fromkeys(result.dataset for result in paper_results()))
+    return tuple(dict.fromkeys(result.dataset for result in read_paper_results()))
 
 
 def find_paper_result(
@@ -86,17 +88,18 @@ def find_paper_result(
     """Looks up one cell.
 
     Args:
-        dataset: Data-set name; the paper has ten, other names are no error.
+        dataset: Name of a data set, of the paper's ten or another.
         task: Task number, or None for the mean over the paper's five.
-        method: One of ``METHODS``, in any case.
+        method: A method of ``METHODS``, in upper or lower case.
 
     Returns:
         The cell, or None if the paper does not report that data set and task.
 
     Raises:
-        ValueError: If the method is none of the table's.
+        ValueError: If the table has no such method.
     """
     name = method.upper()
+    # A typing error must not look like a task that the paper lacks.
     if name not in _BY_UPPER:
         near = difflib.get_close_matches(name, _BY_UPPER, n=1, cutoff=0.4)
         hint = f"; did you mean {_BY_UPPER[near[0]]!r}?" if near else ""
@@ -111,8 +114,10 @@ _BY_UPPER = {method.upper(): method for method in METHODS}
 
 @functools.cache
 def _index() -> dict[tuple[str, int | None, str], PaperResult]:
-    return {(one.dataset, one.task, one.method): one for one in paper_results()}
+    return {
+        (cell.dataset, cell.task, cell.method): cell for cell in read_paper_results()
+    }
 
 
-def _number(text: str) -> float | None:
+def _parse_number(text: str) -> float | None:
     return float(text) if text else None

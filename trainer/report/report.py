@@ -1,6 +1,6 @@
 """A report on runs: one HTML file, the same as Markdown, a table as CSV, pictures.
 
-Composition only: reads what runs left in their folders and writes files.
+Composition only: this module reads the folders of runs and writes files.
 """
 
 import os
@@ -25,31 +25,31 @@ HTML_FILE = "report.html"
 MARKDOWN_FILE = "report.md"
 CSV_FILE = "results.csv"
 
-# More names are a list, not a title.
+# More names than these make no title.
 _MAX_NAMES = 3
 _PAPER_NOTES = (
     f"Success rates in percent, mean ± standard deviation over 8 training seeds, from "
-    f"“{PAPER}”, table of full results. IQL's were taken over there from earlier work.",
+    f"“{PAPER}”, table of full results. The paper took IQL's from earlier work.",
 )
 
 
 def write_report(runs: Sequence[RunFolder], out: epath.Path) -> list[epath.Path]:
     """Writes a report on runs.
 
-    Written are ``report.html``, which holds everything and needs no other file,
-    ``report.md``, ``results.csv``, the pictures of methods compared, and those of each
-    run, ``NAME/*.svg``. Files of these names are replaced. Runs that were not evaluated
-    yet, or logged nothing yet, are reported with what there is.
+    The files are ``report.html``, which holds everything and needs no other file,
+    ``report.md``, ``results.csv``, the pictures of methods compared, and the pictures
+    of each run, ``NAME/*.svg``. Files of these names are replaced. Runs without an
+    evaluation or without metrics are reported with what they have.
 
     Args:
         runs: Folders of runs, at least one.
-        out: Folder to write into, on disk or gs://; made if missing.
+        out: Folder to write into, on disk or gs://; it is made if missing.
 
     Returns:
         Files written, the HTML file first.
 
     Raises:
-        DataFormatError: If a folder is no run's, or none is given.
+        DataFormatError: If a folder is no run's, or no folder is given.
         MissingPackageError: If matplotlib or jinja2 is not installed.
     """
     if not runs:
@@ -61,14 +61,18 @@ def write_report(runs: Sequence[RunFolder], out: epath.Path) -> list[epath.Path]
     results = methods.pool_methods([source.evaluated for source in sources])
     rows = [row for source in sources for row in source.rows]
     page = Page(
-        title=_title(sources),
+        title=_make_title(sources),
         lead=headline.write_lead(sources, results),
         sentences=headline.describe_places(sources),
-        tables=[*result_table.tables(rows), *method_section.aggregate_table(results)],
+        tables=[
+            *result_table.make_tables(rows),
+            *method_section.tabulate_aggregates(results),
+        ],
         comparison=method_section.compare(results),
         sections=[make_section(source) for source in sources],
-        paper=_paper_table(sources),
+        paper=_tabulate_paper(sources),
     )
+    # All is drawn before anything is written: an error leaves an earlier report whole.
     compared = () if page.comparison is None else page.comparison.pictures
     content = {
         HTML_FILE: render("trainer.report", TEMPLATE, page).encode(),
@@ -81,12 +85,13 @@ def write_report(runs: Sequence[RunFolder], out: epath.Path) -> list[epath.Path]
             for picture in section.pictures
         },
     }
+    # Whole files, so that whoever reads the report meanwhile sees the old or the new.
     for file, data in content.items():
         files.write(os.fspath(out), file, data)
     return [out / file for file in content]
 
 
-def _title(sources: Sequence[Source]) -> str:
+def _make_title(sources: Sequence[Source]) -> str:
     names = ", ".join(source.name for source in sources)
     return (
         f"Training report: {names}"
@@ -95,13 +100,15 @@ def _title(sources: Sequence[Source]) -> str:
     )
 
 
-def _paper_table(sources: Sequence[Source]) -> Table | None:
-    """The paper's row of every task that was run, all methods; None if it has none."""
-    wanted = dict.fromkeys((each.run.dataset, each.run.task.task) for each in sources)
+def _tabulate_paper(sources: Sequence[Source]) -> Table | None:
+    """The paper's numbers for every task that was run; None if it has no such task."""
+    places = dict.fromkeys(
+        (source.run.dataset, source.run.task.task) for source in sources
+    )
     rows = []
-    for dataset, task in wanted:
-        found = [find_paper_result(dataset, task, method) for method in METHODS]
-        numbers = [str(result) for result in found if result is not None]
+    for dataset, task in places:
+        results = [find_paper_result(dataset, task, method) for method in METHODS]
+        numbers = [str(result) for result in results if result is not None]
         if numbers:
             rows.append((f"{dataset} task {task}", *numbers))
     if not rows:

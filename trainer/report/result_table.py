@@ -1,6 +1,6 @@
-"""The result table of a report: one row for each run and statistic, as data and text.
+"""The result table of a report: a row for each run and statistic, as data and text.
 
-Owns which columns there are and how their cells read; knows no files.
+This module owns the columns and the text of their cells; it knows no files.
 """
 
 import csv
@@ -20,22 +20,22 @@ NOT_EVALUATED = "not evaluated yet"
 NOT_REPORTED = "n/a: success not reported"
 
 NOTES = (
-    "Success is that of an episode's last step, as OGBench counts it. Rates pool the "
+    "Success is judged at the last step of an episode, as in OGBench. Rates pool the "
     "episodes of all training seeds.",
     "last: the last checkpoint evaluated. mean of last three: the last three pooled. "
     "best: the checkpoint with the highest rate, or mean return where success is not "
-    "reported, picked after looking, so it flatters.",
-    "Intervals are of 95 % over pooled episodes: Wilson's of success, of the mean "
-    "return the percentiles of a bootstrap. They hold the luck of the episodes, not "
-    "that of training; the deviation over seeds (±) shows the latter.",
-    "Returns are undiscounted. A normalised score is 0 for the lower reference return "
-    "and 100 for the upper one, as in D4RL: those of a random policy and an expert.",
+    "reported. The best was picked after looking, so it flatters.",
+    "95 % intervals are over pooled episodes: Wilson's for success, a percentile "
+    "bootstrap's for the mean return. They cover the luck of the episodes, not that of "
+    "training, which the standard deviation over seeds (±) shows.",
+    "Returns are undiscounted. A normalised score is 0 for a random policy's return "
+    "and 100 for an expert's, as in D4RL.",
     "The paper's numbers are mean ± standard deviation over 8 training seeds after a "
     "million updates on the published data; it does not state how many episodes. "
     "Episodes, seeds, updates and data here may differ, so read the two side by side, "
     "not as one experiment.",
-    "A policy is shown no goal. In a task that it is not trained for it still does "
-    "what pays in its own, and succeeds by accident.",
+    "A policy observes no goal. In a task that it was not trained for, it still "
+    "pursues its own and succeeds by accident.",
 )
 
 
@@ -45,16 +45,16 @@ class ResultRow:
 
     Attributes:
         run: Name of the run.
-        dataset: Data set.
-        task: Task number it was evaluated in.
-        trained_task: Task number it is trained for.
-        agent: Agent's name.
-        environment: Environment it was evaluated in, where that is not the one it is
-            trained for; else empty.
+        dataset: Name of the data set.
+        task: Number of the task that the run was evaluated in.
+        trained_task: Number of the task that the run is trained for.
+        agent: Name of the agent.
+        environment: Environment of the evaluation, where the run is trained for another
+            one; else empty.
         summary: The result; None if the run was never evaluated.
-        paper: The paper's number for the same task and method (VAST's, for a method
-            that the paper does not have); None if it has not that data set, or the
-            policy is trained for another task.
+        paper: The paper's number for the same task and method, or VAST's for a method
+            that the paper does not have; None if the paper does not have the data set,
+            or the policy is trained for another task.
     """
 
     run: str
@@ -68,10 +68,11 @@ class ResultRow:
 
     @property
     def verdict(self) -> str:
-        """Whether the interval is ``below`` the paper's mean, ``above``, or around it.
+        """Where the interval lies: ``below`` or ``above`` the paper's mean.
 
-        Around it is ``agrees``; empty if one of the two is missing.
+        An interval that holds the mean ``agrees``. Empty if one is missing.
         """
+        # The paper's spread is left out: it is over seeds, the interval over episodes.
         score = None if self.summary is None else self.summary.score
         if score is None or self.paper is None or self.paper.mean is None:
             return ""
@@ -81,38 +82,40 @@ class ResultRow:
         return "above" if low > self.paper.mean else "agrees"
 
 
-def result_rows(
+def make_rows(
     name: str, run: Run, evaluations: Sequence[Evaluation]
 ) -> list[ResultRow]:
     """Makes the rows of one run.
 
     Args:
-        name: How the table calls it.
+        name: Name of the run in the table.
         run: The run.
-        evaluations: Of the run.
+        evaluations: Evaluations of the run.
 
     Returns:
-        A row for each statistic, or one without numbers if it was never evaluated;
-        then those of other tasks and environments it was evaluated in.
+        A row for each statistic, or a row without numbers if the run was never
+        evaluated; then the rows of other tasks and environments.
     """
     agent, task = run.config.agent.name, run.task
     own = select_own(run, evaluations)
     others: dict[tuple[int, str], list[Evaluation]] = {}
     for evaluation in evaluations:
+        # Rates of other tasks or environments must not be pooled with these.
         if evaluation not in own:
             place = (evaluation.task, evaluation.environment)
             others.setdefault(place, []).append(evaluation)
     rows = []
-    for there in (own, *(others[place] for place in sorted(others))):
-        number = there[0].task if there else task.task
-        # Another task has an environment of its own, as everybody expects.
+    for group in (own, *(others[place] for place in sorted(others))):
+        number = group[0].task if group else task.task
+        # Every task has an environment of its own: only another environment of the
+        # same task needs a name.
         environment = ""
-        if there and number == task.task:
-            environment = there[0].environment.removeprefix(task.environment_id)
+        if group and number == task.task:
+            environment = group[0].environment.removeprefix(task.environment_id)
         paper = None
-        if there is own and not environment:
-            paper = find_paper_result(run.dataset, number, paper_method(agent))
-        summaries: list[Summary | None] = [*summarize(there)] or [None]
+        if group is own and not environment:
+            paper = find_paper_result(run.dataset, number, name_paper_method(agent))
+        summaries: list[Summary | None] = [*summarize(group)] or [None]
         rows += [
             ResultRow(
                 run=name,
@@ -129,8 +132,9 @@ def result_rows(
     return rows
 
 
-def paper_method(agent: str) -> str:
-    """The paper's name of an agent's method; VAST for one that it does not have."""
+def name_paper_method(agent: str) -> str:
+    """The paper's name of an agent's method; VAST if the paper does not have it."""
+    # Agents are named as in configurations, `value_flows`; the paper has VALUE-FLOWS.
     by_upper = {method.upper(): method for method in METHODS}
     return by_upper.get(agent.replace("_", "-").upper(), "VAST")
 
@@ -152,30 +156,33 @@ HEADINGS = (
 )
 
 
-def tables(rows: Sequence[ResultRow]) -> list[Table]:
-    """The last checkpoints of all runs, and below, folded, other choices of them.
+def make_tables(rows: Sequence[ResultRow]) -> list[Table]:
+    """Makes a table of last checkpoints and a folded one of other statistics.
 
     Args:
-        rows: Of all runs.
+        rows: Rows of all runs.
 
     Returns:
-        Two tables, or one if nothing was evaluated. Scores are a column only where
-        there are any.
+        Two tables, or one if nothing was evaluated.
     """
+    # Runs without an evaluation are listed as well, so that none seems forgotten.
     last = [row for row in rows if row.summary is None or row.summary.statistic == LAST]
     others = [row for row in rows if row not in last]
-    found = [Table("Results of the last checkpoints", *_columns(last), notes=NOTES)]
+    tables = [
+        Table("Results of the last checkpoints", *_select_columns(last), notes=NOTES)
+    ]
     if others:
         title = "The last three checkpoints pooled, and the best one"
-        found.append(Table(title, *_columns(others), folded=True))
-    return found
+        tables.append(Table(title, *_select_columns(others), folded=True))
+    return tables
 
 
-def _columns(
+def _select_columns(
     rows: Sequence[ResultRow],
 ) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-    """Headings and cells, without the columns in which all rows say nothing else."""
-    columns = list(zip(HEADINGS, *map(cells, rows), strict=True))
+    """Headings and cells, without columns that say nothing in any row."""
+    # A column of dashes takes space that a narrow screen does not have.
+    columns = list(zip(HEADINGS, *map(write_cells, rows), strict=True))
     kept = [
         column
         for column in columns
@@ -184,18 +191,19 @@ def _columns(
             or (column[0] == "checkpoints" and set(column[1:]) <= {"—", LAST})
         )
     ]
-    headings, *shown = zip(*kept, strict=True)
-    return headings, shown
+    headings, *cells = zip(*kept, strict=True)
+    return headings, cells
 
 
-def cells(row: ResultRow) -> tuple[str, ...]:
-    """A row as text, one cell for each of ``HEADINGS``."""
+def write_cells(row: ResultRow) -> tuple[str, ...]:
+    """Writes a row as text, a cell for each of ``HEADINGS``."""
     task = f"{row.dataset} {row.task}"
     if row.task != row.trained_task:
         task += f" (trained for {row.trained_task})"
     if row.environment:
         task += f", in {row.environment}"
     paper = "—" if row.paper is None else f"{row.paper.method} {row.paper}"
+    # The first four columns are seen without scrolling on a narrow screen.
     if row.summary is None:
         return (row.run, NOT_EVALUATED, "—", paper, "—", task, *("—",) * 7)
     summary, returns = row.summary, row.summary.returns
@@ -218,19 +226,19 @@ def cells(row: ResultRow) -> tuple[str, ...]:
         str(len(summary.seeds)),
         "—" if summary.seed_std is None else f"{100 * summary.seed_std:.1f}",
         ", ".join(f"{step:,}" for step in summary.steps),
-        _statistic(summary),
+        _name_statistic(summary),
     )
 
 
-def _statistic(summary: Summary) -> str:
-    """Its name, which must not promise more checkpoints than were evaluated."""
+def _name_statistic(summary: Summary) -> str:
+    """Name of a statistic, which promises no more checkpoints than were evaluated."""
     if summary.statistic == "mean of last three" and len(summary.steps) < 3:
-        return f"{summary.statistic} (only {len(summary.steps)} there)"
+        return f"{summary.statistic} (only {len(summary.steps)} evaluated)"
     return summary.statistic
 
 
 def to_csv(rows: Sequence[ResultRow]) -> str:
-    """The table as CSV of plain numbers: rates in percent, empty where unknown."""
+    """Writes the table as CSV of plain numbers: rates in percent, empty if unknown."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(
@@ -245,19 +253,26 @@ def to_csv(rows: Sequence[ResultRow]) -> str:
     )  # fmt: skip
     for row in rows:
         writer.writerow(
-            [*_csv_start(row), *_csv_summary(row), *_csv_end(row), *_csv_returns(row)]
+            # Columns are only ever added at the end: scripts may read them by position.
+            [
+                *_list_run(row),
+                *_list_summary(row),
+                *_list_paper(row),
+                *_list_returns(row),
+            ]
         )
     return buffer.getvalue()
 
 
-def _csv_start(row: ResultRow) -> list[object]:
+def _list_run(row: ResultRow) -> list[object]:
     return [row.run, row.dataset, row.task, row.trained_task, row.agent]
 
 
-def _csv_summary(row: ResultRow) -> list[object]:
+def _list_summary(row: ResultRow) -> list[object]:
     summary = row.summary
     if summary is None:
         return [NOT_EVALUATED, *[""] * 8]
+    # Rate, both ends and successes are empty where success is not reported.
     rates: list[object] = [""] * 4
     if summary.score is not None:
         low, high = summary.score.interval
@@ -273,7 +288,7 @@ def _csv_summary(row: ResultRow) -> list[object]:
     ]
 
 
-def _csv_end(row: ResultRow) -> list[object]:
+def _list_paper(row: ResultRow) -> list[object]:
     if row.paper is None:
         return ["", "", "", ""]
     return [
@@ -284,7 +299,7 @@ def _csv_end(row: ResultRow) -> list[object]:
     ]
 
 
-def _csv_returns(row: ResultRow) -> list[object]:
+def _list_returns(row: ResultRow) -> list[object]:
     if row.summary is None:
         return [*[""] * 6, row.environment]
     returns = row.summary.returns
@@ -292,4 +307,7 @@ def _csv_returns(row: ResultRow) -> list[object]:
         *(returns.mean, *(returns.interval or (None, None))),
         *(returns.normalised, *(returns.normalised_interval or (None, None))),
     )
-    return [*("" if x is None else round(x, 6) for x in figures), row.environment]
+    return [
+        *("" if figure is None else round(figure, 6) for figure in figures),
+        row.environment,
+    ]

@@ -1,4 +1,4 @@
-"""What a report says of one run: its facts, what to beware of, and its pictures."""
+"""What a report says of one run: its data and settings, caveats, and pictures."""
 
 import dataclasses
 import io
@@ -24,7 +24,7 @@ from trainer.runs.success_rates import pool_by_step, pool_returns, select_larges
 
 
 def make_section(source: Source) -> Section:
-    """Says what there is to say of a run.
+    """Makes the section of a run.
 
     Args:
         source: The run.
@@ -33,12 +33,12 @@ def make_section(source: Source) -> Section:
         Its section of the page, with its pictures.
 
     Raises:
-        DataFormatError: If what an inspection of sub-goals left is damaged.
+        DataFormatError: If the files of an inspection of sub-goals are damaged.
     """
     run, history = source.run, source.history
     trainer = run.config.trainer
     done = int(history.steps[-1]) if len(history.steps) else 0
-    facts = {
+    properties = {
         "data set": run.dataset,
         "task": f"{run.task.task} ({run.task.name})",
         "agent": run.config.agent.name,
@@ -49,55 +49,59 @@ def make_section(source: Source) -> Section:
         "environment": run.task.environment_id,
     }
     if done and "updates_per_s" in history.names():
+        # The median of log points: a machine that is busy for a while slows a few.
         speed = np.nanmean(history.scalar("updates_per_s"), axis=0)
-        facts["speed"] = f"{np.median(speed):,.3g} updates/s"
+        properties["speed"] = f"{np.median(speed):,.3g} updates/s"
         # Summed over log points: a resumed run's clock starts again.
         spent = np.diff(history.steps, prepend=0) / speed
-        facts["training time"] = format_duration(float(spent.sum()))
+        properties["training time"] = format_duration(float(spent.sum()))
     if done and "input_blocked_share" in history.names():
         waited = 100 * float(np.nanmean(history.scalar("input_blocked_share")))
-        facts["time waiting for data"] = f"{waited:.1f} %"
-    facts.update(run.versions)
+        properties["time waiting for data"] = f"{waited:.1f} %"
+    properties.update(run.versions)
     return Section(
         title=source.name,
         outcome=headline.describe_run(source),
-        facts=facts,
-        remarks=_remarks(source),
+        properties=properties,
+        remarks=_list_remarks(source),
         pictures=[
-            *_curves(source),
-            *_subgoal_pictures(source.folder.path / subgoal_files.SUBGOALS),
+            *_draw_curves(source),
+            *_read_subgoal_pictures(source.folder.path / subgoal_files.SUBGOALS),
         ],
         configuration=json.dumps(dataclasses.asdict(run.config), indent=2),
     )
 
 
-def _remarks(source: Source) -> list[str]:
-    """What a reader must know before believing the pictures."""
+def _list_remarks(source: Source) -> list[str]:
+    """What a reader must know before the pictures are believed."""
     remarks = []
-    if any(each.successes is None for each in source.own):
+    if any(evaluation.successes is None for evaluation in source.own):
         remarks.append(
-            "The environment reports no success: there is no success rate, and what "
-            "can be compared are the returns."
+            "The environment reports no success: there is no success rate, and only "
+            "returns can be compared."
         )
     if not source.own:
         remarks.append(
-            "This run was not evaluated yet: there is no result. Run `python -m "
-            "trainer evaluate` on its folder, then write the report again."
+            "This run was not evaluated yet: it has no result. Run `python -m trainer "
+            "evaluate` on its folder, then write the report again."
         )
     if not len(source.history.steps):
-        remarks.append("This run logged nothing yet: there are no training curves.")
-    timings = {each.success_timing for each in source.evaluations}
+        remarks.append("This run logged nothing yet: it has no training curves.")
+    # Rewards and environment may judge success before or after a step (see OGBench).
+    timings = {evaluation.success_timing for evaluation in source.evaluations}
     if timings - {source.run.task.success_timing}:
         remarks.append(
             f"Success was judged with timing {' and '.join(sorted(timings))} in the "
-            f"environment and {source.run.task.success_timing} in the rewards trained "
-            "on: lengths and returns differ by a step."
+            f"environment and {source.run.task.success_timing} in the training data; "
+            "lengths and returns differ by a step."
         )
     return remarks
 
 
-def _curves(source: Source) -> list[Picture]:
-    """Draws what there are data for."""
+def _draw_curves(source: Source) -> list[Picture]:
+    """Draws every picture whose data were logged."""
+    # Captions tell readers of any background how to read a picture; alternative texts
+    # give its numbers to those who do not see it.
     run, history = source.run, source.history
     paper = source.rows[0].paper
     drawn = (
@@ -105,66 +109,68 @@ def _curves(source: Source) -> list[Picture]:
             "success",
             "Success rate of the checkpoints evaluated. The bars are Wilson's 95 % "
             "intervals of the pooled episodes.",
-            _say_success(source),
-            charts.success_chart(source.own, paper),
+            _describe_success(source),
+            charts.draw_success(source.own, paper),
         ),
         (
             "returns",
             "Mean return of the checkpoints evaluated. The bars are 95 % bootstrap "
             "intervals over the pooled episodes.",
-            _say_returns(source),
-            charts.return_chart(source.own),
+            _describe_returns(source),
+            charts.draw_returns(source.own),
         ),
         (
             "losses",
             "The losses of the networks, averaged between two log points; the band "
             "spans the training seeds. Losses of flows do not tend to zero.",
-            _say(history, "The losses", _names_of_losses(history)),
-            charts.loss_chart(history),
+            _describe_metrics(history, "The losses", charts.list_losses(history)),
+            charts.draw_losses(history),
         ),
         (
             "validation",
-            "Loss and errors on windows of episodes that nothing is trained on, in "
-            "units of reward. A loss that rises there alone says that the data are "
-            "learned by heart. Values may well be far from the stored returns, which "
-            "are those of a policy that is to be improved.",
-            _say(
+            "Loss and errors on windows of held-out episodes, in units of reward. A "
+            "loss that rises on held-out windows alone shows overfitting. Values may "
+            "be far from the stored returns, which are those of a policy that is to be "
+            "improved.",
+            _describe_metrics(
                 history,
                 "On held-out windows",
                 [name for name in history.names() if name.startswith(VALIDATION)],
             ),
-            charts.validation_chart(history),
+            charts.draw_validation(history),
         ),
         (
             "values",
-            "V is what the agent expects to collect from a state. Above the best "
-            "return in the data it is over-estimated: no policy that stitches recorded "
+            "V is the return that the agent expects from a state. Above the best "
+            "return in the data V is over-estimated: no policy that stitches recorded "
             "rewards together should collect much more.",
-            _say(history, "State values", ("value", "value_max")),
-            charts.value_chart(history, run.facts.return_max),
+            _describe_metrics(history, "State values", ("value", "value_max")),
+            charts.draw_values(history, run.facts.return_max),
         ),
         (
             "segment_error",
-            "G predicts what a recorded window of k steps collects. How far it is from "
-            "the recorded discounted returns, in units of reward: over training, and "
-            "by the windows' length at its start and end.",
-            _say(history, "The error of G", ("segment_error",)),
-            charts.segment_error_chart(history),
+            "G predicts the return of a recorded window of k steps. The error is its "
+            "distance from the recorded discounted return, in units of reward: over "
+            "training, and by the length of the window at its start and end.",
+            _describe_metrics(history, "The error of G", ("segment_error",)),
+            charts.draw_segment_errors(history),
         ),
         (
             "weights",
-            "Weight of the recorded windows in the loss of the policy over sub-goals. "
-            "All near one: it clones behaviour. A large maximum: few windows decide.",
-            _say(history, "Weights", ("weight", "weight_max")),
-            charts.weight_chart(history, getattr(run.config.agent, "max_weight", None)),
+            "Weights of the recorded windows in the loss of the policy over sub-goals. "
+            "If all are near one, the policy clones behaviour; if the largest is far "
+            "above the mean, few windows decide.",
+            _describe_metrics(history, "Weights", ("weight", "weight_max")),
+            # Agents without windows have no such weights, and no such setting.
+            charts.draw_weights(history, getattr(run.config.agent, "max_weight", None)),
         ),
         (
             "horizons",
             "How many steps ahead the policy over sub-goals aims from the training "
             "states, beside the windows it learns from.",
-            "Bars of how often each horizon is drawn, with the windows of the data as "
-            "a line.",
-            charts.horizon_chart(history),
+            "Bars of how often each horizon is drawn, and a line for the windows of "
+            "the data.",
+            charts.draw_horizons(history),
         ),
     )
     return [
@@ -174,45 +180,38 @@ def _curves(source: Source) -> list[Picture]:
     ]
 
 
-def _say_success(source: Source) -> str:
-    told = pool_by_step(select_largest(source.own))
-    points = [f"{100 * score.rate:.0f} % at {step:,}" for step, score in told.items()]
-    return f"Success rate by updates: {_ends(points)}."
+def _describe_success(source: Source) -> str:
+    scores = pool_by_step(select_largest(source.own))
+    points = [f"{100 * score.rate:.0f} % at {step:,}" for step, score in scores.items()]
+    return f"Success rate by updates: {_join_ends(points)}."
 
 
-def _say_returns(source: Source) -> str:
+def _describe_returns(source: Source) -> str:
     chosen = select_largest(source.own)
     points = [
-        f"{pool_returns([each for each in chosen if each.step == step]).mean:.4g} at "
-        f"{step:,}"
-        for step in sorted({each.step for each in chosen})
+        f"{pool_returns([played for played in chosen if played.step == step]).mean:.4g}"
+        f" at {step:,}"
+        for step in sorted({played.step for played in chosen})
     ]
-    return f"Mean return by updates: {_ends(points)}."
+    return f"Mean return by updates: {_join_ends(points)}."
 
 
-def _ends(points: Sequence[str]) -> str:
+def _join_ends(points: Sequence[str]) -> str:
     """First and last of some points, in words."""
     return " to ".join(dict.fromkeys((points[0], points[-1]))) if points else "none"
 
 
-def _names_of_losses(history: History) -> list[str]:
-    return [
-        name
-        for name in history.names()
-        if name.endswith("_loss") and not name.startswith(VALIDATION)
-    ]
-
-
-def _say(history: History, what: str, names: Sequence[str]) -> str:
-    """Where figures start and end, as a sentence."""
+def _describe_metrics(history: History, subject: str, names: Sequence[str]) -> str:
+    """Where metrics start and end, as a sentence for those who see no picture."""
     parts = []
     for name in names:
+        # Metrics that are not logged at every point have gaps, which are masked.
         if name in history.names():
             mean = np.ma.masked_invalid(history.scalar(name)).mean(axis=0).compressed()
             if len(mean):
                 words = name.replace("_", " ")
                 parts.append(f"{words} from {mean[0]:.3g} to {mean[-1]:.3g}")
-    return f"{what} over training: {', '.join(parts) or 'nothing was logged'}."
+    return f"{subject} over training: {', '.join(parts) or 'nothing was logged'}."
 
 
 # By file, in the order of the page: caption and alternative text.
@@ -254,19 +253,21 @@ _SUBGOAL_PICTURES = {
 }
 
 
-def _subgoal_pictures(folder: epath.Path) -> list[Picture]:
-    """What an inspection of sub-goals has left in the run's folder."""
+def _read_subgoal_pictures(folder: epath.Path) -> list[Picture]:
+    """Reads the pictures that an inspection of sub-goals wrote into a run's folder."""
     root = os.fspath(folder)
+    # The JSON file is written last: without it the inspection did not finish.
     report = files.read(root, subgoal_files.JSON_FILE).data
     if report is None:
         return []
     where = str(folder / subgoal_files.JSON_FILE)
-    found = load_object(report, where=where, remedy=f"delete {folder} and repeat it")
-    step, seed = found.get("step"), found.get("seed")
+    remedy = f"delete {folder} and inspect the run again"
+    inspection = load_object(report, where=where, remedy=remedy)
+    step, seed = inspection.get("step"), inspection.get("seed")
     if not isinstance(step, int) or not isinstance(seed, int):
         raise DataFormatError(
             f"{where}: expected step and seed, got {step!r:.80} and {seed!r:.80}; "
-            f"delete {folder} and repeat it"
+            f"{remedy}"
         )
     pictures = []
     for file, (caption, alt) in _SUBGOAL_PICTURES.items():
@@ -289,8 +290,8 @@ def _subgoal_pictures(folder: epath.Path) -> list[Picture]:
 
 
 def _first_frame(gif: bytes) -> bytes | None:
-    """The first frame of an animation as PNG; None if it is none."""
-    # Matplotlib, which draws the rest, brings it.
+    """The first frame of an animation as PNG; None if the file is no animation."""
+    # Imported here: Pillow comes with matplotlib, and only animations need it.
     from PIL import Image
 
     buffer = io.BytesIO()
@@ -298,5 +299,7 @@ def _first_frame(gif: bytes) -> bytes | None:
         with Image.open(io.BytesIO(gif), formats=("GIF",)) as image:
             image.convert("RGB").save(buffer, "PNG")
     except (OSError, ValueError, Image.DecompressionBombError):
-        return None  # Others left it there; the browser will say what it is.
+        return (
+            None  # Anyone may have put the file there; the browser shows what it can.
+        )
     return buffer.getvalue()

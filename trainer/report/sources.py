@@ -1,10 +1,10 @@
-"""Everything runs left behind, read once for all parts of a report."""
+"""Folders of runs, read once for all parts of a report."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainer.report.methods import EvaluatedRun
-from trainer.report.result_table import ResultRow, result_rows
+from trainer.report.result_table import ResultRow, make_rows
 from trainer.runs.evaluations import Evaluation, read_evaluations
 from trainer.runs.folder import RunFolder
 from trainer.runs.history import History, read_history
@@ -14,14 +14,14 @@ from trainer.runs.success_rates import select_own
 
 @dataclass(frozen=True)
 class Source:
-    """Everything one run left behind.
+    """Everything that one run wrote.
 
     Attributes:
-        name: How the report calls it; no other is called so.
-        folder: RUN.
-        run: What it is.
-        history: What it logged.
-        evaluations: Of it, in any task.
+        name: Name of the run in the report; no other run has it.
+        folder: Folder of the run.
+        run: Description of the run.
+        history: Metrics of its training.
+        evaluations: Evaluations of the run, in any task.
     """
 
     name: str
@@ -32,22 +32,28 @@ class Source:
 
     @property
     def own(self) -> list[Evaluation]:
-        """Evaluations in the task and environment it is trained for."""
+        """Evaluations in the task and environment that the run is trained for."""
         return select_own(self.run, self.evaluations)
 
     @property
     def rows(self) -> list[ResultRow]:
-        """Its rows of the result table."""
-        return result_rows(self.name, self.run, self.evaluations)
+        """Rows of the run in the result table."""
+        return make_rows(self.name, self.run, self.evaluations)
 
     @property
     def evaluated(self) -> EvaluatedRun:
-        """What decides which runs it is pooled with."""
+        """The run as ``pool_methods`` takes it."""
         return EvaluatedRun(self.name, self.run, self.own)
 
 
 def read_sources(runs: Sequence[RunFolder]) -> list[Source]:
-    """Reads runs, and names those apart whose folders are called the same.
+    """Reads runs, and gives runs whose folders have one name different names.
+
+    Args:
+        runs: Folders of the runs.
+
+    Returns:
+        The runs in the same order.
 
     Raises:
         DataFormatError: If a folder is no run's, or a file in it is damaged.
@@ -60,11 +66,13 @@ def read_sources(runs: Sequence[RunFolder]) -> list[Source]:
             history=read_history(folder),
             evaluations=read_evaluations(folder),
         )
-        for name, folder in zip(_names(runs), runs, strict=True)
+        for name, folder in zip(_choose_names(runs), runs, strict=True)
     ]
 
 
-def _names(runs: Sequence[RunFolder]) -> list[str]:
+def _choose_names(runs: Sequence[RunFolder]) -> list[str]:
+    """Names of the folders, with a number where a name was taken."""
+    # Names are addresses of pictures, and headings: two may not be equal.
     names: list[str] = []
     for run in runs:
         base = run.name or "run"

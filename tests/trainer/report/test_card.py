@@ -8,7 +8,7 @@ import pytest
 from pipeline.store.action_scale import ActionScale
 from pipeline.store.errors import DataFormatError
 from tests.evaluated import RUN, evaluation, write_evaluated_run
-from trainer.report.card import choose_place, make_card
+from trainer.report.card import choose_card_path, make_card
 from trainer.runs.evaluations import append_evaluation
 from trainer.runs.export import Exported
 from trainer.runs.folder import RunFolder
@@ -21,10 +21,10 @@ def test_a_card_says_data_method_updates_results_and_versions(tmp_path: Path) ->
     # Names are anybody's: none becomes a tag.
     assert r"# vast on cube-single-play, task 1 (task1\_\<left\>)" in card
     for line in (
-        "| fingerprint of what was read | made-up |",
+        "| fingerprint of the data | made-up |",
         "| rewards | -1 to 0 |",
         r"| agent.max\_horizon | 5 |",
-        "2,000 of 4,000 updates were done. In the file are seeds 0, 1 of training.",
+        "2,000 of 4,000 updates were done. The file holds training seeds 0, 1.",
         "| 1 | 0 | 10 | 60 % success (95 % interval 31 to 83 %) | -200.00 |",
         "| 1 | 1 | 10 | 70 % success",
         "| jax | 0.0 |",
@@ -35,7 +35,7 @@ def test_a_card_says_data_method_updates_results_and_versions(tmp_path: Path) ->
     assert card.count("% success") == 2
     alone = make_card(folder, Exported(RUN, 1000, (1,)), "p", "safetensors")
     assert alone.count("% success") == 1
-    assert "In the file is seed 1 of training." in alone
+    assert "The file holds training seed 1." in alone
 
 
 def test_a_card_does_not_make_results_up(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_a_card_does_not_make_results_up(tmp_path: Path) -> None:
         RUN, versions={}, action_scale=ActionScale((-2, -1), (2, 1))
     )
     card = make_card(folder, Exported(untold, 4000, (7,)), "p.stablehlo", "stablehlo")
-    assert "None: this checkpoint has not been evaluated." in card
+    assert "None: this checkpoint was not evaluated." in card
     assert "## Versions\n\nNot recorded." in card
     assert r"from \[-2, -1\] to \[2, 1\]" in card
     append_evaluation(folder, evaluation(4000, 0, 5, task=3))
@@ -54,9 +54,11 @@ def test_a_card_does_not_make_results_up(tmp_path: Path) -> None:
 
 def test_no_file_is_written_over(tmp_path: Path) -> None:
     file = tmp_path / "policy.stablehlo"
-    assert choose_place(file) == tmp_path / "README.md"
+    assert choose_card_path(file) == tmp_path / "README.md"
     (tmp_path / "README.md").write_text("mine")
-    assert choose_place(file) == tmp_path / "policy.stablehlo.md"
+    assert choose_card_path(file) == tmp_path / "policy.stablehlo.md"
     (tmp_path / "policy.stablehlo.md").write_text("mine")
-    with pytest.raises(DataFormatError, match=r"stablehlo\.md: exists, .* another --o"):
-        choose_place(file)
+    with pytest.raises(
+        DataFormatError, match=r"stablehlo\.md: expected no file .* another --o"
+    ):
+        choose_card_path(file)

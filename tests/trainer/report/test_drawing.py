@@ -45,7 +45,7 @@ def test_every_colour_has_one_for_the_night() -> None:
 
 
 def picture() -> str:
-    figure = charts.success_chart([evaluation(step, 0, 3) for step in (1, 2)], None)
+    figure = charts.draw_success([evaluation(step, 0, 3) for step in (1, 2)], None)
     assert figure is not None
     return to_svg(figure).decode()
 

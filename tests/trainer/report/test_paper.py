@@ -5,11 +5,11 @@ import importlib.resources
 import pytest
 
 from trainer.report import paper
-from trainer.report.paper import METHODS, find_paper_result, paper_results
+from trainer.report.paper import METHODS, find_paper_result, read_paper_results
 
 
 def test_every_data_set_task_and_method_is_there_once() -> None:
-    cells = {(each.dataset, each.task, each.method) for each in paper_results()}
+    cells = {(each.dataset, each.task, each.method) for each in read_paper_results()}
     expected = {
         (dataset, task, method)
         for dataset in paper.paper_datasets()
@@ -17,7 +17,7 @@ def test_every_data_set_task_and_method_is_there_once() -> None:
         for method in METHODS
     }
     assert cells == expected
-    assert len(paper_results()) == len(expected) == 540
+    assert len(read_paper_results()) == len(expected) == 540
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_means_over_tasks_are_those_of_the_tasks() -> None:
 
 
 def test_rates_are_percent() -> None:
-    for each in paper_results():
+    for each in read_paper_results():
         assert each.mean is None or 0 <= each.mean <= 100
         assert each.std is None or 0 <= each.std <= 50
 

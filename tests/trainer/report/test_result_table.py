@@ -3,13 +3,13 @@
 import dataclasses
 
 from tests.evaluated import RUN, evaluation
-from trainer.report.result_table import cells, result_rows
+from trainer.report.result_table import make_rows, write_cells
 from trainer.runs.run import Run
 
 
 def test_rows_compare_with_the_paper() -> None:
     def verdict(solved: int, run: Run = RUN) -> str:
-        return result_rows("x", run, [evaluation(1, 0, solved)])[0].verdict
+        return make_rows("x", run, [evaluation(1, 0, solved)])[0].verdict
 
     assert verdict(3) == "below"  # The paper has 99 %.
     assert verdict(10) == "agrees"
@@ -17,9 +17,12 @@ def test_rows_compare_with_the_paper() -> None:
     assert verdict(10, hard) == "above"
     other = dataclasses.replace(RUN, dataset="pointmaze-medium-navigate")
     assert verdict(3, other) == ""
-    assert cells(result_rows("x", other, [evaluation(1, 0, 3)])[0])[3:5] == ("—", "—")
+    assert write_cells(make_rows("x", other, [evaluation(1, 0, 3)])[0])[3:5] == (
+        "—",
+        "—",
+    )
 
 
 def test_fewer_than_three_checkpoints_are_not_called_three() -> None:
-    rows = result_rows("x", RUN, [evaluation(1, 0, 3), evaluation(2, 0, 3)])
-    assert cells(rows[1])[-1] == "mean of last three (only 2 there)"
+    rows = make_rows("x", RUN, [evaluation(1, 0, 3), evaluation(2, 0, 3)])
+    assert write_cells(rows[1])[-1] == "mean of last three (only 2 evaluated)"

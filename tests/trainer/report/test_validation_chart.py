@@ -28,7 +28,7 @@ def history(*, measured: bool, segments: bool = False) -> History:
 
 @pytest.mark.parametrize("segments", [False, True])
 def test_only_measured_points_are_drawn(segments: bool) -> None:
-    figure = charts.validation_chart(history(measured=True, segments=segments))
+    figure = charts.draw_validation(history(measured=True, segments=segments))
     assert figure is not None
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     between = ["Error of G"] * segments
@@ -42,10 +42,10 @@ def test_only_measured_points_are_drawn(segments: bool) -> None:
 
 
 def test_nothing_is_drawn_of_what_was_not_measured() -> None:
-    assert charts.validation_chart(history(measured=False)) is None
+    assert charts.draw_validation(history(measured=False)) is None
 
 
 def test_losses_of_held_out_windows_are_not_among_those_of_training() -> None:
-    figure = charts.loss_chart(history(measured=True))
+    figure = charts.draw_losses(history(measured=True))
     assert figure is not None
     assert len(figure.axes[0].get_lines()) == 1
