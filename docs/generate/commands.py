@@ -58,10 +58,12 @@ def make_page(program: Program) -> str:
 
 def _describe(parser: Any, command: str, *, about: str, level: int = 2) -> list[str]:
     """Writes a command's section, and below it those of its subcommands."""
+    # Attributes are in the table of options already.
     text = inspect.cleandoc(about).split("\nAttributes:")[0].strip()
     shown = [f"{'#' * level} {command.partition(' ')[2]}", "", _plain(text), ""]
     rows: list[tuple[str, ...]] = []
     nested: dict[str, Any] = {}
+    # argparse has no public list of the arguments of a parser.
     for action in parser._actions:
         if isinstance(
             action.choices, dict

@@ -36,6 +36,7 @@ def make_page() -> str:
     ]
     groups = read_meanings(Config)
     for member in dataclasses.fields(Config):
+        # dataset is a single name, and the fields of agent depend on the agent.
         if member.name in ("dataset", "agent"):
             continue
         kind: Any = member.type
@@ -48,6 +49,7 @@ def make_page() -> str:
         "`vast`.",
         "",
     ]
+    # Agents that share a dataclass, such as ifql and ifql-n, share a table.
     seen: dict[type[Any], list[str]] = {}
     for name, kind_of_agent in AGENTS.items():
         seen.setdefault(kind_of_agent.config, []).append(name)

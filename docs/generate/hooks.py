@@ -29,6 +29,7 @@ def on_files(files: Files, config: Any) -> Files:
         **{page: include(source) for source, page in INCLUDED.items()},
     }
     for path, text in pages.items():
+        # Generated in memory: a copy in the repository could be outdated.
         files.append(File.generated(config, path, content=text))
     return files
 

@@ -95,6 +95,7 @@ def draw_ranges(axes: Axes, name: str, known: Statistics) -> None:
         np.array(values)[index]
         for values in (known.minimum, known.maximum, known.mean, known.std)
     )
+    # Bars get thinner with their number, so that they do not touch.
     thick = max(2.0, 7 - 0.1 * len(index))
     axes.vlines(index, low, high, color=BLUE, linewidth=1, label="range")
     axes.vlines(
@@ -132,6 +133,7 @@ def draw_places(axes: Axes, places: PlaceMap) -> None:
         origin="lower",
         extent=places.extent,
         cmap=ListedColormap(shades),
+        # Cells at goals hold a thousand times as many rows as others.
         norm=LogNorm(1, max(2.0, places.rows.max())),
         interpolation="nearest",
     )
@@ -162,6 +164,7 @@ def draw_stretches(
         lengths = np.concatenate([episode.stretches[task] for episode in episodes])
         if len(lengths):
             _draw_share_above(axes, lengths, name, task)
+    # Stretches range from single rows to whole episodes.
     if axes.get_xlim()[1] > 30:
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(lambda rows, _: f"{rows:,g}")
@@ -202,6 +205,8 @@ def _draw_share_above(
     """Draws which share of the values, in percent, is as large as x or larger."""
     ordered, counts = np.unique(values, return_counts=True)
     share = 100 * (len(values) - np.cumsum(counts) + counts) / len(values)
+    # The curve falls to 0 beyond the largest value; between two values the share is
+    # that of the larger one.
     axes.step(
         np.r_[ordered, ordered[-1]],
         np.r_[share, 0],

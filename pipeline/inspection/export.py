@@ -57,6 +57,7 @@ def _write_split(store: Store, split: str, path: str) -> None:
     if {task.recipe for task in store.manifest.tasks} == {"stored"}:
         names += [schema.REWARDS, schema.MASKS]
     try:
+        # The file gets its name when it is complete: a reader never sees half of it.
         with zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as archive:
             for name in names:
                 _write_member(archive, store, split, name)
@@ -81,6 +82,7 @@ def _write_member(
     }
     # ZipInfo dates a member 1980, as NumPy does, so that equal stores give equal files.
     info = zipfile.ZipInfo(f"{name}.npy")
+    # The header is written before the size is known, and members may exceed 4 GiB.
     with archive.open(info, "w", force_zip64=True) as stream:
         np.lib.format.write_array_header_1_0(stream, header)
         for values in _read_blocks(store, split, name):
@@ -92,6 +94,7 @@ def _read_blocks(
 ) -> Iterator[npt.NDArray[np.generic]]:
     """Reads one member, a shard at a time."""
     if name == TERMINALS:
+        # OGBench sets terminals in the last row of an episode, whatever ended it.
         episodes = store.episodes(split)
         terminals = np.zeros(store.rows(split), np.bool_)
         terminals[episodes.starts + episodes.lengths - 1] = True
@@ -99,6 +102,7 @@ def _read_blocks(
         return
     field = store.manifest.fields[name]
     per_task = field.per == "row_and_task"
+    # Whole shards, so that no chunk is decompressed twice.
     step = arrays.shard_rows(field)
     for part in store.manifest.parts_of(split):
         for first in range(0, part.rows, step):

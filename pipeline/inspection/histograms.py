@@ -57,8 +57,10 @@ def count_labels(store: Store, field: str, column: int) -> Histogram:
     Returns:
         The histogram. Whole rewards have a bin each if they are few.
     """
+    # The manifest has the extremes, so that one pass over the rows is enough.
     known = store.manifest.statistics[field]
     low, high = known.minimum[column], known.maximum[column]
+    # Rewards are -1 and 0 in most data sets; even bins would put both at an edge.
     whole = field == schema.REWARDS and float(low).is_integer() and high - low < BINS
     edges = _whole_edges(low, high) if whole else _even_edges(low, high)
     counts = np.zeros(len(edges) - 1)
@@ -97,6 +99,7 @@ def count_places(floor: Statistics, places: Iterable[npt.NDArray[Any]]) -> Place
         The map, of square cells.
     """
     (left, bottom), (right, top) = floor.minimum[:2], floor.maximum[:2]
+    # A body that never moved has no extent, and still needs a cell.
     cell = max(right - left, top - bottom) / _MAP_CELLS or 1.0
     # Half a cell of margin: the statistics are those of the training split alone, and
     # a body of the other one may have been a little outside.
@@ -113,6 +116,7 @@ def count_places(floor: Statistics, places: Iterable[npt.NDArray[Any]]) -> Place
 
 def read_blocks(store: Store, field: str) -> Iterator[npt.NDArray[Any]]:
     """Reads the rows to train on, a shard at a time."""
+    # Whole shards, so that no chunk is decompressed twice.
     step = arrays.shard_rows(store.manifest.fields[field])
     for part in store.manifest.parts_of("train"):
         for first in range(0, part.rows, step):

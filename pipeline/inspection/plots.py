@@ -57,6 +57,7 @@ def plot_store(store: Store, path: str) -> None:
         x=0.01,
         ha="left",
     )
+    # The upper panels have widths of their own, so the halves are separate grids.
     halves: Any = figure.subfigures(2, 1, height_ratios=heights)
     above, below = halves
     _draw_rows(above, store, fields)
@@ -79,6 +80,7 @@ def _draw_rows(figure: Any, store: Store, fields: Sequence[str]) -> None:
         axes = next(panels)
         charts.draw_ranges(axes, name, statistics[name])
     if fields:
+        # One legend is enough, because all panels use the same marks.
         figure.legend(
             *axes.get_legend_handles_labels(),
             loc="outside lower right",
@@ -96,6 +98,7 @@ def _width(known: Statistics) -> float:
 def _draw_labels(figure: Any, store: Store, fields: Sequence[str]) -> None:
     """Draws returns and rewards, a column for each task."""
     manifest = store.manifest
+    # The columns share the axis of a row, so that tasks can be compared.
     grid = figure.subplots(
         len(fields), len(manifest.tasks), squeeze=False, sharey="row"
     )

@@ -39,6 +39,7 @@ def rows_written(plan: StorePlan) -> tuple[int, int]:
     for folder, _, name in (each.partition("/") for each in names):
         if name == manifest.PART_MANIFEST:
             finished.add(folder)
+        # zarr keeps the shards of an array below c/, beside its zarr.json.
         shards[folder] += name.startswith(f"{schema.OBSERVATIONS}/c/")
     rows = parts = 0
     for part in plan.parts:
@@ -70,6 +71,7 @@ def show_progress(
         unit: Unit of the amounts.
     """
     done = threading.Event()
+    # A log file would be filled by the redrawing of a bar.
     show = _show_bar if console.is_terminal else _show_lines
     thread = threading.Thread(
         target=show, args=(console, label, total, measure, unit, done), daemon=True
@@ -103,6 +105,7 @@ def _show_bar(
         task = bar.add_task(f"{label}, {unit}", total=total, remark="")
         rate = Rate(measure()[0])
         while True:
+            # The event is read before the count, so that the last update is complete.
             last = done.wait(_BAR_EVERY_S)
             count, remark = measure()
             text = f"{rate.of(count):,.0f} {unit}/s  {remark}"
@@ -119,6 +122,7 @@ def _show_lines(
     unit: str,
     done: threading.Event,
 ) -> None:
+    # Work of an earlier start must not count as speed.
     rate = Rate(measure()[0])
     while not done.wait(_LINE_EVERY_S):
         count, remark = measure()

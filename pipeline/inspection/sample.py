@@ -82,6 +82,7 @@ def draw_sample(store: Store, *, most: int = MAX_EPISODES) -> Sample:
     lengths = np.concatenate([store.episode_lengths(part) for part in parts])
     ends = np.cumsum([part.episodes for part in parts])
     training = sum(part.episodes for part in parts if part.split == "train")
+    # An expected number is enough: the limit bounds time and memory only roughly.
     fits = max(1, int(_MAX_ROWS / lengths.mean()))
     count = min(most, fits, len(lengths))
     # Episodes are numbered through all parts; a part counts its rows from 0.
@@ -94,6 +95,7 @@ def draw_sample(store: Store, *, most: int = MAX_EPISODES) -> Sample:
         first = int(lengths[before:number].sum())
         own = number if part.split == "train" else number - training
         places.append((own, part, first, int(lengths[number])))
+    # map keeps the order of the episodes.
     with ThreadPoolExecutor(_READERS) as pool:
         episodes = list(pool.map(lambda place: _read_episode(store, *place), places))
     return Sample(episodes, len(lengths), lengths)
@@ -115,6 +117,7 @@ def _read_episode(
         store.read_rows(part, field, first, first + read)
         for field in (schema.REWARDS, schema.MASKS)
     )
+    # The return of the first row covers the whole episode, so no other row is read.
     returns = [
         store.read_rows(part, store.returns_field(discount), first, first + 1)[0]
         for discount in manifest.discounts
@@ -129,6 +132,7 @@ def _read_episode(
         # An episode's last row is the state after the last step, so it has no reward.
         rewards[: length - 1].sum(axis=0, dtype=np.float64),
         np.reshape(np.array(returns, np.float64), (-1, len(manifest.tasks))),
+        # A mask of 0 marks a solved row.
         tuple(measure_stretches(column == 0) for column in masks.T),
     )
 

@@ -93,6 +93,7 @@ def make_page(store: Store) -> StorePage:
     manifest, facts = store.manifest, tables.store_facts(store)
     sample = draw_sample(store)
     names = [task.name for task in manifest.tasks[:_MAX_TASKS]]
+    # Drawing may fail on a machine without OpenGL; the page then says so.
     strip, images = _draw_frames(store, sample)
     rows = sum(part.rows for part in manifest.parts)
     return StorePage(
@@ -159,6 +160,7 @@ def _write_notes(store: Store, sample: Sample) -> list[str]:
             "solved stretches and returns show these. Lengths are of all episodes, and "
             "ranges of all rows of the train split."
         )
+    # A single episode may be as long as a data set.
     cut = sum(episode.read < episode.length for episode in sample.episodes)
     if cut:
         notes.append(
@@ -230,6 +232,7 @@ def _draw_pictures(store: Store, sample: Sample, names: Sequence[str]) -> list[P
             )
         )
     for index, discount in enumerate(manifest.discounts[:_MAX_DISCOUNTS]):
+        # A store without tasks has no returns.
         if names:
             pictures.append(
                 Picture(
@@ -255,10 +258,12 @@ def _make_episode_tables(store: Store, sample: Sample) -> list[Table]:
     for task in tasks:
         headings += [f"task {task}: rewards", f"task {task}: solved"]
         headings += [f"task {task}: return at {each:g}" for each in discounts]
+    # Where the rows are, for those who read them with Store.read_rows.
     headings.append("part, first row")
     made = []
     for first in range(0, len(sample.episodes), _EPISODES_IN_A_TABLE):
         group = sample.episodes[first : first + _EPISODES_IN_A_TABLE]
+        # A group of one episode has the same name at both ends.
         ends = dict.fromkeys(_name_episode(each) for each in (group[0], group[-1]))
         made.append(
             Table(
@@ -364,6 +369,7 @@ def _draw_frames(store: Store, sample: Sample) -> tuple[str, list[Picture]]:
         else TaskEnvironment(store.manifest.environment_id)
     )
     episode = _choose_episode(sample.episodes)
+    # An episode may have fewer rows than there are frames.
     rows = np.unique(np.linspace(0, episode.read - 1, _FRAMES).round().astype(int))
     states = [_read_state(store, episode, row) for row in rows.tolist()]
     width, height = _FRAME_SIZE
@@ -414,5 +420,6 @@ def _to_jpeg(image: frames.Image) -> bytes:
     from PIL import Image
 
     buffer = io.BytesIO()
+    # PNG would make frames the largest part of the page.
     Image.fromarray(image).save(buffer, "JPEG", quality=85)
     return buffer.getvalue()

@@ -38,6 +38,7 @@ def store_facts(store: Store) -> dict[str, Any]:
         for split in sorted({part.split for part in value.parts})
     }
     for counts in splits.values():
+        # An episode of T transitions has T + 1 rows.
         counts["transitions"] = counts["rows"] - counts["episodes"]
     return {
         "root": store.root,
@@ -107,6 +108,7 @@ def _task_facts(store: Store, column: int) -> dict[str, Any]:
         "recipe": task.recipe,
         "success_timing": task.success_timing,
         "goal": task.goal,
+        # Masks are 0 in solved rows.
         "solved_share": None if masks is None else 1.0 - masks.mean[column],
         "return_range": ranges,
     }
@@ -272,6 +274,7 @@ def _tabulate_parts(facts: dict[str, Any]) -> Table:
 
 def _tabulate_inputs(facts: dict[str, Any]) -> Table:
     table = _new_table("input", "kind", "episodes", "digest")
+    # A large input makes many parts, and is listed once.
     inputs: dict[tuple[str, str, str], int] = {}
     for part in facts["parts"]:
         origin = (part["name"], part["source"], part["digest"])
@@ -294,6 +297,7 @@ def _list_history(facts: dict[str, Any]) -> list[Text]:
 def _new_table(*headings: str) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for heading in headings:
+        # Folding keeps names whole, so that they can be copied from the terminal.
         table.add_column(heading, overflow="fold")
     return table
 

@@ -77,6 +77,7 @@ def _check_part(store: Store, part: PartManifest) -> Iterator[str]:
     else:
         if alone is None:
             yield "part.json: is missing"
+        # Writers read part.json and readers dataset.json, so both must say the same.
         elif alone != part:
             yield "part.json: differs from what dataset.json says of this part"
     fields = {**store.manifest.fields, **part.table}
@@ -99,6 +100,7 @@ def _check_part(store: Store, part: PartManifest) -> Iterator[str]:
                 continue
             if store.manifest.checked and not arrays.has_checksums(array):
                 yield f"{name}: its chunks have no checksums, as format 2 has them"
+            # Checksums are of values, and do not depend on chunks or compression.
             checksum = _checksum(array, arrays.shard_rows(field))
         except (ValueError, OSError) as error:
             yield f"{name}: cannot be read ({_first_line(error)})"
@@ -132,6 +134,7 @@ def _check_labels(store: Store, part: PartManifest) -> Iterator[str]:
     summary = Summary()
     digests: list[Digests] = []
     wrong: dict[str, tuple[int, int]] = {}
+    # Blocks hold whole episodes, because returns accumulate within an episode.
     for block in cut(EpisodeRange(0, 0, tuple(lengths.tolist())), BLOCK_ROWS):
         first, last = block.first_row, block.first_row + block.rows
         rows = {
@@ -151,6 +154,7 @@ def _check_labels(store: Store, part: PartManifest) -> Iterator[str]:
             np.asarray(block.lengths, np.int64),
         )
         for name, values in labels.items():
+            # The same code made the labels, so they have to be equal to the bit.
             unequal = (values != rows[name]).any(axis=1)
             if unequal.any():
                 row, count = wrong.get(name, (first + int(np.argmax(unequal)), 0))

@@ -49,11 +49,14 @@ DARK = {
 }
 PAGE, DARK_PAGE = "#ffffff", "#16181c"
 
+# Matplotlib writes 72 units for an inch: 5 inches are 360 units.
 _WIDTH_IN, _HEIGHT_IN = 5.0, 3.4
 _TEXT, _TITLE = 12, 13.5
 _BAND = 0.2
 # Letters that fit into a row of the legend.
 _LEGEND_LETTERS = 44
+# Text stays text, which can be found, read aloud and coloured; a fixed salt gives equal
+# ids to equal figures.
 _SVG = {"svg.fonttype": "none", "svg.hashsalt": "vast-rl"}
 
 
@@ -62,6 +65,7 @@ def to_svg(figure: Figure) -> bytes:
     buffer = io.StringIO()
     with mpl.rc_context(_SVG):
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    # Colours stand in style attributes, and only !important overrides these.
     rules = "".join(
         f'[style*="{name}: {light}"]{{{name}:{dark} !important}}'
         for light, dark in DARK.items()
@@ -94,6 +98,7 @@ def plain(name: str, *, letters: int = 34) -> str:
     """Makes a name fit for a label: one short line that is never read as a formula."""
     text = " ".join(name.split())
     text = text if len(text) <= letters else text[: letters - 1] + "…"
+    # Matplotlib would read text between dollar signs as a formula.
     return text.replace("$", r"\$")
 
 
@@ -213,6 +218,7 @@ def legend_below(figure: Figure, *axes: Axes) -> None:
     rows = -(-sum(label.count("\n") + 1 for label in labels) // columns)
     # Matplotlib fills a legend by columns; people read it by rows.
     order = [label for first in range(columns) for label in labels[first::columns]]
+    # The legend must not shrink the axes, so the figure grows by its rows of text.
     width, height = figure.get_size_inches()
     figure.set_size_inches(width, height + 0.24 * rows)
     figure.legend(

@@ -72,5 +72,6 @@ class Table:
     folded: bool = False
 
 
+# Pictures lie inside the page, so that one file can be mailed or archived.
 def _uri(kind: str, data: bytes) -> str:
     return f"data:{kind};base64,{base64.b64encode(data).decode()}"
