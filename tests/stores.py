@@ -17,7 +17,7 @@ from pipeline.store.moments import Moments
 from pipeline.store.returns import next_solved, suffix_sums
 from pipeline.store.writer import PartWriter
 from trainer.agents.base import DataFacts
-from trainer.data.sampling import Sampler, uniform_numbers
+from trainer.data.sampling import Sampler, draw_uniform_numbers
 from trainer.data.table import RowTable
 
 Arrays = dict[str, np.ndarray]
@@ -79,9 +79,9 @@ def numbers_of(
 ) -> np.ndarray:
     """Random numbers ``f64[D, B]`` that the batch of a step and seed is drawn by."""
     steps = range(step, step + 1)
-    return uniform_numbers(table, sampler, seeds=(seed,), steps=steps, batch_size=size)[
-        :, 0, 0
-    ]
+    return draw_uniform_numbers(
+        table, sampler, seeds=(seed,), steps=steps, batch_size=size
+    )[:, 0, 0]
 
 
 def make_facts(table: RowTable) -> DataFacts:
@@ -94,7 +94,7 @@ def make_facts(table: RowTable) -> DataFacts:
         observation_std=tuple(flat.std(axis=0).tolist()),
         reward_min=float(table.rewards.min()),
         reward_max=float(table.rewards.max()),
-        return_max=table.best_return(),
+        return_max=table.find_best_return(),
     )
 
 

@@ -31,7 +31,7 @@ def check_given(
     Raises:
         LaunchError: If the figures belong to another program, or it does not fit.
     """
-    call = compiled.read(file)
+    call = compiled.read_figures(file)
     others = compiled.find_differences(
         call, config, accelerator=chips.accelerator.name, mesh=mesh
     )
@@ -71,7 +71,7 @@ def compile_first(
         check=False,
     )
     if done.stdout.lstrip().startswith("{"):
-        return _check_fits(compiled.parse(json.loads(done.stdout)))
+        return _check_fits(compiled.parse_figures(json.loads(done.stdout)))
     reason = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
     # This exit code means that the compiler refused the program. Any other one means
     # that this machine has no compiler for these chips, which need not stop the launch.

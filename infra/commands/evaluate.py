@@ -105,7 +105,7 @@ class Evaluate:
                 writes=(self.run_folder,),
                 region=skypilot.find_google_region(self.region),
             )
-        evaluation = jobset.Evaluation(
+        evaluation = jobset.EvaluationJob(
             name=name,
             namespace=self.namespace,
             account=self.account,

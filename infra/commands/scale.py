@@ -198,10 +198,10 @@ class Scale:
         )
         rows = []
         for path in self.compiled:
-            call = compiled.read(path)
+            call = compiled.read_figures(path)
             # Results of formulas stand beside those of the compiler, to show how far
             # they can be trusted.
-            expected = compiled.expect(call)
+            expected = compiled.compute_expected(call)
             cycles = call.estimated_cycles
             rows.append(
                 (

@@ -19,7 +19,7 @@ from pipeline.front_door import PARSING
 from pipeline.output import Output
 from pipeline.store.units import format_duration
 from trainer.costs import published
-from trainer.parallel.mesh_shape import mesh_sizes
+from trainer.parallel.mesh_shape import compute_mesh_sizes
 
 if TYPE_CHECKING:
     from trainer.config import Config, Resolved
@@ -122,7 +122,7 @@ class Train:
             )
         chips = self.find_chips()
         # The trainer would refuse the mesh, too, but only once all machines run.
-        mesh = mesh_sizes(
+        mesh = compute_mesh_sizes(
             config.mesh,
             seeds=config.trainer.seeds,
             batch_size=config.trainer.batch_size,

@@ -74,7 +74,7 @@ class Compiled:
         return ",".join(sizes) or "one chip"
 
 
-def read(path: Path) -> Compiled:
+def read_figures(path: Path) -> Compiled:
     """Reads the figures of one program.
 
     Args:
@@ -87,7 +87,7 @@ def read(path: Path) -> Compiled:
         LaunchError: If the file has no such figures.
     """
     try:
-        return parse(json.loads(path.read_text()))
+        return parse_figures(json.loads(path.read_text()))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise LaunchError(
             f"{path}: expected figures of `python -m trainer compile --json`, got none "
@@ -95,7 +95,7 @@ def read(path: Path) -> Compiled:
         ) from error
 
 
-def parse(figures: Mapping[str, Any]) -> Compiled:
+def parse_figures(figures: Mapping[str, Any]) -> Compiled:
     """Parses the command's JSON.
 
     Args:
@@ -138,7 +138,7 @@ class Expected:
     sent_bytes: float | None
 
 
-def expect(call: Compiled) -> Expected:
+def compute_expected(call: Compiled) -> Expected:
     """Evaluates the formulas for a compiled program.
 
     Args:

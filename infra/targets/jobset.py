@@ -268,7 +268,7 @@ def _make_variables(name: str, hosts: int) -> list[Document]:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class EvaluationJob:
     """Settings of an evaluation Job; fields not listed here are those of `Training`.
 
     Attributes:
@@ -286,7 +286,7 @@ class Evaluation:
     memory: str
 
 
-def make_evaluation_documents(evaluation: Evaluation) -> list[Document]:
+def make_evaluation_documents(evaluation: EvaluationJob) -> list[Document]:
     """Makes the manifest of an evaluation Job with one pod on CPUs.
 
     Args:

@@ -209,11 +209,11 @@ def subgoal_score(agent: VAST, params: Params, batch: HorizonBatch) -> float:
 
 def grid_cell(seeds: tuple[int, ...]) -> Cell:
     """Makes the function that measures variants on the 4x4 grid."""
-    table = grid.table(
+    table = grid.make_table(
         neural.DISCOUNT, recordings=neural.RECORDINGS, noise=neural.NOISE
     )
-    facts = recording.facts(table)
-    data = grid.recorded(neural.DISCOUNT)
+    facts = recording.compute_facts(table)
+    data = grid.make_episodes(neural.DISCOUNT)
     optimum = fixed_point(one_step(data), data.state_count)
     cells = [(x, y) for x in range(grid.SIZE) for y in range(grid.SIZE)]
     observations = jnp.asarray(grid.observe(cells))
@@ -233,7 +233,7 @@ def grid_cell(seeds: tuple[int, ...]) -> Cell:
 
         moves = grid.decode_actions(act(params)).mean(axis=1) > 0.5
         likeliest = dict(zip(cells, moves.astype(int).tolist(), strict=True))
-        path = grid.rollout(lambda cell: (likeliest[cell],))
+        path = grid.roll_out(lambda cell: (likeliest[cell],))
         values = agent.value(params, jnp.asarray(grid.observe(grid.SPLICED_PATH)))
         errors = np.abs(
             np.asarray(values) - optimum[[*map(grid.state_index, grid.SPLICED_PATH)]]
@@ -309,8 +309,8 @@ def store_cell(given: argparse.Namespace, base: VASTConfig) -> Cell:
         spec = TaskEnvironment(task.environment_id, task.environment_kwargs)
         with RolloutPool(spec, environments=given.episodes, workers=2) as pool:
             for figures, params in zip(found, trained, strict=True):
-                played = pool.rollout(
-                    actor.policy(params, EVALUATION_SEED),
+                played = pool.roll_out(
+                    actor.make_policy(params, EVALUATION_SEED),
                     episodes=given.episodes,
                     seed=EVALUATION_SEED,
                 )

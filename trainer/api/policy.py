@@ -48,7 +48,7 @@ class LoadedPolicy:
         self.seed = seed
         self._agent = run.agent()
         self._params = params
-        self._plan = AgentActor(self._agent).policy(params, seed)
+        self._plan = AgentActor(self._agent).make_policy(params, seed)
         self._rows: ActingRows | None = None
         self._episodes = np.zeros(0, np.int64)
 

@@ -68,7 +68,7 @@ class Train:
             errors.TrainingDivergedError,
             errors.RunLockedError,
         )
-        with processes.together(alike=common_errors):
+        with processes.join_processes(alike=common_errors):
             # Progress would otherwise be printed once by every process. Each process
             # still prints its own error.
             shown = output if agreement.is_primary() else Output.silent()

@@ -22,7 +22,7 @@ from trainer.data.block_window import ResidentRows
 from trainer.data.feed import BatchSource, make_feed, open_rows
 from trainer.data.feed_config import FeedConfig
 from trainer.data.horizon_windows import HorizonSampler
-from trainer.data.sampling import uniform_numbers
+from trainer.data.sampling import draw_uniform_numbers
 from trainer.data.table import RowTable, load_table
 
 # Seconds that the training thread is busy with each batch while its waits are measured:
@@ -298,7 +298,9 @@ def _draw_by_records(
 
     def draw_window(number: int) -> Any:
         steps = range(int(number), int(number) + 1)
-        numbers = uniform_numbers(table, sampler, seeds=(0,), steps=steps, batch_size=1)
+        numbers = draw_uniform_numbers(
+            table, sampler, seeds=(0,), steps=steps, batch_size=1
+        )
         index = sampler.draw(table, numbers[:, 0, 0])
         batch = sampler.gather(table.observations, table.actions, index)
         return jax.tree.map(lambda values: values[0], batch)

@@ -11,7 +11,7 @@ import numpy as np
 
 from pipeline.store.returns import next_solved, suffix_sums
 from trainer.agents.base import Agent, DataFacts
-from trainer.data.sampling import uniform_numbers
+from trainer.data.sampling import draw_uniform_numbers
 from trainer.data.table import RowTable
 
 _EPISODES = 8
@@ -84,7 +84,7 @@ def draw_batches(
         ``[M, Q, B, ...]``.
     """
     sampler = agent.sampler
-    numbers = uniform_numbers(
+    numbers = draw_uniform_numbers(
         table, sampler, seeds=seeds, steps=range(updates), batch_size=size
     )
     index = sampler.draw(table, numbers)

@@ -27,7 +27,7 @@ from pipeline.store.reader import Store
 from pipeline.store.returns import next_solved
 from trainer.data.fingerprint import (
     fingerprint_rows,
-    former_fingerprint,
+    make_former_fingerprint,
     read_labels,
 )
 from trainer.data.table import RowTable
@@ -41,7 +41,7 @@ _BEHIND = 1
 
 
 @dataclass(frozen=True)
-class Block:
+class ResidentBlock:
     """Whole episodes of one part.
 
     Attributes:
@@ -116,7 +116,7 @@ def _shuffled(
     return np.random.default_rng([*key, epoch, group]).permutation(members)
 
 
-def cut_blocks(store: Store, *, split: str, block_rows: int) -> list[Block]:
+def cut_blocks(store: Store, *, split: str, block_rows: int) -> list[ResidentBlock]:
     """Cuts a split into blocks of whole episodes, at most ``block_rows`` rows each.
 
     Args:
@@ -134,12 +134,12 @@ def cut_blocks(store: Store, *, split: str, block_rows: int) -> list[Block]:
         lengths: list[int] = []
         for length in store.episode_lengths(part).tolist():
             if lengths and rows + length > block_rows:
-                blocks.append(Block(part, first, tuple(lengths)))
+                blocks.append(ResidentBlock(part, first, tuple(lengths)))
                 first, rows, lengths = first + rows, 0, []
             lengths.append(length)
             rows += length
         if lengths:
-            blocks.append(Block(part, first, tuple(lengths)))
+            blocks.append(ResidentBlock(part, first, tuple(lengths)))
     return blocks
 
 
@@ -216,7 +216,7 @@ class ResidentRows:
         window = f"resident/{self.schedule}/{block_rows}"
         labels = read_labels(store, self._returns, self._column, split=split)
         now = fingerprint_rows(store, labels, split=split, task=task)
-        before = former_fingerprint(store, split=split, task=task)
+        before = make_former_fingerprint(store, split=split, task=task)
         self.fingerprint = f"{now}/{window}"
         self.former_fingerprint = f"{before}/{window}"
         self._slots = resident + _AHEAD + _BEHIND

@@ -17,7 +17,7 @@ import numpy as np
 from pipeline.store.reader import Store
 from trainer.data.block_window import ResidentRows
 from trainer.data.feed_config import FeedConfig
-from trainer.data.sampling import Sampler, uniform_numbers
+from trainer.data.sampling import Sampler, draw_uniform_numbers
 from trainer.data.table import RowTable, load_table
 from trainer.errors import ConfigError
 
@@ -145,7 +145,7 @@ class BatchSource:
     def _draw(self, table: RowTable, steps: range) -> Any:
         # All numbers of a seed are drawn and the rows of this process taken from them:
         # how many processes there are must not change a batch.
-        numbers = uniform_numbers(
+        numbers = draw_uniform_numbers(
             table,
             self._sampler,
             seeds=self._seeds,

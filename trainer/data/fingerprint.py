@@ -71,7 +71,7 @@ def fingerprint_rows(
     return f"{digest(read).removeprefix('sha256:')}/{split}/{task}"
 
 
-def former_fingerprint(store: "Store", *, split: str, task: int) -> str:
+def make_former_fingerprint(store: "Store", *, split: str, task: int) -> str:
     """Returns the fingerprint of earlier versions: of all that the store holds.
 
     A discount that was added for another run changed it. It is still computed, because

@@ -15,7 +15,7 @@ import numpy as np
 from pipeline.store.errors import DataFormatError
 from pipeline.store.reader import Store
 from trainer.data.feed_config import FeedConfig
-from trainer.data.sampling import Array, Sampler, uniform_numbers
+from trainer.data.sampling import Array, Sampler, draw_uniform_numbers
 from trainer.data.table import RowTable, load_table
 
 SPLIT = "val"
@@ -75,7 +75,7 @@ class HeldOutSource:
         table = self._table
         # Batch m of a step is drawn as batch 0 of step + m is, so measurements share
         # batches only if they lie fewer than M updates apart.
-        numbers = uniform_numbers(
+        numbers = draw_uniform_numbers(
             table,
             self._sampler,
             seeds=self._seeds,

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from pipeline.store.errors import DataFormatError
 from pipeline.store.returns import window_returns
-from trainer.data.sampling import Array, uniform_integers
+from trainer.data.sampling import Array, scale_to_integers
 from trainer.data.table import RowTable
 from trainer.errors import ConfigError
 
@@ -185,8 +185,8 @@ class HorizonSampler:
         # Windows that end at success may be shorter than the minimum.
         longest = self._longest(table, rows, last)
         shortest = np.minimum(self.min_horizon, longest)
-        k = shortest + uniform_integers(horizon, longest - shortest + 1)
-        i = 1 + uniform_integers(between, np.maximum(k - 1, 1))
+        k = shortest + scale_to_integers(horizon, longest - shortest + 1)
+        i = 1 + scale_to_integers(between, np.maximum(k - 1, 1))
         # Both kinds of goals are drawn for every window and one is kept: the numbers
         # that a window takes must not depend on its kind of goal.
         goals = np.select(
@@ -263,12 +263,12 @@ class HorizonSampler:
     ) -> npt.NDArray[np.int64]:
         """Picks a later row of the same episode by ``goal_rule``: ``i64[...]``."""
         if self.goal_rule == "uniform":
-            return rows + 1 + uniform_integers(uniform, last - rows)
+            return rows + 1 + scale_to_integers(uniform, last - rows)
         if self.goal_rule == "horizon":
             return (
                 rows
                 + 1
-                + uniform_integers(uniform, np.minimum(self.max_horizon, last - rows))
+                + scale_to_integers(uniform, np.minimum(self.max_horizon, last - rows))
             )
         # Inverse distribution function of the geometric distribution on {1, 2, ...}.
         steps = 1 + np.floor(np.log1p(-uniform) / np.log(self.discount))

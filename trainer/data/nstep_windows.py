@@ -187,10 +187,10 @@ class NStepSampler:
         self, table: RowTable, start: npt.NDArray[np.float64]
     ) -> npt.NDArray[np.int64]:
         """Finds the rows of n consecutive transitions, across ends of episodes."""
-        first = table.start_numbers(start, successors=1)[..., None]
+        first = table.choose_start_numbers(start, successors=1)[..., None]
         numbers = first + np.arange(self.steps)
         # Uniform numbers near 1 may be rounded up to a start that is to be left out.
-        numbers = np.minimum(numbers, table.start_count(successors=1) - 1)
+        numbers = np.minimum(numbers, table.count_starts(successors=1) - 1)
         return table.locate_starts(numbers, successors=1)[0]
 
     def gather(

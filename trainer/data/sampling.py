@@ -71,7 +71,7 @@ class Sampler(Protocol[IndexT, BatchT_co]):
         """Looks up the states and actions of a batch, on the host or on a device."""
 
 
-def step_generator(
+def make_step_generator(
     table: RowTable, sampler: Sampler[Any, Any], *, seed: int, step: int
 ) -> np.random.Generator:
     """Makes the random generator of one step of one seed, a pure function.
@@ -94,7 +94,7 @@ def step_generator(
     )
 
 
-def uniform_numbers(
+def draw_uniform_numbers(
     table: RowTable,
     sampler: Sampler[Any, Any],
     *,
@@ -119,7 +119,9 @@ def uniform_numbers(
     drawn = np.empty((len(steps), len(seeds), sampler.numbers, batch_size))
     for drawn_at_step, step in zip(drawn, steps, strict=True):
         for numbers, seed in zip(drawn_at_step, seeds, strict=True):
-            step_generator(table, sampler, seed=seed, step=step).random(out=numbers)
+            make_step_generator(table, sampler, seed=seed, step=step).random(
+                out=numbers
+            )
     return np.moveaxis(drawn, 2, 0)
 
 
@@ -130,7 +132,7 @@ def _stream_key(fingerprint: str, sampler: str, seed: int) -> npt.NDArray[np.uin
     return np.frombuffer(digest[:16], np.uint64)
 
 
-def uniform_integers(
+def scale_to_integers(
     uniform: npt.NDArray[np.float64], count: npt.NDArray[np.int64] | np.int64
 ) -> npt.NDArray[np.int64]:
     """Turns uniform numbers in [0, 1) into uniform integers in [0, count).

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from pipeline.store.errors import DataFormatError
 from pipeline.store.returns import next_solved
-from trainer.data.fingerprint import fingerprint_rows, former_fingerprint
+from trainer.data.fingerprint import fingerprint_rows, make_former_fingerprint
 
 # The reader imports pydantic, which programs that train on arrays in memory, such as
 # the GPU benchmark, do without.
@@ -69,7 +69,7 @@ class RowTable:
         """Returns the same rows under another fingerprint, which keys other streams."""
         return replace(self, fingerprint=fingerprint)
 
-    def best_return(self) -> float:
+    def find_best_return(self) -> float:
         """Finds the largest return to the end of an episode, over rows that act."""
         # The last row of an episode only holds the final state: its action and reward
         # are padding.
@@ -91,18 +91,19 @@ class RowTable:
             last row of the episode of each.
         """
         return self.locate_starts(
-            self.start_numbers(uniform, successors=successors), successors=successors
+            self.choose_start_numbers(uniform, successors=successors),
+            successors=successors,
         )
 
-    def start_count(self, *, successors: int) -> int:
+    def count_starts(self, *, successors: int) -> int:
         """Counts the rows that have ``successors`` rows after them in their episode."""
         return int(self._starts(successors)[1][-1])
 
-    def start_numbers(
+    def choose_start_numbers(
         self, uniform: npt.NDArray[np.float64], *, successors: int
     ) -> npt.NDArray[np.int64]:
         """Maps uniform numbers to numbers of eligible rows, each equally likely."""
-        return (uniform * self.start_count(successors=successors)).astype(np.int64)
+        return (uniform * self.count_starts(successors=successors)).astype(np.int64)
 
     def locate_starts(
         self, chosen: npt.NDArray[np.int64], *, successors: int
@@ -144,7 +145,7 @@ class RowTable:
         return {}
 
 
-def acting_range(
+def find_acting_range(
     store: "Store", field: str, column: int, *, split: str = "train"
 ) -> tuple[float, float]:
     """Finds the smallest and largest value of a per-task field over rows that act.
@@ -224,5 +225,5 @@ def load_table(
         fingerprint=fingerprint_rows(
             store, [(rewards, masks, sums)], split=split, task=task
         ),
-        former_fingerprint=former_fingerprint(store, split=split, task=task),
+        former_fingerprint=make_former_fingerprint(store, split=split, task=task),
     )

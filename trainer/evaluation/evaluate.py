@@ -10,7 +10,7 @@ from rich.progress import Progress
 from pipeline.domains.datasets import TaskEnvironment
 from pipeline.output import say
 from pipeline.store.errors import DataFormatError
-from trainer.evaluation.evaluator import Evaluator, episode_bars, make_evaluators
+from trainer.evaluation.evaluator import Evaluator, make_episode_bars, make_evaluators
 from trainer.evaluation.watch import restore_unless_deleted
 from trainer.runs.checkpoints import CheckpointReader
 from trainer.runs.evaluations import (
@@ -46,7 +46,7 @@ def evaluate_run(
         settings: Settings of the evaluation.
         steps: Checkpoints to evaluate: ``"latest"``, ``"all"``, or their steps.
         tasks: Task numbers to act in; by default the task that was trained for. See
-            ``evaluator.task_environment`` for the meaning of other tasks.
+            ``evaluator.find_task_environment`` for the meaning of other tasks.
         environment: Environment to act in; None for that of the run.
         again: Whether to play again what is recorded already.
         console: Console for progress, results and warnings; None shows nothing.
@@ -91,7 +91,7 @@ def evaluate_run(
         # Entered only if there is something to play: environments take seconds to
         # start.
         if any(missing.values()):
-            with evaluator, episode_bars(console) as progress:
+            with evaluator, make_episode_bars(console) as progress:
                 for step in chosen:
                     made |= _play(folder, run, evaluator, step, missing[step], progress)
         # A checkpoint that its trainer has deleted meanwhile has no evaluation.

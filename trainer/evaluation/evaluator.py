@@ -24,7 +24,7 @@ from pipeline.output import say, working
 from pipeline.store.errors import DataFormatError, MissingPackageError, UsageError
 from trainer.errors import StorageError
 from trainer.evaluation.environments import EnvironmentFacts, Episode
-from trainer.evaluation.rollouts import AgentActor, RolloutPool, usable_cores
+from trainer.evaluation.rollouts import AgentActor, RolloutPool, count_usable_cores
 from trainer.nn.networks import Params
 from trainer.runs.evaluations import (
     Evaluation,
@@ -44,7 +44,7 @@ _BOUNDS_SLACK = 0.05
 _SINGLE_TASK = re.compile(r"(?<=-singletask-task)\d+(?=-)")
 
 
-def task_environment(run: Run, task: int) -> TaskEnvironment:
+def find_task_environment(run: Run, task: int) -> TaskEnvironment:
     """Finds the environment of a task, which may be another than the run's own.
 
     A policy knows its task only by the rewards that it was trained on; it is shown no
@@ -118,13 +118,13 @@ class Evaluator:
         self._task = task
         self._settings = settings
         self._console = console
-        own = task_environment(run, task)
+        own = find_task_environment(run, task)
         self._spec = environment or own
         self._arguments = find_own_arguments(environment, own.kwargs)
         self._pool = RolloutPool(
             self._spec,
             environments=settings.environments,
-            workers=min(settings.workers or usable_cores(), settings.episodes),
+            workers=min(settings.workers or count_usable_cores(), settings.episodes),
             action_scale=run.action_scale,
         )
 
@@ -195,8 +195,8 @@ class Evaluator:
             # Seeds act one after another, so that the result of a seed does not depend
             # on which others are evaluated beside it.
             own_params = jax.tree.map(lambda leaf, index=index: leaf[index], params)
-            played = self._pool.rollout(
-                self._actor.policy(own_params, self._settings.seed),
+            played = self._pool.roll_out(
+                self._actor.make_policy(own_params, self._settings.seed),
                 episodes=self._settings.episodes,
                 seed=self._settings.seed,
                 on_episode=lambda _: progress.advance(bar),
@@ -303,7 +303,7 @@ def make_evaluators(
     ]
 
 
-def episode_bars(console: Console) -> Progress:
+def make_episode_bars(console: Console) -> Progress:
     """Makes the progress bars of episodes."""
     return Progress(
         TextColumn("evaluating {task.description}", markup=False),

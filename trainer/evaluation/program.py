@@ -13,7 +13,7 @@ from jax import export
 
 from pipeline.store.action_scale import ActionScale
 from trainer.agents.base import Agent
-from trainer.evaluation.rollouts import acting_function
+from trainer.evaluation.rollouts import make_acting_function
 from trainer.nn.networks import Params
 
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -46,7 +46,7 @@ def export_acting(
     """
     # The same function as in evaluations: the noise that acting draws is keyed by seed,
     # episode and step, so the program needs no state.
-    act_rows = acting_function(agent)
+    act_rows = make_acting_function(agent)
 
     def act(
         observations: jax.Array, seed: jax.Array, episodes: jax.Array, steps: jax.Array

@@ -58,7 +58,7 @@ class Policy(Protocol):
         """
 
 
-def acting_key(seed: jax.Array, episode: jax.Array, step: jax.Array) -> jax.Array:
+def make_acting_key(seed: jax.Array, episode: jax.Array, step: jax.Array) -> jax.Array:
     """Makes the key of one call of a policy, from seed, episode and step alone."""
     # No key is handed on from step to step, so that an episode draws the same noise
     # whatever row it is in and whichever episodes were played before it.
@@ -66,7 +66,7 @@ def acting_key(seed: jax.Array, episode: jax.Array, step: jax.Array) -> jax.Arra
     return jax.random.fold_in(jax.random.fold_in(root, episode), step)
 
 
-def acting_function(agent: Agent[Any]) -> Callable[..., jax.Array]:
+def make_acting_function(agent: Agent[Any]) -> Callable[..., jax.Array]:
     """Makes the pure function that a policy of an agent computes.
 
     Args:
@@ -87,7 +87,7 @@ def acting_function(agent: Agent[Any]) -> Callable[..., jax.Array]:
         def act_in_row(
             observation: jax.Array, episode: jax.Array, step: jax.Array
         ) -> jax.Array:
-            key = acting_key(seed, episode, step)
+            key = make_acting_key(seed, episode, step)
             return agent.act(params, observation, key)
 
         return jax.vmap(act_in_row)(observations, episodes, steps)
@@ -103,14 +103,14 @@ class AgentActor:
     """
 
     def __init__(self, agent: Agent[Any]) -> None:
-        self._act = jax.jit(acting_function(agent))
+        self._act = jax.jit(make_acting_function(agent))
 
-    def policy(self, params: Params, seed: int) -> Policy:
+    def make_policy(self, params: Params, seed: int) -> Policy:
         """Makes the policy of some parameters and a seed.
 
         Args:
             params: Parameters of the agent.
-            seed: Seed of the evaluation, see ``acting_key``.
+            seed: Seed of the evaluation, see ``make_acting_key``.
 
         Returns:
             The policy.
@@ -208,7 +208,7 @@ class RolloutPool:
             worker.close()
         self._workers = []
 
-    def rollout(
+    def roll_out(
         self,
         policy: Policy,
         *,
@@ -361,7 +361,7 @@ class ActingRows:
         return actions
 
 
-def usable_cores() -> int:
+def count_usable_cores() -> int:
     """Counts the processors that this process may run on."""
     # The affinity mask holds what a container or `taskset` allows; the count of the
     # machine does not.

@@ -18,7 +18,7 @@ from pipeline.domains.datasets import TaskEnvironment
 from pipeline.output import say
 from pipeline.store.errors import UsageError
 from trainer.errors import PreemptedError, StalledError
-from trainer.evaluation.evaluator import Evaluator, episode_bars, make_evaluators
+from trainer.evaluation.evaluator import Evaluator, make_episode_bars, make_evaluators
 from trainer.nn.networks import Params
 from trainer.runs.checkpoints import CheckpointReader
 from trainer.runs.evaluations import Evaluation, EvaluationSettings, read_evaluations
@@ -177,7 +177,7 @@ class _Work:
             # environments take seconds to start.
             if evaluator not in self._started:
                 self._started.add(self._stack.enter_context(evaluator))
-            with episode_bars(self._console) as progress:
+            with make_episode_bars(self._console) as progress:
                 evaluations += evaluator.evaluate(step, params, seeds, progress)
         return evaluations
 

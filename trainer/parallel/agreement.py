@@ -42,7 +42,7 @@ def wait_for_all(where: str, *, timeout_s: float = 600) -> None:
     multihost.get_barrier_sync_fn()(key=where, timeout_ms=round(1e3 * timeout_s))
 
 
-def gather(facts: Facts) -> list[Facts]:
+def gather_facts(facts: Facts) -> list[Facts]:
     """Collects the facts of all processes; every process must call this.
 
     Args:
@@ -77,7 +77,7 @@ def check_alike(facts: Facts) -> None:
         HostsError: If a fact differs; the error names the processes and the fact.
     """
     wait_for_all("check_alike")
-    reports = gather({"host": socket.gethostname(), "facts": facts})
+    reports = gather_facts({"host": socket.gethostname(), "facts": facts})
     first = dict(_flatten(reports[0]["facts"]))
     for index, report in enumerate(reports):
         for name, fact in _flatten(report["facts"]):
@@ -90,7 +90,7 @@ def check_alike(facts: Facts) -> None:
                 )
 
 
-def introduce(held: str) -> list[str]:
+def describe_processes(held: str) -> list[str]:
     """Describes all processes and their devices; every process must call this.
 
     Args:
@@ -100,7 +100,7 @@ def introduce(held: str) -> list[str]:
         A line for each process.
     """
     devices = jax.local_devices()
-    reports = gather(
+    reports = gather_facts(
         {
             "host": socket.gethostname(),
             "devices": f"{devices[0].device_kind} "
@@ -159,13 +159,13 @@ def check_one_folder(file: epath.Path) -> None:
     if jax.process_count() == 1:
         return
     # A fresh name for each check, which no marker of a killed start can have.
-    token = gather({"token": uuid.uuid4().hex})[0]["token"]
+    token = gather_facts({"token": uuid.uuid4().hex})[0]["token"]
     mark = file.parent / f"{file.name}.{token}"
     if is_primary():
         file.parent.mkdir(parents=True, exist_ok=True)
         mark.write_text("")
     wait_for_all("marked")
-    reports = gather({"host": socket.gethostname(), "sees": mark.exists()})
+    reports = gather_facts({"host": socket.gethostname(), "sees": mark.exists()})
     if is_primary():
         mark.unlink()
     apart = [

@@ -34,7 +34,7 @@ from trainer.parallel.mesh_shape import (
     SEED,
     TENSOR,
     MeshConfig,
-    mesh_sizes,
+    compute_mesh_sizes,
 )
 
 
@@ -105,7 +105,7 @@ def make_mesh(
             rows or layers cannot be shared evenly.
     """
     devices = jax.devices() if devices is None else devices
-    sizes = mesh_sizes(
+    sizes = compute_mesh_sizes(
         config,
         seeds=seeds,
         batch_size=batch_size,
@@ -328,7 +328,7 @@ def replicated(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec())
 
 
-def local_part(mesh: Mesh, *, seeds: int, batch_size: int) -> tuple[slice, slice]:
+def find_local_part(mesh: Mesh, *, seeds: int, batch_size: int) -> tuple[slice, slice]:
     """Finds the part of a batch ``[M, Q, B, ...]`` that this process's devices hold.
 
     Args:

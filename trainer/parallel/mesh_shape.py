@@ -32,7 +32,7 @@ class MeshConfig:
     tensor: int = 1
 
 
-def mesh_sizes(
+def compute_mesh_sizes(
     config: MeshConfig,
     *,
     seeds: int,

@@ -69,7 +69,7 @@ def end_process(line: str) -> None:
     os._exit(EXIT_FAILED)
 
 
-class Watch(ABC):
+class PeerWatch(ABC):
     """One process's part in the watch, from ``start`` until it leaves or fails.
 
     Args:
@@ -146,7 +146,7 @@ class Watch(ABC):
         self._ended.set()
 
 
-class CenterWatch(Watch):
+class CenterWatch(PeerWatch):
     """Process 0's part in the watch: it notices losses and tells all others.
 
     Args:
@@ -228,7 +228,7 @@ class CenterWatch(Watch):
             self._tell(News(index, host))
 
 
-class MemberWatch(Watch):
+class MemberWatch(PeerWatch):
     """Every other process's part in the watch: process 0 tells it of losses.
 
     Args:

@@ -10,7 +10,7 @@ import jax
 
 from trainer.errors import HostsError
 from trainer.parallel.agreement import check_devices
-from trainer.parallel.roll_call import Place, bound_address, roll_call
+from trainer.parallel.roll_call import Place, find_bind_address, hold_roll_call
 
 # Variables with the hosts that gRPC reaches without a proxy; it reads the first one
 # that is set.
@@ -18,7 +18,7 @@ _NO_PROXY = ("no_grpc_proxy", "no_proxy")
 
 
 @contextmanager
-def together(
+def join_processes(
     environment: Mapping[str, str] = os.environ,
     *,
     alike: tuple[type[Exception], ...] = (),
@@ -45,7 +45,7 @@ def together(
     alike = (HostsError, *alike)
     # The roll call comes before JAX's own meeting, which ends a process that waits in
     # vain without naming the missing ones.
-    watch = roll_call(place)
+    watch = hold_roll_call(place)
     watch.start()
     _delay_aborts()
     # JAX's handler of SIGTERM only records the signal for its preemption service, which
@@ -58,7 +58,9 @@ def together(
             place.count,
             place.index,
             initialization_timeout=max(10, round(place.timeout)),
-            coordinator_bind_address=bound_address(place) if place.index == 0 else None,
+            coordinator_bind_address=find_bind_address(place)
+            if place.index == 0
+            else None,
         )
         check_devices()
         yield

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pipeline.store.errors import UsageError
 from trainer.errors import HostsError
 from trainer.parallel.messages import GREETING_S, Connection, Greeting, Greetings, Host
-from trainer.parallel.peer_watch import CenterWatch, MemberWatch, Watch
+from trainer.parallel.peer_watch import CenterWatch, MemberWatch, PeerWatch
 
 _ADDRESS, _COUNT, _INDEX, _TIMEOUT = (
     "VAST_COORDINATOR_ADDRESS",
@@ -109,7 +109,7 @@ class Place:
         return place
 
 
-def roll_call(place: Place) -> Watch:
+def hold_roll_call(place: Place) -> PeerWatch:
     """Waits until all processes have arrived, and tells all of them if some have not.
 
     Args:
@@ -129,7 +129,7 @@ def roll_call(place: Place) -> Watch:
     return (_call if place.index == 0 else _answer)(place, deadline)
 
 
-def bound_address(place: Place) -> str:
+def find_bind_address(place: Place) -> str:
     """Resolves the only address that process 0 listens at.
 
     Args:
@@ -183,7 +183,7 @@ def _serve(host: str, port: int, count: int) -> socket.socket:
     return socket.create_server((host, port), family=family, backlog=max(128, count))
 
 
-def _call(place: Place, deadline: float) -> Watch:
+def _call(place: Place, deadline: float) -> PeerWatch:
     """Calls the roll, as process 0: collects all others and answers each of them."""
     hosts = {0: socket.gethostname()}
     doubled = ""
@@ -258,7 +258,7 @@ def _tell(connection: Connection, verdict: _Verdict) -> None:
     connection.close()
 
 
-def _answer(place: Place, deadline: float) -> Watch:
+def _answer(place: Place, deadline: float) -> PeerWatch:
     """Answers the roll call, as any process but 0, and connects to the watch."""
     host, port = place.address.rsplit(":", 1)
     host = host.strip("[]")

@@ -19,7 +19,7 @@ from scipy.stats import trim_mean
 from trainer.report.comparisons import MIN_SCORES, MIN_SEEDS, enough
 from trainer.report.methods import Results
 from trainer.runs.evaluations import Evaluation
-from trainer.runs.returns import normalised_score
+from trainer.runs.returns import normalise_score
 from trainer.runs.success_rates import select_largest
 
 _RESAMPLES = 10_000
@@ -149,7 +149,7 @@ def last_scores(evaluations: Sequence[Evaluation]) -> npt.NDArray[np.float64]:
     return _mean_by_seed(
         (
             evaluation.seed,
-            [normalised_score(total, reference) for total in evaluation.returns],
+            [normalise_score(total, reference) for total in evaluation.returns],
         )
         for evaluation in _select_last(evaluations)
         if (reference := evaluation.reference_scores) is not None

@@ -13,7 +13,7 @@ from trainer.report.paper import METHODS, PaperResult, find_paper_result
 from trainer.runs.evaluations import Evaluation
 from trainer.runs.returns import show_interval, show_score
 from trainer.runs.run import Run
-from trainer.runs.success_rates import STATISTICS, Summary, select_own, summarize
+from trainer.runs.success_rates import STATISTICS, ResultSummary, select_own, summarize
 
 LAST = STATISTICS[0]
 NOT_EVALUATED = "not evaluated yet"
@@ -63,7 +63,7 @@ class ResultRow:
     trained_task: int
     agent: str
     environment: str
-    summary: Summary | None
+    summary: ResultSummary | None
     paper: PaperResult | None
 
     @property
@@ -115,7 +115,7 @@ def make_rows(
         paper = None
         if group is own and not environment:
             paper = find_paper_result(run.dataset, number, name_paper_method(agent))
-        summaries: list[Summary | None] = [*summarize(group)] or [None]
+        summaries: list[ResultSummary | None] = [*summarize(group)] or [None]
         rows += [
             ResultRow(
                 run=name,
@@ -230,7 +230,7 @@ def write_cells(row: ResultRow) -> tuple[str, ...]:
     )
 
 
-def _name_statistic(summary: Summary) -> str:
+def _name_statistic(summary: ResultSummary) -> str:
     """Name of a statistic, which promises no more checkpoints than were evaluated."""
     if summary.statistic == "mean of last three" and len(summary.steps) < 3:
         return f"{summary.statistic} (only {len(summary.steps)} evaluated)"

@@ -32,7 +32,7 @@ from trainer.errors import RunError, StorageError
 from trainer.nn.networks import Params
 from trainer.runs.digests import digest_arrays, name_leaves
 from trainer.runs.folder import RunFolder
-from trainer.runs.resumption import check_same_arrays, place_in_data
+from trainer.runs.resumption import check_same_arrays, convert_data_state
 from trainer.runs.run import Run
 from trainer.runs.snapshot import Snapshot
 from trainer.step.state import TrainState
@@ -163,7 +163,9 @@ class CheckpointReader:
         )
         arrays = {item: _restore_args(tree) for item, tree in asked.items()}
         restored = self._read(step, {**arrays, _DATA: ocp.args.JsonRestore()})
-        data.set_state(place_in_data(restored[_DATA], updates_per_call, where=where))
+        data.set_state(
+            convert_data_state(restored[_DATA], updates_per_call, where=where)
+        )
         return _join(restored[_PARAMS], restored[_TRAIN])
 
     def close(self) -> None:

@@ -78,7 +78,7 @@ def check_same_arrays(
         )
 
 
-def place_in_data(
+def convert_data_state(
     saved: dict[str, Any], updates_per_call: int, *, where: str
 ) -> dict[str, int]:
     """Converts Grain's state to calls of another size than it was saved with.

@@ -47,14 +47,14 @@ class Returns:
         """D4RL's normalised score of the mean; None without reference scores."""
         if self.reference is None:
             return None
-        return normalised_score(self.mean, self.reference)
+        return normalise_score(self.mean, self.reference)
 
     @property
     def normalised_interval(self) -> Interval | None:
         """Interval of the mean as normalised scores; None if either is unknown."""
         if self.reference is None or self.interval is None:
             return None
-        low, high = (normalised_score(end, self.reference) for end in self.interval)
+        low, high = (normalise_score(end, self.reference) for end in self.interval)
         return low, high
 
     def __str__(self) -> str:
@@ -98,7 +98,7 @@ def bootstrap_interval(returns: Iterable[float]) -> Interval | None:
     return float(interval.low), float(interval.high)
 
 
-def normalised_score(value: float, reference: Interval) -> float:
+def normalise_score(value: float, reference: Interval) -> float:
     """Computes D4RL's score: 0 for the lower reference return, 100 for the upper.
 
     References:
@@ -106,7 +106,7 @@ def normalised_score(value: float, reference: Interval) -> float:
         section 5.
 
     Example:
-        >>> normalised_score(75.0, (50.0, 100.0))
+        >>> normalise_score(75.0, (50.0, 100.0))
         50.0
     """
     low, high = reference

@@ -22,7 +22,7 @@ from pipeline.store.seals import check_seal, seal, without_seal
 from trainer.agents import AGENTS, make_agent
 from trainer.agents.base import Agent, DataFacts
 from trainer.config import Config
-from trainer.data.table import acting_range
+from trainer.data.table import find_acting_range
 from trainer.runs.folder import RUN_FILE, RunFolder
 
 # Options that agents have been given since the first version, with the value that runs
@@ -159,8 +159,10 @@ def describe_run(
             environment_kwargs=dict(environment.kwargs),
         )
     observations = manifest.statistics["observations"]
-    rewards = acting_range(store, "rewards", column)
-    returns = acting_range(store, store.returns_field(config.agent.discount), column)
+    rewards = find_acting_range(store, "rewards", column)
+    returns = find_acting_range(
+        store, store.returns_field(config.agent.discount), column
+    )
     return Run(
         config=config,
         dataset=manifest.dataset,

@@ -58,7 +58,7 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Summary:
+class ResultSummary:
     """One result of a run, as a table shows it.
 
     Attributes:
@@ -202,7 +202,7 @@ def select_own(run: Run, evaluations: Sequence[Evaluation]) -> list[Evaluation]:
     return [evaluation for evaluation in own if evaluation.environment == chosen]
 
 
-def summarize(evaluations: Sequence[Evaluation]) -> list[Summary]:
+def summarize(evaluations: Sequence[Evaluation]) -> list[ResultSummary]:
     """Computes the results of a run.
 
     Args:
@@ -263,7 +263,7 @@ def describe_outcome(dataset: str, task: int, evaluations: Sequence[Evaluation])
     )
 
 
-def _summary(statistic: Statistic, evaluations: list[Evaluation]) -> Summary:
+def _summary(statistic: Statistic, evaluations: list[Evaluation]) -> ResultSummary:
     seeds = sorted({evaluation.seed for evaluation in evaluations})
     reported = all(evaluation.successes is not None for evaluation in evaluations)
     rates = [
@@ -271,7 +271,7 @@ def _summary(statistic: Statistic, evaluations: list[Evaluation]) -> Summary:
         for seed in seeds
         if reported
     ]
-    return Summary(
+    return ResultSummary(
         statistic=statistic,
         score=_pool(evaluations) if reported else None,
         returns=pool_returns(evaluations),

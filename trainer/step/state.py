@@ -73,7 +73,7 @@ def _draw(agent: Agent[Any], roots: jax.Array) -> TrainState:
     return jax.vmap(draw_one)(roots)
 
 
-def step_of(state: TrainState) -> int:
+def read_step(state: TrainState) -> int:
     """Returns the updates done, equal for all seeds; waits for the devices."""
     # The first shard of this process: the whole array may lie on several hosts.
     return int(np.asarray(state.agent.step.addressable_data(0))[0])

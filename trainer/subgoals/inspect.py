@@ -24,8 +24,8 @@ from pipeline.store.reader import Store
 from trainer.errors import EvaluationError
 from trainer.evaluation.environments import MazeMap
 from trainer.evaluation.evaluate import choose_steps
-from trainer.evaluation.evaluator import task_environment
-from trainer.evaluation.rollouts import RolloutPool, usable_cores
+from trainer.evaluation.evaluator import find_task_environment
+from trainer.evaluation.rollouts import RolloutPool, count_usable_cores
 from trainer.nn.networks import Params
 from trainer.runs.checkpoints import CheckpointReader
 from trainer.runs.folder import RunFolder
@@ -220,13 +220,13 @@ def _roll_out(
         params = checkpoints.restore_params(step, agent, seeds=len(seeds))
     one = jax.tree.map(lambda leaf: leaf[seed - seeds[0]], params)
     count = min(inspection.episodes, 8)
-    spec = task_environment(run, run.task.task)
+    spec = find_task_environment(run, run.task.task)
     with (
         working(console, f"acting in {spec.environment_id}"),
         RolloutPool(
             spec,
             environments=count,
-            workers=usable_cores(),
+            workers=count_usable_cores(),
             action_scale=run.action_scale,
         ) as pool,
     ):
@@ -326,7 +326,7 @@ def _draw(
     shown = moments
     if inspection.video:
         shown = sorted({*moments, *_spread(T, _VIDEO_FRAMES)})
-    with Painter(task_environment(run, run.task.task)) as painter:
+    with Painter(find_task_environment(run, run.task.task)) as painter:
         rows = find_nearest(store, trace.subgoals[shown])
         ghosts = dict(
             zip(

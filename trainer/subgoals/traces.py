@@ -15,7 +15,7 @@ import numpy.typing as npt
 from pipeline.store.errors import UsageError
 from trainer.agents.base import Agent
 from trainer.evaluation.environments import IDLE, Episode
-from trainer.evaluation.rollouts import RolloutPool, acting_key
+from trainer.evaluation.rollouts import RolloutPool, make_acting_key
 from trainer.nn.networks import Params
 
 Float32 = npt.NDArray[np.float32]
@@ -140,7 +140,7 @@ def play_traces(
         def one(
             observation: jax.Array, episode: jax.Array, step: jax.Array
         ) -> tuple[jax.Array, jax.Array, jax.Array]:
-            key = acting_key(seed, episode, step)
+            key = make_acting_key(seed, episode, step)
             horizon, subgoal = predict(params, observation, key)
             return agent.act(params, observation, key), horizon, subgoal
 
@@ -165,7 +165,7 @@ def play_traces(
             )
         return cast(Float32, actions)
 
-    played = pool.rollout(policy, episodes=episodes, seed=seed)
+    played = pool.roll_out(policy, episodes=episodes, seed=seed)
     return [
         Trace(episode, *(np.stack(column) for column in zip(*notes[episode.index])))  # noqa: B905
         for episode in played

@@ -96,8 +96,8 @@ def train_baseline(name: str, seeds: tuple[int, ...]) -> list[BaselineResult]:
     Returns:
         One result for each seed.
     """
-    table = grid.table(DISCOUNT, recordings=RECORDINGS, noise=NOISE)
-    agent = make_agent(CONFIGS[name], recording.facts(table))
+    table = grid.make_table(DISCOUNT, recordings=RECORDINGS, noise=NOISE)
+    agent = make_agent(CONFIGS[name], recording.compute_facts(table))
     trained = train([(agent, UPDATES)], table, seeds, batch_size=BATCH_SIZE)
     return [_roll_out(agent, params) for params in trained]
 
@@ -126,5 +126,5 @@ def _roll_out(agent: Agent[Any], params: Params) -> BaselineResult:
     first_moves = [chunk[0] for chunk in draws[grid.START]]
     return BaselineResult(
         right=first_moves.count(grid.RIGHT) / _VOTES,
-        path=grid.rollout(lambda cell: chunks[cell]),
+        path=grid.roll_out(lambda cell: chunks[cell]),
     )

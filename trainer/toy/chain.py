@@ -58,7 +58,7 @@ class Chain:
         steps[self.before + self.solved :] = np.inf
         return np.asarray((self.discount**steps - 1) / (1 - self.discount))
 
-    def recorded(self) -> FiniteData:
+    def make_episodes(self) -> FiniteData:
         """Builds the one recorded episode, for exact solvers."""
         wall = self.state_count - 1
         states = np.concatenate(
@@ -95,7 +95,7 @@ class Chain:
         corner = np.stack([np.minimum(passed, 0), np.maximum(passed, 0)], axis=-1)
         return corner.astype(np.float32)
 
-    def table(self, *, recordings: int, noise: float) -> RowTable:
+    def make_table(self, *, recordings: int, noise: float) -> RowTable:
         """Builds the table of rows that agents train on.
 
         Args:
@@ -105,8 +105,8 @@ class Chain:
         Returns:
             Rows of all recordings.
         """
-        data = self.recorded()
-        return recording.table(
+        data = self.make_episodes()
+        return recording.make_table(
             data,
             self.observe(data.states),
             # A chain has one move only, so all actions are the same.

@@ -87,7 +87,7 @@ def exact_values(
     Returns:
         ``f64[Z]``, the fixed point of the backup of the value loss.
     """
-    data = chain.recorded()
+    data = chain.make_episodes()
     operator = expectile_stitching(
         data,
         max_horizon=max_horizon,
@@ -115,8 +115,8 @@ def solve_chain(
     Returns:
         One result for each seed.
     """
-    table = CHAIN.table(recordings=RECORDINGS, noise=NOISE)
-    facts = recording.facts(table)
+    table = CHAIN.make_table(recordings=RECORDINGS, noise=NOISE)
+    facts = recording.compute_facts(table)
     phased = [
         (VAST(dataclasses.replace(config, learning_rate=learning_rate), facts), updates)
         for updates, learning_rate in PHASES

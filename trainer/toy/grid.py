@@ -106,7 +106,7 @@ def decode_actions(actions: npt.ArrayLike) -> npt.NDArray[np.int64]:
     return np.asarray(np.asarray(actions).argmax(axis=-1), np.int64)
 
 
-def recorded(discount: float) -> FiniteData:
+def make_episodes(discount: float) -> FiniteData:
     """Builds the two recorded episodes, for exact solvers.
 
     A reward belongs to the row that its step starts from. Rows at the goal have reward
@@ -141,7 +141,7 @@ def recorded(discount: float) -> FiniteData:
     )
 
 
-def table(discount: float, *, recordings: int = 1, noise: float = 0.0) -> RowTable:
+def make_table(discount: float, *, recordings: int = 1, noise: float = 0.0) -> RowTable:
     """Builds the table of rows that agents train on.
 
     Args:
@@ -152,9 +152,9 @@ def table(discount: float, *, recordings: int = 1, noise: float = 0.0) -> RowTab
     Returns:
         Rows of all episodes.
     """
-    data = recorded(discount)
+    data = make_episodes(discount)
     cells = [(int(s) % SIZE, int(s) // SIZE) for s in data.states]
-    return recording.table(
+    return recording.make_table(
         data,
         observe(cells),
         encode_moves(data.moves),
@@ -164,7 +164,7 @@ def table(discount: float, *, recordings: int = 1, noise: float = 0.0) -> RowTab
     )
 
 
-def rollout(policy: Policy) -> Path:
+def roll_out(policy: Policy) -> Path:
     """Follows a policy from the start, for at most the moves that the goal needs.
 
     Args:
@@ -184,7 +184,7 @@ def rollout(policy: Policy) -> Path:
     return tuple(path)
 
 
-def path_return(path: Path, discount: float) -> float:
+def compute_return(path: Path, discount: float) -> float:
     """Computes the discounted return of a path.
 
     Args:

@@ -91,8 +91,8 @@ def train_networks(
     Returns:
         One result for each seed.
     """
-    table = grid.table(DISCOUNT, recordings=RECORDINGS, noise=NOISE)
-    facts = recording.facts(table)
+    table = grid.make_table(DISCOUNT, recordings=RECORDINGS, noise=NOISE)
+    facts = recording.compute_facts(table)
     phased = [
         (VAST(dataclasses.replace(CONFIG, learning_rate=learning_rate), facts), updates)
         for updates, learning_rate in phases
@@ -125,5 +125,5 @@ def _roll_out(agent: VAST, params: Params) -> NeuralResult:
     by_cell = dict(zip(cells, values.tolist(), strict=True))
     return NeuralResult(
         values={cell: by_cell[cell] for cell in grid.VISITED},
-        path=grid.rollout(lambda cell: (moves[cell],)),
+        path=grid.roll_out(lambda cell: (moves[cell],)),
     )

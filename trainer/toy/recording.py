@@ -11,7 +11,7 @@ from trainer.toy.tabular import FiniteData
 Float32 = npt.NDArray[np.float32]
 
 
-def table(
+def make_table(
     data: FiniteData,
     observations: Float32,
     actions: Float32,
@@ -57,11 +57,11 @@ def table(
     )
 
 
-def facts(rows: RowTable) -> DataFacts:
+def compute_facts(rows: RowTable) -> DataFacts:
     """Computes the facts of the data that an agent is made from.
 
     Args:
-        rows: A table that ``table`` has built.
+        rows: A table that ``make_table`` has made.
 
     Returns:
         The facts.
@@ -75,5 +75,5 @@ def facts(rows: RowTable) -> DataFacts:
         observation_std=tuple(float(x) for x in std),
         reward_min=float(rows.rewards.min()),
         reward_max=float(rows.rewards.max()),
-        return_max=rows.best_return(),
+        return_max=rows.find_best_return(),
     )

@@ -81,7 +81,7 @@ def run_toy(out: Path, *, seed: int = 0, console: Console) -> ToyResult:
     Returns:
         Value maps, errors and times.
     """
-    data = grid.recorded(neural.DISCOUNT)
+    data = grid.make_episodes(neural.DISCOUNT)
     # The optimum within the data, not of the grid: for an offline agent, a cell that no
     # path visits has no value.
     optimum = fixed_point(one_step(data), data.state_count)
@@ -109,7 +109,7 @@ def run_toy(out: Path, *, seed: int = 0, console: Console) -> ToyResult:
             "Stitching, by table",
             "the optimum: both paths spliced",
             _by_cell(fixed_point(stitched, data.state_count)),
-            grid.rollout(lambda cell: _greedy(data, optimum, cell, 1, False)),
+            grid.roll_out(lambda cell: _greedy(data, optimum, cell, 1, False)),
         ),
         _map(
             "VAST, networks",
@@ -145,7 +145,7 @@ def _map(
     title: str, caption: str, values: dict[grid.Cell, float], path: grid.Path
 ) -> ValueMap:
     """Makes a value map, with the return of its rollout."""
-    collected = grid.path_return(path, neural.DISCOUNT)
+    collected = grid.compute_return(path, neural.DISCOUNT)
     return ValueMap(title, caption, values, path, collected)
 
 
@@ -157,7 +157,7 @@ def _tabular_map(data: FiniteData, title: str, *, chunked: bool) -> ValueMap:
         title,
         "the first move goes wrong, (1, 0) looks bad",
         _by_cell(values),
-        grid.rollout(lambda cell: _greedy(data, values, cell, HORIZON, chunked)),
+        grid.roll_out(lambda cell: _greedy(data, values, cell, HORIZON, chunked)),
     )
 
 

@@ -34,10 +34,10 @@ from trainer.runs.run import Run
 from trainer.tracking.tracker import (
     EVALUATION,
     Json,
-    evaluation_figures,
-    histogram_points,
-    hyperparameters,
-    scalar_points,
+    list_evaluation_points,
+    list_histogram_points,
+    list_hyperparameters,
+    list_scalar_points,
 )
 
 # TensorBoard recognises its files by this prefix, and reads those of a folder in the
@@ -169,7 +169,7 @@ def _settings(run: Run, seed: int) -> tuple[Summary, Summary, Summary]:
     Returns:
         Summaries of the experiment, of its start with all settings, and of its end.
     """
-    experiment, start, end = hparams(hyperparameters(run, seed), {})
+    experiment, start, end = hparams(list_hyperparameters(run, seed), {})
     # `hparams` lists only metrics that it is given a number of, and there is none yet.
     (value,) = experiment.value
     content = HParamsPluginData.FromString(value.metadata.plugin_data.content)
@@ -182,11 +182,11 @@ def _event(record: Json) -> Event:
     """Makes the event of a record: its finite numbers, and its counts by horizon."""
     values = [
         Summary.Value(tag=tag, simple_value=number)
-        for tag, number in scalar_points(record).items()
+        for tag, number in list_scalar_points(record).items()
     ]
     values += [
         Summary.Value(tag=tag, histo=_histogram(counts))
-        for tag, counts in histogram_points(record).items()
+        for tag, counts in list_histogram_points(record).items()
     ]
     return Event(step=record["step"], summary=Summary(value=values))
 
@@ -210,7 +210,7 @@ def _histogram(counts: Sequence[float]) -> HistogramProto:
 def _evaluation_event(evaluation: Evaluation, *, own_task: int) -> Event:
     values = [
         Summary.Value(tag=tag, simple_value=value)
-        for tag, value in evaluation_figures(evaluation, own_task=own_task).items()
+        for tag, value in list_evaluation_points(evaluation, own_task=own_task).items()
     ]
     return Event(step=evaluation.step, summary=Summary(value=values))
 

@@ -45,7 +45,7 @@ class Tracker(Protocol):
         """Finishes writing, and waits until it is done."""
 
 
-def group_tag(name: str) -> str:
+def make_tag(name: str) -> str:
     """Makes the tag of a metric: its group and its name, as boards group charts.
 
     Args:
@@ -55,9 +55,9 @@ def group_tag(name: str) -> str:
         ``group/name``.
 
     Example:
-        >>> group_tag("critic_loss"), group_tag("updates_per_s")
+        >>> make_tag("critic_loss"), make_tag("updates_per_s")
         ('losses/critic_loss', 'time/updates_per_s')
-        >>> group_tag("validation_loss"), group_tag("gradient_norm")
+        >>> make_tag("validation_loss"), make_tag("gradient_norm")
         ('validation/loss', 'training/gradient_norm')
     """
     if name in _TIME:
@@ -70,10 +70,10 @@ def group_tag(name: str) -> str:
     return f"{group}/{name}"
 
 
-def scalar_points(record: Json) -> dict[str, float]:
+def list_scalar_points(record: Json) -> dict[str, float]:
     """Lists the finite numbers of a record by tag; its step and seed are no points."""
     return {
-        group_tag(name): number
+        make_tag(name): number
         for name, number in record.items()
         if name not in ("step", "seed")
         and isinstance(number, int | float)
@@ -81,7 +81,7 @@ def scalar_points(record: Json) -> dict[str, float]:
     }
 
 
-def histogram_points(record: Json) -> dict[str, Sequence[float]]:
+def list_histogram_points(record: Json) -> dict[str, Sequence[float]]:
     """Lists the counts by horizon of a record by tag; those of nothing are left out."""
     return {
         tag: record[name]
@@ -90,7 +90,9 @@ def histogram_points(record: Json) -> dict[str, Sequence[float]]:
     }
 
 
-def evaluation_figures(evaluation: Evaluation, *, own_task: int) -> dict[str, float]:
+def list_evaluation_points(
+    evaluation: Evaluation, *, own_task: int
+) -> dict[str, float]:
     """Lists the points of an evaluation that boards show.
 
     Args:
@@ -112,7 +114,7 @@ def evaluation_figures(evaluation: Evaluation, *, own_task: int) -> dict[str, fl
     return {f"{group}/{k}": value for k, value in figures.items() if value is not None}
 
 
-def hyperparameters(run: Run, seed: int) -> dict[str, bool | int | float | str]:
+def list_hyperparameters(run: Run, seed: int) -> dict[str, bool | int | float | str]:
     """Lists the settings of one seed's run, by which boards compare runs.
 
     Args:

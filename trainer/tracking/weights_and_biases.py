@@ -22,10 +22,10 @@ from trainer.runs.run import Run
 from trainer.tracking.tracker import (
     EVALUATION,
     Json,
-    evaluation_figures,
-    histogram_points,
-    hyperparameters,
-    scalar_points,
+    list_evaluation_points,
+    list_histogram_points,
+    list_hyperparameters,
+    list_scalar_points,
 )
 
 # File in the run's folder with the run's id at W&B, which a restart resumes.
@@ -70,8 +70,8 @@ class WeightsAndBiases:
             run.finish()
 
     def _make_points(self, record: Json) -> Json:
-        points: Json = {**scalar_points(record)}
-        for tag, counts in histogram_points(record).items():
+        points: Json = {**list_scalar_points(record)}
+        for tag, counts in list_histogram_points(record).items():
             # A bucket for each horizon, with the horizon in its middle.
             edges = np.arange(len(counts) + 1) - 0.5
             points[tag] = self._histogram(np_histogram=(counts, edges))
@@ -93,7 +93,7 @@ def send_evaluation(folder: RunFolder, run: Run, evaluation: Evaluation) -> None
     # W&B accepts the steps of a run in ascending order only, and training may be far
     # ahead of the checkpoint. So evaluations of a seed are a W&B run of their own. Its
     # steps count evaluations, and its charts are over the updates of the checkpoints.
-    points = evaluation_figures(evaluation, own_task=run.task.task)
+    points = list_evaluation_points(evaluation, own_task=run.task.task)
     wandb_run = _start(folder, run, evaluation.seed, part=EVALUATION)
     for tag in points:
         wandb_run.define_metric(tag, step_metric=UPDATES)
@@ -130,7 +130,7 @@ def _start(folder: RunFolder, run: Run, seed: int, *, part: str = "") -> Any:
             resume="allow",
             mode=tracking.wandb,
             dir=None if folder.remote else str(folder),
-            config=hyperparameters(run, seed),
+            config=list_hyperparameters(run, seed),
             # Several W&B runs are open in this process, one for each seed.
             reinit="create_new",
             # By default, W&B also uploads console output, source code and details of

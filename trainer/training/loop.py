@@ -28,7 +28,7 @@ from trainer.runs.folder import RunFolder
 from trainer.runs.run import Run
 from trainer.signals import handle_signals
 from trainer.step.call import CALLS_AHEAD, TrainCall
-from trainer.step.state import TrainState, step_of
+from trainer.step.state import TrainState, read_step
 from trainer.training.log_line import describe_point
 from trainer.training.meter import Meter, find_divergence
 from trainer.training.metrics import make_records
@@ -73,7 +73,7 @@ def train(
     session, state = open_session(
         run, rows, folder, held_out=held_out, take_over=take_over, console=console
     )
-    step = step_of(state)
+    step = read_step(state)
     meter = Meter(step)
     validate_every = None if session.validation is None else config.validate_every
     compiled: TrainCall | None = None

@@ -26,7 +26,7 @@ from trainer.errors import RunLockedError, StorageError
 from trainer.parallel import agreement
 from trainer.parallel.mesh import (
     batch_sharding,
-    local_part,
+    find_local_part,
     make_mesh,
     replicated,
 )
@@ -36,7 +36,7 @@ from trainer.runs.lock import RunLock, lock_run
 from trainer.runs.resumption import check_same_run
 from trainer.runs.run import Run, write_run
 from trainer.step.call import TrainCall, make_train_call
-from trainer.step.state import TrainState, init_state, step_of
+from trainer.step.state import TrainState, init_state, read_step
 from trainer.step.validate import ValidationCall, make_validation_call
 from trainer.tracking.tracker import Json
 from trainer.tracking.trackers import Trackers
@@ -253,7 +253,7 @@ def open_session(
             with _explain_write_errors(folder):
                 write_run(folder, run)
                 records = Trackers(
-                    folder, run, resume_step=step_of(state), console=console
+                    folder, run, resume_step=read_step(state), console=console
                 )
         session = Session(
             run,
@@ -298,7 +298,7 @@ def _take_lock(
                 "room there, check the permissions, then run the same command"
             ) from error
     agreement.wait_for_all("locked")
-    refusal = agreement.gather({"refusal": refusal})[0]["refusal"]
+    refusal = agreement.gather_facts({"refusal": refusal})[0]["refusal"]
     if refusal:
         raise RunLockedError(refusal)
     return lock
@@ -347,7 +347,7 @@ def _open_feed(
     """Opens the feed of this process, and puts rows on the devices if those gather."""
     config = run.config.trainer
     seeds = tuple(config.seed_range)
-    part = local_part(mesh, seeds=config.seeds, batch_size=config.batch_size)
+    part = find_local_part(mesh, seeds=config.seeds, batch_size=config.batch_size)
     on_device = gather_on_device(run.config.feed, rows)
     source = BatchSource(
         rows,
@@ -372,7 +372,7 @@ def _open_feed(
         f"gathered on the {'device' if on_device else 'host'}, {_describe_rows(rows)}",
     )
     held, rows_held = part
-    for line in agreement.introduce(
+    for line in agreement.describe_processes(
         f"seeds {seeds[held][0]} to {seeds[held][-1]}, rows {rows_held.start} to "
         f"{rows_held.stop - 1} of each batch"
     ):
@@ -392,7 +392,7 @@ def _open_validation(
         seeds=config.seed_range,
         batch_size=config.batch_size,
         batches=config.validation_batches,
-        part=local_part(mesh, seeds=config.seeds, batch_size=config.batch_size),
+        part=find_local_part(mesh, seeds=config.seeds, batch_size=config.batch_size),
     )
     return Validation(source, make_validation_call(agent, mesh, seeds=config.seeds))
 

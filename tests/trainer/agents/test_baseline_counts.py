@@ -19,7 +19,7 @@ from trainer.agents.ifql_config import IFQLConfig
 from trainer.agents.iql_config import IQLConfig
 from trainer.agents.qc_config import QCConfig
 from trainer.agents.value_flows_config import ValueFlowsConfig
-from trainer.data.sampling import uniform_numbers
+from trainer.data.sampling import draw_uniform_numbers
 from trainer.evaluation.rollouts import AgentActor
 from trainer.parallel.mesh import make_mesh
 from trainer.parallel.mesh_shape import MeshConfig
@@ -119,7 +119,7 @@ def train(agent: Agent, *, updates: int = 2, seeds: tuple[int, ...] = (0, 1)) ->
         devices=jax.devices()[:1],
     )
     table = cases.TABLE
-    numbers = uniform_numbers(
+    numbers = draw_uniform_numbers(
         table, agent.sampler, seeds=seeds, steps=range(updates), batch_size=8
     )
     batches = agent.sampler.draw(table, numbers)
@@ -145,7 +145,7 @@ def test_the_loop_carries_every_agent(name: str) -> None:
     # Seeds are runs of their own.
     assert metrics.mean["loss"][0] != metrics.mean["loss"][1]
     one = jax.tree.map(lambda leaf: leaf[0], state.agent.params)
-    policy = AgentActor(agent).policy(one, seed=0)
+    policy = AgentActor(agent).make_policy(one, seed=0)
     actions = policy(cases.TABLE.observations[:3], np.arange(3), np.zeros(3, np.int64))
     assert actions.shape == (3, agent.chunk, 2)
     assert (np.abs(actions) <= 1).all()

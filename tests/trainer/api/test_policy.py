@@ -12,7 +12,7 @@ from pipeline.store.errors import DataFormatError, UsageError
 from tests.runs import CONFIG, FakeTrainer, make_run
 from trainer.agents.qc_config import QCConfig
 from trainer.api import LoadedPolicy, load_policy
-from trainer.evaluation.rollouts import acting_key
+from trainer.evaluation.rollouts import make_acting_key
 from trainer.runs.checkpoints import CheckpointReader
 from trainer.runs.folder import RunFolder
 
@@ -49,7 +49,7 @@ def plan_of_agent(folder: Path, episode: int, step: int, row: int) -> np.ndarray
     with CheckpointReader(RunFolder.open(folder)) as checkpoints:
         params = checkpoints.restore_params(20, RUN.agent(), seeds=2)
     one = jax.tree.map(lambda leaf: leaf[1], params)
-    key = acting_key(np.uint32(7), np.uint32(episode), np.uint32(step))
+    key = make_acting_key(np.uint32(7), np.uint32(episode), np.uint32(step))
     actions = jax.jit(RUN.agent().act)(one, OBSERVATIONS[row], key)
     return SCALE.from_unit(np.asarray(actions))
 

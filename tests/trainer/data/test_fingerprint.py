@@ -12,7 +12,7 @@ from pipeline.store.manifest import DatasetManifest
 from pipeline.store.reader import Store
 from tests.stores import version_1, write_store
 from trainer.data.block_window import ResidentRows
-from trainer.data.fingerprint import former_fingerprint
+from trainer.data.fingerprint import make_former_fingerprint
 from trainer.data.table import load_table
 
 
@@ -33,7 +33,7 @@ def root(tmp_path: Path) -> Path:
 
 def test_more_discounts_leave_it_as_it_is(root: Path) -> None:
     before = fingerprint(root)
-    former = former_fingerprint(Store(str(root)), split="train", task=1)
+    former = make_former_fingerprint(Store(str(root)), split="train", task=1)
     asked = plan_relabelling(str(root), discounts=(0.9,))
     assert asked is not None
     commit_labels(asked, [write_labels(each) for each in asked.parts])
@@ -42,7 +42,7 @@ def test_more_discounts_leave_it_as_it_is(root: Path) -> None:
     assert fingerprint(root) == before
     assert fingerprint(root, discount=0.9) != before
     # Of everything in the store, as it was before: another one.
-    assert former_fingerprint(store, split="train", task=1) != former
+    assert make_former_fingerprint(store, split="train", task=1) != former
 
 
 def test_a_version_of_the_format_leaves_it_as_it_is(tmp_path: Path, root: Path) -> None:
@@ -51,7 +51,7 @@ def test_a_version_of_the_format_leaves_it_as_it_is(tmp_path: Path, root: Path) 
     assert Store(str(older)).manifest.format_version == 1
     assert fingerprint(older) == fingerprint(root)
     stores = Store(str(older)), Store(str(root))
-    former = {former_fingerprint(each, split="train", task=1) for each in stores}
+    former = {make_former_fingerprint(each, split="train", task=1) for each in stores}
     assert len(former) == 1
 
 

@@ -70,4 +70,4 @@ def test_missing_task_and_discount_are_named(tmp_path: Path) -> None:
 def test_best_return_leaves_out_rows_that_lead_nowhere() -> None:
     table = make_table([5], seed=1)
     assert table.returns[-1] == 0
-    assert table.best_return() == table.returns[:-1].max() < 0
+    assert table.find_best_return() == table.returns[:-1].max() < 0

@@ -19,7 +19,7 @@ from pipeline.store.manifest import Task
 from tests.runs import LIMIT, FakeTrainer, make_run
 from trainer.config import TrackingConfig
 from trainer.evaluation.evaluate import evaluate_run
-from trainer.evaluation.evaluator import task_environment
+from trainer.evaluation.evaluator import find_task_environment
 from trainer.evaluation.rollouts import RolloutPool
 from trainer.runs.evaluations import (
     Evaluation,
@@ -151,7 +151,7 @@ def test_actions_are_scaled_back_when_acting() -> None:
     totals = []
     for scale in (None, ActionScale((-2.0,), (1.0,)), ActionScale((-2.0,), (2.0,))):
         with RolloutPool(spec, environments=1, workers=1, action_scale=scale) as pool:
-            totals.append(pool.rollout(push, episodes=1, seed=0)[0].total_reward)
+            totals.append(pool.roll_out(push, episodes=1, seed=0)[0].total_reward)
     assert totals[0] == totals[1] != totals[2]
 
 
@@ -180,8 +180,10 @@ def test_another_task_is_labelled(run: Path) -> None:
 def test_the_environment_of_another_task() -> None:
     run = make_run()
     kwargs = run.task.environment_kwargs
-    assert task_environment(run, 1) == TaskEnvironment("pointmaze-medium-v0", kwargs)
-    assert task_environment(run, 4).kwargs == {**kwargs, "reward_task_id": 4}
+    assert find_task_environment(run, 1) == TaskEnvironment(
+        "pointmaze-medium-v0", kwargs
+    )
+    assert find_task_environment(run, 4).kwargs == {**kwargs, "reward_task_id": 4}
 
     def arm(environment_id: str) -> Run:
         task = dataclasses.replace(
@@ -190,13 +192,13 @@ def test_the_environment_of_another_task() -> None:
         return dataclasses.replace(run, task=task)
 
     cube = arm("cube-single-singletask-task1-v0")
-    assert task_environment(cube, 5) == TaskEnvironment(
+    assert find_task_environment(cube, 5) == TaskEnvironment(
         "cube-single-singletask-task5-v0"
     )
     other = arm("walker-v2")
-    assert task_environment(other, 1) == TaskEnvironment("walker-v2")
+    assert find_task_environment(other, 1) == TaskEnvironment("walker-v2")
     with pytest.raises(DataFormatError, match="this run in its own task 1 only"):
-        task_environment(other, 2)
+        find_task_environment(other, 2)
 
 
 def test_a_step_without_checkpoint_is_refused(run: Path) -> None:

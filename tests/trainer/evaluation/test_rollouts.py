@@ -47,7 +47,7 @@ def walk(
 
 
 def play(pool: RolloutPool, episodes: int = 5, seed: int = 0) -> list[Episode]:
-    return pool.rollout(walk, episodes=episodes, seed=seed)
+    return pool.roll_out(walk, episodes=episodes, seed=seed)
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def test_exactly_the_episodes_asked_for(played: list[Episode]) -> None:
 
 def test_every_episode_is_reported_once(pool: RolloutPool) -> None:
     seen: list[Episode] = []
-    result = pool.rollout(walk, episodes=4, seed=3, on_episode=seen.append)
+    result = pool.roll_out(walk, episodes=4, seed=3, on_episode=seen.append)
     assert sorted(seen, key=lambda episode: episode.index) == result
     assert [episode.index for episode in result] == [0, 1, 2, 3]
 
@@ -107,9 +107,9 @@ def test_seeds_change_the_start(pool: RolloutPool) -> None:
                 starts.append(tuple(observations[row]))
         return walk(observations, episodes, steps)
 
-    pool.rollout(note, episodes=2, seed=0)
-    pool.rollout(note, episodes=2, seed=1)
-    pool.rollout(note, episodes=2, seed=0)
+    pool.roll_out(note, episodes=2, seed=0)
+    pool.roll_out(note, episodes=2, seed=1)
+    pool.roll_out(note, episodes=2, seed=0)
     assert len(set(starts[:4])) == 4
     assert starts[:2] == starts[4:]
 
@@ -144,7 +144,7 @@ def test_chunks_run_open_loop_and_end_with_their_episode(
         return np.repeat(walk(observations, episodes, steps), 7, axis=1)
 
     # Two rows at most are in an episode: when one must plan, the other need not.
-    result = pool.rollout(chunks, episodes=2, seed=0)
+    result = pool.roll_out(chunks, episodes=2, seed=0)
     assert {episode.length % 7 for episode in result} != {0}
     for episode in range(2):
         times = sorted(
@@ -152,7 +152,7 @@ def test_chunks_run_open_loop_and_end_with_their_episode(
         )
         planned = [time for time in times if time % 7 == 0]
         assert planned == list(range(0, result[episode].length, 7))
-    again = pool.rollout(chunks, episodes=5, seed=0)
+    again = pool.roll_out(chunks, episodes=5, seed=0)
     assert again[:2] == result  # What an earlier episode left planned is gone.
 
 
@@ -168,7 +168,7 @@ def test_agents_act_with_keys_of_seed_episode_and_step() -> None:
     observations = np.arange(6, dtype=np.float32).reshape(3, 2)
     episodes, steps = np.array([4, IDLE, 1]), np.array([0, 0, 9])
     params: Any = 2.0
-    actions = np.asarray(actor.policy(params, 5)(observations, episodes, steps))
+    actions = np.asarray(actor.make_policy(params, 5)(observations, episodes, steps))
     assert actions.shape == (3, 1, 2)
     for row in (0, 2):
         key = jax.random.fold_in(jax.random.key(5), int(episodes[row]))
@@ -205,7 +205,7 @@ def test_a_dying_worker_is_one_error() -> None:
         RolloutPool(PRE, environments=1, workers=1) as own,
         pytest.raises(EvaluationError, match=r"worker 0: .*exit code -9"),
     ):
-        own.rollout(kill, episodes=1, seed=0)
+        own.roll_out(kill, episodes=1, seed=0)
     assert {child.pid for child in multiprocessing.active_children()} == before
 
 
@@ -221,7 +221,7 @@ def test_actions_that_are_not_finite_are_refused() -> None:
         RolloutPool(PRE, environments=1, workers=1) as own,
         pytest.raises(EvaluationError, match=r"episode 0, step 2: .*finite"),
     ):
-        own.rollout(diverged, episodes=1, seed=0)
+        own.roll_out(diverged, episodes=1, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -271,6 +271,6 @@ def test_other_environments_are_functions_of_seeds_too(
     results = []
     for workers in (1, 2):
         with RolloutPool(spec, environments=2, workers=workers) as own:
-            results.append(own.rollout(wild, episodes=3, seed=0))
+            results.append(own.roll_out(wild, episodes=3, seed=0))
     assert results[0] == results[1]
     assert capfd.readouterr().err == ""

@@ -22,8 +22,8 @@ from trainer.nn.choices import Precision
 from trainer.parallel.mesh import (
     RULES,
     Rule,
+    find_local_part,
     gather_params,
-    local_part,
     make_mesh,
     state_shardings,
 )
@@ -339,7 +339,7 @@ def test_microbatches_average_gradients_of_their_parts() -> None:
         expected,
     )
     assert metrics.total["windows_by_horizon"].sum() == BATCH
-    assert local_part(mesh_of(MeshConfig()), seeds=1, batch_size=BATCH) == (
+    assert find_local_part(mesh_of(MeshConfig()), seeds=1, batch_size=BATCH) == (
         slice(0, 1),
         slice(0, BATCH),
     )

@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.store.errors import UsageError
 from trainer.parallel.mesh import make_mesh
-from trainer.parallel.mesh_shape import MeshConfig, mesh_sizes
+from trainer.parallel.mesh_shape import MeshConfig, compute_mesh_sizes
 
 WORK = {"seeds": 4, "batch_size": 96, "microbatches": 2}
 
@@ -23,7 +23,7 @@ WORK = {"seeds": 4, "batch_size": 96, "microbatches": 2}
 def test_the_sizes_are_those_of_the_mesh(
     config: MeshConfig, sizes: tuple[int, ...]
 ) -> None:
-    found = mesh_sizes(config, **WORK, devices=8)
+    found = compute_mesh_sizes(config, **WORK, devices=8)
     assert found == dict(zip(("seed", "data", "fsdp", "tensor"), sizes, strict=True))
     assert dict(make_mesh(config, **WORK, devices=jax.devices()).shape) == found
 
@@ -53,7 +53,7 @@ def test_what_cannot_be_shared_is_refused_in_the_same_words(
     config: MeshConfig, work: dict[str, int], reason: str
 ) -> None:
     with pytest.raises(UsageError, match=reason) as early:
-        mesh_sizes(config, **(WORK | work), devices=8)
+        compute_mesh_sizes(config, **(WORK | work), devices=8)
     with pytest.raises(UsageError) as late:
         make_mesh(config, **(WORK | work), devices=jax.devices())
     assert str(early.value) == str(late.value)
@@ -62,7 +62,8 @@ def test_what_cannot_be_shared_is_refused_in_the_same_words(
 def test_a_mesh_is_refused_without_jax() -> None:
     program = (
         "import sys, trainer.parallel.mesh_shape as shape;"
-        "shape.mesh_sizes(shape.MeshConfig(), seeds=1, batch_size=8, devices=8);"
+        "shape.compute_mesh_sizes("
+        "shape.MeshConfig(), seeds=1, batch_size=8, devices=8);"
         "print(' '.join(sys.modules))"
     )
     done = subprocess.run(

@@ -11,8 +11,8 @@ import pytest
 from pipeline.store.errors import UsageError
 from tests.trainer.parallel.strangers import knocking, wait_for_all
 from trainer.errors import HostsError
-from trainer.parallel.peer_watch import Watch
-from trainer.parallel.roll_call import Place, bound_address, roll_call
+from trainer.parallel.peer_watch import PeerWatch
+from trainer.parallel.roll_call import Place, find_bind_address, hold_roll_call
 
 VARIABLES = {
     "VAST_COORDINATOR_ADDRESS": "10.0.0.1:8476",
@@ -34,11 +34,11 @@ def meet(
     Nobody leaves before all have met.
     """
     told: list[tuple[int, str]] = []
-    watches: list[Watch] = []
+    watches: list[PeerWatch] = []
 
     def one(place: Place) -> None:
         try:
-            watches.append(roll_call(place))
+            watches.append(hold_roll_call(place))
             told.append((place.index, ""))
         except HostsError as error:
             told.append((place.index, str(error)))
@@ -147,10 +147,10 @@ def test_all_meet_in_time_among_strangers(token: str) -> None:
 def test_process_0_listens_where_it_is_asked_to_alone() -> None:
     _, port = free_address().split(":")
     asked = Place(f"127.0.0.1:{port}", 2, 0)
-    assert bound_address(asked) == f"127.0.0.1:{port}"
-    assert bound_address(Place(f"[::1]:{port}", 2, 0)) == f"[::1]:{port}"
+    assert find_bind_address(asked) == f"127.0.0.1:{port}"
+    assert find_bind_address(Place(f"[::1]:{port}", 2, 0)) == f"[::1]:{port}"
     everywhere = dataclasses.replace(asked, bind="0.0.0.0")
-    assert bound_address(everywhere) == f"0.0.0.0:{port}"
+    assert find_bind_address(everywhere) == f"0.0.0.0:{port}"
     # Of the machine's own addresses, all of which lead here if it listens everywhere.
     other = ("127.0.0.2", int(port))
     for place, reached in ((asked, False), (everywhere, True)):
@@ -169,6 +169,6 @@ def test_process_0_listens_where_it_is_asked_to_alone() -> None:
 
 def test_an_address_of_another_machine_is_refused_in_one_line() -> None:
     with pytest.raises(UsageError, match=r"cannot listen at 192\.0\.2\.1:8476"):
-        roll_call(Place("192.0.2.1:8476", 2, 0, timeout=1))
+        hold_roll_call(Place("192.0.2.1:8476", 2, 0, timeout=1))
     with pytest.raises(UsageError, match="VAST_BIND_ADDRESS"):
-        roll_call(Place("no-such-host.invalid:8476", 2, 0, timeout=1))
+        hold_roll_call(Place("no-such-host.invalid:8476", 2, 0, timeout=1))

@@ -17,7 +17,7 @@ from trainer.data.feed_config import FeedConfig
 from trainer.parallel.mesh import make_mesh
 from trainer.parallel.mesh_shape import MeshConfig
 from trainer.step.call import make_train_call
-from trainer.step.state import TrainState, init_state, step_of
+from trainer.step.state import TrainState, init_state, read_step
 
 TABLE = make_table([60, 70], S=4, A=2)
 AGENT = VAST(VASTConfig(width=8, depth=1, flow_steps=2), make_facts(TABLE))
@@ -81,7 +81,7 @@ def test_eight_devices_are_seen() -> None:
 
 
 def test_a_seed_equals_its_own_single_run(pair: TrainState) -> None:
-    assert step_of(pair) == STEPS
+    assert read_step(pair) == STEPS
     start = init_state(AGENT, make_mesh(MeshConfig(1, 8), seeds=1, batch_size=8), (1,))
     moved = np.abs(
         np.asarray(start.agent.params["value"]["hidden_0"]["kernel"][0])

@@ -16,7 +16,7 @@ def test_a_horizon_of_three_takes_the_wrong_first_move(name: str) -> None:
     for result in call_optimised(train_baseline, name, (0, 1, 2)):
         assert result.right < 0.5
         assert result.path == grid.SAFE_PATH
-        assert grid.path_return(result.path, 0.99) == pytest.approx(SAFE_RETURN)
+        assert grid.compute_return(result.path, 0.99) == pytest.approx(SAFE_RETURN)
 
 
 @pytest.mark.slow

@@ -124,7 +124,7 @@ def test_the_truth_as_worked_out_by_hand() -> None:
     chain = Chain(before=3, solved=2, after=1, still=4, discount=0.9)
     # -1 - 0.9 - 0.81, -1 - 0.9, -1; nothing at the goal; -1 / (1 - 0.9) after it.
     np.testing.assert_allclose(chain.truth, [-2.71, -1.9, -1, 0, 0, -10])
-    data = chain.recorded()
+    data = chain.make_episodes()
     assert data.states.tolist() == [0, 1, 2, 3, 4, 5, 5, 5, 5, 5]
     assert data.rewards.tolist() == [-1, -1, -1, 0, 0, -1, -1, -1, -1, -1]
     np.testing.assert_allclose(

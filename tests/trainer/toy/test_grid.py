@@ -20,8 +20,8 @@ def test_paths_go_right_or_up_from_start_to_goal_and_meet() -> None:
 
 
 def test_table_rows_are_the_recorded_ones() -> None:
-    table = grid.table(DISCOUNT, recordings=3, noise=0.1)
-    once = grid.table(DISCOUNT)
+    table = grid.make_table(DISCOUNT, recordings=3, noise=0.1)
+    once = grid.make_table(DISCOUNT)
     assert table.rows == 3 * once.rows
     blur = table.observations - np.tile(once.observations, (3, 1))
     assert 0.08 < blur.std() < 0.12

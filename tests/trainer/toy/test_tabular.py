@@ -19,7 +19,7 @@ from trainer.toy.tabular import (
 DISCOUNT = 0.99
 
 
-DATA = grid.recorded(DISCOUNT)
+DATA = grid.make_episodes(DISCOUNT)
 
 
 def value(values: np.ndarray, cell: grid.Cell) -> float:
@@ -28,18 +28,18 @@ def value(values: np.ndarray, cell: grid.Cell) -> float:
 
 def greedy(values: np.ndarray, *, steps: int, chunked: bool) -> grid.Path:
     pairs = backup(DATA, values, steps=steps, chunked=chunked)
-    return grid.rollout(lambda cell: pairs.best(grid.state_index(cell)))
+    return grid.roll_out(lambda cell: pairs.best(grid.state_index(cell)))
 
 
 def test_neither_recorded_path_is_optimal_and_the_spliced_one_is() -> None:
     # Undiscounted: penalised 2 - 2 + 1 = 1, safe 2 + 1 = 3, spliced 2 + 2 + 1 = 5.
     assert [
-        grid.path_return(path, 1.0)
+        grid.compute_return(path, 1.0)
         for path in (*grid.RECORDED_PATHS, grid.SPLICED_PATH)
     ] == [1, 3, 5]
     optimum = fixed_point(one_step(DATA), DATA.state_count)
     assert value(optimum, grid.START) == pytest.approx(
-        grid.path_return(grid.SPLICED_PATH, DISCOUNT)
+        grid.compute_return(grid.SPLICED_PATH, DISCOUNT)
     )
     assert greedy(optimum, steps=1, chunked=False) == grid.SPLICED_PATH
 
