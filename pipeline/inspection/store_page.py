@@ -309,12 +309,16 @@ def _make_tables(facts: Mapping[str, Any]) -> list[Table]:
     fields = []
     for name, field in facts["fields"].items():
         known = statistics.get(name)
-        shape = "one a task" if field["per"] == "row_and_task" else str(field["shape"])
+        shape = (
+            "one per task" if field["per"] == "row_and_task" else str(field["shape"])
+        )
         reached = ""
         if known is not None and known["mean"]:
             reached = f"{min(known['minimum']):.3g} to {max(known['maximum']):.3g}"
         fields.append((name, field["dtype"], shape, reached, field["unit"]))
-    made.append(Table("Fields", ("field", "dtype", "a row", "range", "unit"), fields))
+    made.append(
+        Table("Fields", ("field", "dtype", "shape of a row", "range", "unit"), fields)
+    )
     parts = [
         (
             part["folder"].removeprefix("parts/"),

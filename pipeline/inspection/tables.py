@@ -10,8 +10,8 @@ from rich.text import Text
 
 from pipeline.assembly.plan import StorePlan
 from pipeline.output import say, show
-from pipeline.store import manifest, schema
-from pipeline.store.manifest import Statistics
+from pipeline.store import schema
+from pipeline.store.manifest import Statistics, returns_field
 from pipeline.store.reader import Store
 from pipeline.store.units import format_size
 
@@ -28,24 +28,24 @@ def store_facts(store: Store) -> dict[str, Any]:
     Returns:
         Values that JSON can hold.
     """
-    value = store.manifest
+    manifest = store.manifest
     splits = {
         split: {
-            "parts": len(value.parts_of(split)),
-            "episodes": sum(part.episodes for part in value.parts_of(split)),
+            "parts": len(manifest.parts_of(split)),
+            "episodes": sum(part.episodes for part in manifest.parts_of(split)),
             "rows": store.rows(split),
         }
-        for split in sorted({part.split for part in value.parts})
+        for split in sorted({part.split for part in manifest.parts})
     }
     for counts in splits.values():
         # An episode of T transitions has T + 1 rows.
         counts["transitions"] = counts["rows"] - counts["episodes"]
     return {
         "root": store.root,
-        "format_version": value.format_version,
-        "fingerprint": value.fingerprint(),
-        "dataset": value.dataset,
-        "environment_id": value.environment_id,
+        "format_version": manifest.format_version,
+        "fingerprint": manifest.fingerprint(),
+        "dataset": manifest.dataset,
+        "environment_id": manifest.environment_id,
         "splits": splits,
         "fields": {
             name: {
@@ -54,10 +54,10 @@ def store_facts(store: Store) -> dict[str, Any]:
                 "per": field.per,
                 "unit": field.unit,
             }
-            for name, field in value.fields.items()
+            for name, field in manifest.fields.items()
         },
-        "discounts": list(value.discounts),
-        "tasks": [_task_facts(store, column) for column in range(len(value.tasks))],
+        "discounts": list(manifest.discounts),
+        "tasks": [_task_facts(store, column) for column in range(len(manifest.tasks))],
         "parts": [
             {
                 "folder": part.folder,
@@ -71,33 +71,33 @@ def store_facts(store: Store) -> dict[str, Any]:
                 "first_episode": part.origin.first_episode,
                 "dropped": {k: list(v) for k, v in part.dropped.items()},
             }
-            for part in value.parts
+            for part in manifest.parts
         ],
         "statistics": {
             name: {
-                "mean": list(each.mean),
-                "std": list(each.std),
-                "minimum": list(each.minimum),
-                "maximum": list(each.maximum),
+                "mean": list(known.mean),
+                "std": list(known.std),
+                "minimum": list(known.minimum),
+                "maximum": list(known.maximum),
             }
-            for name, each in value.statistics.items()
+            for name, known in manifest.statistics.items()
         },
         "action_scale": None
-        if value.action_scale is None
-        else dataclasses.asdict(value.action_scale),
-        "reference_scores": value.reference_scores,
-        "versions": value.versions,
-        "skipped": value.skipped,
-        "history": [dataclasses.asdict(step) for step in value.history],
+        if manifest.action_scale is None
+        else dataclasses.asdict(manifest.action_scale),
+        "reference_scores": manifest.reference_scores,
+        "versions": manifest.versions,
+        "skipped": manifest.skipped,
+        "history": [dataclasses.asdict(step) for step in manifest.history],
     }
 
 
 def _task_facts(store: Store, column: int) -> dict[str, Any]:
-    value, task = store.manifest, store.manifest.tasks[column]
-    masks = value.statistics.get(schema.MASKS)
+    manifest, task = store.manifest, store.manifest.tasks[column]
+    masks = manifest.statistics.get(schema.MASKS)
     ranges = {}
-    for discount in value.discounts:
-        sums = value.statistics.get(manifest.returns_field(discount))
+    for discount in manifest.discounts:
+        sums = manifest.statistics.get(returns_field(discount))
         if sums is not None:
             ranges[str(discount)] = [sums.minimum[column], sums.maximum[column]]
     return {
