@@ -1,1 +1,1 @@
-"""Predicted sub-goals against what came, measured and drawn."""
+"""Predicted sub-goals against the states that came, measured and drawn."""

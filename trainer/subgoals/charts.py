@@ -120,6 +120,7 @@ def draw_scene(frames: Sequence[SceneFrame], title: str, note: str) -> Figure:
     """
     columns = min(len(frames), _COLUMNS)
     rows = -(-len(frames) // columns)
+    # Text is wrapped here because matplotlib's own wrapping does not make room for it.
     titles = textwrap.wrap(title, _TITLE_LETTERS, break_on_hyphens=False)
     lines = textwrap.wrap(note, _TEXT_LETTERS, break_on_hyphens=False)
     captions = max(frame.caption.count("\n") + 1 for frame in frames)

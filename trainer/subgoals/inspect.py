@@ -1,7 +1,7 @@
 """Inspects a run's sub-goals: rolls out, compares, draws, writes.
 
-Composition only. What is written lies in one folder, by default ``RUN/subgoals``, where
-the report looks for it.
+Composition only. All files are written into one folder, by default ``RUN/subgoals``,
+where the report looks for them.
 """
 
 import io
@@ -42,7 +42,11 @@ from trainer.runs.subgoal_files import (
     VIDEO_FILE,
 )
 from trainer.subgoals.charts import SceneFrame, draw_errors, draw_scene
-from trainer.subgoals.configurations import Configuration, configurations, find_nearest
+from trainer.subgoals.configurations import (
+    Configuration,
+    find_nearest,
+    make_configurations,
+)
 from trainer.subgoals.maze import map_values, read_goal, read_paths
 from trainer.subgoals.maze_chart import (
     MazeScene,
@@ -60,20 +64,23 @@ from trainer.subgoals.traces import (
 )
 from trainer.subgoals.video import encode_video
 
+# Four seconds of video; a frame takes about a second to render without a GPU.
 _VIDEO_FRAMES = 40
+# Environments that act side by side, in one call of the policy.
+_MAX_ENVIRONMENTS = 8
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """What to look at.
+    """Settings of an inspection.
 
     Attributes:
-        episodes: Rolled out; the first one is drawn.
-        seed: Of the evaluation, as in ``evaluate``.
-        step: Checkpoint; None for the latest.
-        training_seed: None for the run's first.
-        frames: Moments drawn, spread evenly over the episode.
-        video: Whether to draw the episode as an animation as well.
+        episodes: Number of episodes to roll out; the first one is drawn.
+        seed: Seed of the evaluation, as in ``evaluate``.
+        step: Step of the checkpoint; None for the latest.
+        training_seed: Training seed to inspect; None for the run's first.
+        frames: Number of moments to draw, spread evenly over the episode.
+        video: Whether to draw the episode as a video as well.
     """
 
     episodes: int = 5
@@ -87,7 +94,8 @@ class Inspection:
         for name in ("episodes", "frames"):
             if getattr(self, name) < 1:
                 raise UsageError(
-                    f"{name}: expected at least 1, got {getattr(self, name)}"
+                    f"{name}: expected at least 1, got {getattr(self, name)}; give a "
+                    "positive number"
                 )
 
 
@@ -106,17 +114,18 @@ def inspect_subgoals(
     the scene ``subgoals.svg`` and ``rollout.webm``. Where it cannot, one line says why.
 
     Args:
-        folder: RUN.
-        store: Of its data: its rows lend configurations what predictions do not say.
-        out: Folder to write into, on disk or gs://; made if missing.
-        inspection: What to look at.
-        console: Where results are shown; None shows nothing.
+        folder: Folder of the run.
+        store: Store of its data, whose rows lend configurations what predictions do
+            not hold.
+        out: Folder to write into, on disk or gs://; it is made if missing.
+        inspection: Settings; None for the defaults.
+        console: Console that results are shown on; None shows nothing.
 
     Returns:
         Files written, the JSON file first.
 
     Raises:
-        DataFormatError: If folder or store do not fit, or the step is not there.
+        DataFormatError: If folder or store do not fit, or no checkpoint has the step.
         EvaluationError: If the environment or its process fails.
         UsageError: If the agent predicts no sub-goals, or a number is out of range.
     """
@@ -135,6 +144,7 @@ def inspect_subgoals(
     step, traces = played.step, played.traces
     comparison = compare(traces, run.facts.observation_std)
     drawn = np.concatenate([trace.steps_ahead for trace in traces])
+    # A run of an agent without that setting may still draw horizons.
     K = int(max(getattr(run.config.agent, "max_horizon", 0), drawn.max()))
     root = os.fspath(out)
     report = {
@@ -153,12 +163,12 @@ def inspect_subgoals(
             }
             for trace in traces
         ],
-        "summary": _summary(comparison, drawn, K),
-        "steps": _steps(comparison),
+        "summary": _summarise(comparison, drawn, K),
+        "steps": _list_steps(comparison),
         "frames": [],
     }
     arrays = io.BytesIO()
-    np.savez_compressed(arrays, allow_pickle=False, **_arrays(traces))
+    np.savez_compressed(arrays, allow_pickle=False, **_join_arrays(traces))
     written = {
         ARRAYS_FILE: arrays.getvalue(),
         ERRORS_FILE: to_svg(draw_errors(comparison, drawn, K)),
@@ -190,14 +200,14 @@ def inspect_subgoals(
 
 @dataclass(frozen=True)
 class _Played:
-    """What was rolled out.
+    """Episodes of a checkpoint.
 
     Attributes:
-        step: Checkpoint.
+        step: Step of the checkpoint.
         seed: Training seed.
-        params: Of that seed.
-        traces: Episodes.
-        maze: The environment's walls; None if it is no maze.
+        params: Parameters of that seed.
+        traces: Episodes that were played.
+        maze: Walls of the environment; None if it is no maze.
     """
 
     step: int
@@ -218,8 +228,9 @@ def _roll_out(
     with CheckpointReader(folder) as checkpoints:
         step = choose_steps(checkpoints, "latest" if wanted is None else [wanted])[0]
         params = checkpoints.restore_params(step, agent, seeds=len(seeds))
-    one = jax.tree.map(lambda leaf: leaf[seed - seeds[0]], params)
-    count = min(inspection.episodes, 8)
+    # Checkpoints hold all training seeds on a leading axis.
+    own_params = jax.tree.map(lambda leaf: leaf[seed - seeds[0]], params)
+    count = min(inspection.episodes, _MAX_ENVIRONMENTS)
     spec = find_task_environment(run, run.task.task)
     with (
         working(console, f"acting in {spec.environment_id}"),
@@ -231,9 +242,9 @@ def _roll_out(
         ) as pool,
     ):
         traces = play_traces(
-            pool, agent, one, episodes=inspection.episodes, seed=inspection.seed
+            pool, agent, own_params, episodes=inspection.episodes, seed=inspection.seed
         )
-        return _Played(step, seed, one, traces, pool.facts.maze)
+        return _Played(step, seed, own_params, traces, pool.facts.maze)
 
 
 def _draw_maze(
@@ -241,7 +252,8 @@ def _draw_maze(
 ) -> dict[str, bytes]:
     """Draws the maze from above: what was recorded, V, and the policy's paths."""
     goal, tolerance = read_goal(run.task.goal)
-    agent: Any = run.agent()  # One with sub-goals, and so with V: `play_traces` asked.
+    # An agent with sub-goals, which `play_traces` has checked, and so one with V.
+    agent: Any = run.agent()
     facts, discount = run.facts, run.config.agent.discount
     scene = MazeScene(
         maze=maze,
@@ -264,7 +276,7 @@ def _draw_maze(
     }
 
 
-def _summary(comparison: Comparison, drawn: Any, max_horizon: int) -> dict[str, Any]:
+def _summarise(comparison: Comparison, drawn: Any, max_horizon: int) -> dict[str, Any]:
     counts = np.bincount(drawn, minlength=max_horizon + 1)
     horizons = comparison.horizons
     return {
@@ -277,6 +289,7 @@ def _summary(comparison: Comparison, drawn: Any, max_horizon: int) -> dict[str, 
         "mean_relative_change": _mean(comparison.relative_changes),
         **{
             f"{name}_by_horizon": [
+                # JSON has no NaN.
                 None if np.isnan(value) else round(float(value), 6)
                 for value in mean_by_horizon(values, horizons, max_horizon)
             ]
@@ -290,11 +303,11 @@ def _summary(comparison: Comparison, drawn: Any, max_horizon: int) -> dict[str, 
 
 
 def _mean(values: Any) -> float:
-    # An episode may be too short for any comparison.
+    # Of an episode shorter than its first horizon no step can be compared.
     return float(values.mean()) if len(values) else 0.0
 
 
-def _steps(comparison: Comparison) -> list[dict[str, Any]]:
+def _list_steps(comparison: Comparison) -> list[dict[str, Any]]:
     columns = {
         "episode": comparison.episodes,
         "step": comparison.steps,
@@ -307,8 +320,8 @@ def _steps(comparison: Comparison) -> list[dict[str, Any]]:
     return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
-def _arrays(traces: list[Trace]) -> dict[str, Any]:
-    """Everything by step, episodes joined."""
+def _join_arrays(traces: list[Trace]) -> dict[str, Any]:
+    """Arrays by step, with the episodes one after another."""
     joined = {
         name: np.concatenate([getattr(trace, name) for trace in traces])
         for name in ("observations", "actions", "horizons", "subgoals")
@@ -320,10 +333,11 @@ def _arrays(traces: list[Trace]) -> dict[str, Any]:
 def _draw(
     run: Run, store: Store, trace: Trace, step: int, inspection: Inspection
 ) -> tuple[list[dict[str, Any]], dict[str, bytes]]:
-    """Draws the episode: what each moment shows, and the pictures by name."""
+    """Draws an episode: a record of each moment, and the pictures by file name."""
     T = len(trace.horizons)
     moments = _spread(T, inspection.frames)
     shown = moments
+    # Moments of pictures and video together: a moment is rendered once.
     if inspection.video:
         shown = sorted({*moments, *_spread(T, _VIDEO_FRAMES)})
     with Painter(find_task_environment(run, run.task.task)) as painter:
@@ -331,10 +345,11 @@ def _draw(
         ghosts = dict(
             zip(
                 shown,
-                configurations(run.task.recipe, trace.subgoals[shown], rows),
+                make_configurations(run.task.recipe, trace.subgoals[shown], rows),
                 strict=True,
             )
         )
+        # Policies see observations; the states to draw come from playing again.
         states = painter.replay(
             inspection.seed, trace.episode.index, trace.observations, trace.actions
         )
@@ -354,7 +369,7 @@ def _draw(
         f"Sub-goals after {step:,} updates; the episode is {outcome} in "
         f"{trace.episode.length:,} steps"
     )
-    note = _note(run, [ghosts[moment] for moment in moments])
+    note = _explain(run, [ghosts[moment] for moment in moments])
     pictures = {SCENE_FILE: to_svg(draw_scene(frames, title, note))}
     if inspection.video:
         pictures[VIDEO_FILE] = encode_video([images[moment] for moment in shown])
@@ -372,15 +387,15 @@ def _draw(
     return moments_shown, pictures
 
 
-def _note(run: Run, ghosts: list[Configuration]) -> str:
-    """How the picture is to be read, and what in it is not the prediction's own."""
+def _explain(run: Run, ghosts: list[Configuration]) -> str:
+    """How to read the picture, and what in it is not predicted."""
     distance = float(np.mean([ghost.nearest.distance for ghost in ghosts]))
     row = (
         "the stored row with the nearest observation "
         f"({distance:.2f} standard deviations away on average)"
     )
     if not all(ghost.decoded for ghost in ghosts):
-        source = f"The sub-goal drawn is that of {row}, not the prediction itself."
+        source = f"The sub-goal that is drawn is {row}, not the prediction itself."
     elif run.task.recipe == "maze":
         source = "The sub-goal is drawn as predicted."
     else:
@@ -399,5 +414,5 @@ def _count_steps(number: int) -> str:
 
 
 def _spread(length: int, count: int) -> list[int]:
-    """Steps spread evenly over an episode, its first among them."""
+    """Steps spread evenly over an episode, the first step among them."""
     return np.unique(np.linspace(0, length - 1, count + 1)[:-1].astype(int)).tolist()

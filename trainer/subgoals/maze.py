@@ -1,6 +1,7 @@
 """A maze seen from above: V over its free cells, and recorded paths.
 
-Pure but for the reading of a store. The walls come from the environment's process.
+All functions are pure, except that paths are read from a store. The walls come from the
+environment's process.
 
 Dimensions: T steps of a path, S observation, R and C rows and columns of a value map.
 """
@@ -24,7 +25,7 @@ _POINTS_PER_CELL = 10
 
 
 def list_points(maze: MazeMap, per_cell: int = _POINTS_PER_CELL) -> Float64:
-    """Places spread evenly over a maze, walls included.
+    """Lists places spread evenly over a maze, walls included.
 
     Args:
         maze: The walls.
@@ -58,13 +59,14 @@ def map_values(
     Args:
         maze: The walls.
         value: V, from ``f32[n, S]`` in the units of the data to ``f32[n]``.
-        observation: ``f32[S]``, whose first two components are the body's place: what
-            the body looks like wherever V is asked for.
+        observation: ``f32[S]``, whose first two components are the body's place; the
+            others are those of the body at every place.
         per_cell: Points along a side of a cell.
 
     Returns:
         ``f64[R, C]``, V at ``list_points``; NaN within walls.
     """
+    # V within walls is never trained, and no body can be there.
     points = list_points(maze, per_cell)
     walls = np.array(maze.walls).repeat(per_cell, axis=0).repeat(per_cell, axis=1)
     states = np.tile(observation, (int((~walls).sum()), 1))
@@ -78,16 +80,18 @@ def read_paths(store: Store, count: int = 6) -> list[Float32]:
     """Reads the places along some recorded episodes, spread evenly over the data.
 
     Args:
-        store: Of a maze: observations start with the body's place.
-        count: Episodes; fewer if the store holds fewer.
+        store: Store of a maze, whose observations start with the body's place.
+        count: Number of episodes; fewer are read if the store holds fewer.
 
     Returns:
         ``f32[T, 2]`` each, in metres.
     """
+    # Only the rows of these episodes are read: stores may be larger than memory.
     episodes = store.episodes()
     chosen = np.linspace(0, len(episodes.starts), count, endpoint=False).astype(int)
     paths, offset = [], 0
     for part in store.manifest.parts_of("train"):
+        # No episode lies in two parts.
         for index in np.unique(chosen):
             first = int(episodes.starts[index]) - offset
             if 0 <= first < part.rows:
@@ -105,10 +109,11 @@ def read_goal(goal: dict[str, Any]) -> tuple[tuple[float, float], float]:
         goal: ``Task.goal``.
 
     Returns:
-        Its place ``(x, y)`` and how near counts, in metres.
+        Place ``(x, y)`` of the goal and the distance that counts as reaching it, in
+        metres.
 
     Raises:
-        DataFormatError: If the task is none of a maze.
+        DataFormatError: If the goal is not that of a maze task.
     """
     try:
         x, y = goal["xy"]
@@ -121,7 +126,7 @@ def read_goal(goal: dict[str, Any]) -> tuple[tuple[float, float], float]:
 
 
 def find_extent(maze: MazeMap) -> tuple[float, float, float, float]:
-    """Finds how far a maze's outermost walls reach.
+    """Finds the edges of a maze's outermost walls.
 
     Args:
         maze: The walls.

@@ -99,6 +99,7 @@ def draw_values(scene: MazeScene) -> Figure:
         interpolation="none",
     )
     trace = scene.traces[0]
+    # Arrows of all steps would cover the values, and each other.
     moments = np.linspace(0, len(trace.horizons) - 1, scene.arrows + 1)[:-1]
     for moment in np.unique(moments.astype(int)):
         axes.annotate(

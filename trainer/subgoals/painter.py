@@ -1,8 +1,8 @@
 """Pictures of an episode, drawn by a process of its own.
 
-The process plays a recorded episode again, which is a function of seeds and actions,
-and so comes by the physics states that no policy sees. Its parent needs neither MuJoCo
-nor an OpenGL driver, and outlives a crash of the latter.
+The process plays a recorded episode again, which depends on seeds and actions alone,
+and so obtains the physics states that observations leave out. The parent process needs
+neither MuJoCo nor an OpenGL driver, and survives a crash of the driver.
 
 Dimensions: T steps, S observation, A action.
 """
@@ -38,25 +38,27 @@ from trainer.evaluation.environments import (
 
 Float32 = npt.NDArray[np.float32]
 
-# Importing MuJoCo and a first picture in software take a few seconds.
+# Generous: importing MuJoCo and rendering a first picture on the CPU take seconds.
 _START_TIMEOUT_S = 120.0
+# Of the sub-goal: opacity, share of its colour that is kept, and light of its own.
 _GHOST_ALPHA, _GHOST_COLOR, _GHOST_GLOW = 0.4, 0.6, 0.4
-# A part that the two configurations share is drawn once: metres, and cosines.
-_SAME = 1e-3
+# Parts that are in the same place in both states are drawn once: two surfaces at equal
+# depth flicker. In metres, and cosines of angles.
+_SAME_PLACE = 1e-3
 
 
 class Painter:
     """A process that plays episodes again and draws their states.
 
-    A context manager; entering it finds the backend.
+    A context manager; entering it finds a backend that works.
 
     Args:
         spec: The environment.
-        width: Of a picture, in pixels.
-        height: Of a picture, in pixels.
+        width: Width of a picture in pixels.
+        height: Height of a picture in pixels.
 
     Raises:
-        NoBackendError: On entering, if nothing can be drawn here.
+        NoBackendError: On entering, if no backend can render here.
         EvaluationError: If the environment or its process fails.
     """
 
@@ -69,6 +71,7 @@ class Painter:
         self.backend = ""
 
     def __enter__(self) -> "Painter":
+        # A backend that does not work may end its process, so each is tried in its own.
         failed = []
         for backend in choose_backends(os.environ):
             child = Child(
@@ -90,7 +93,7 @@ class Painter:
                 self._child, self.backend = child, backend
                 return self
         raise NoBackendError(
-            f"nothing is drawn, no OpenGL backend works here ({'; '.join(failed)}); "
+            f"nothing is drawn: no OpenGL backend works here ({'; '.join(failed)}); "
             "install Mesa's libegl1 and libgl1-mesa-dri, or libosmesa6"
         )
 
@@ -107,29 +110,30 @@ class Painter:
     def replay(
         self, seed: int, episode: int, observations: Float32, actions: Float32
     ) -> list[PhysicsState]:
-        """Plays an episode again. What is drawn later shows that episode's goal.
+        """Plays an episode again; pictures drawn later show that episode's goal.
 
         Args:
-            seed: Of the evaluation.
-            episode: Its number.
-            observations: ``f32[T, S]``, before each action, as they were then.
-            actions: ``f32[T, A]``.
+            seed: Seed of the evaluation.
+            episode: Number of the episode.
+            observations: ``f32[T, S]``, recorded before each action.
+            actions: ``f32[T, A]``, recorded actions.
 
         Returns:
             The states before each action.
 
         Raises:
-            EvaluationError: If it does not come out the same.
+            EvaluationError: If an observation differs from the recorded one.
         """
         states: list[PhysicsState] = self._ask((seed, episode, observations, actions))
         return states
 
     def draw(self, now: PhysicsState, ghost: PhysicsState | None = None) -> Image:
-        """Draws a state, and transparently within it another one.
+        """Draws a state, and transparently within it another state.
 
         Args:
-            now: Drawn solid.
-            ghost: What moves is drawn transparent in this state, where it differs.
+            now: State that is drawn solid.
+            ghost: State whose moving parts are drawn transparent where they differ from
+                ``now``.
 
         Returns:
             ``u8[height, width, 3]``.
@@ -146,18 +150,20 @@ class Painter:
 def _serve(
     connection: Connection, backend: str, spec: TaskEnvironment, size: tuple[int, int]
 ) -> None:
-    """Runs the child: replays and draws as its parent asks, until that is gone."""
+    """Runs in the child: replays and draws for the parent until the parent is gone."""
+    # Ctrl-C reaches the whole process group; the parent ends its children in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         use_backend(backend)
         easel = _Easel(make_task_environment(spec), size)
+        # The parent waits for this before it calls a backend good.
         connection.send(None)
         with contextlib.closing(easel):
             while True:
                 message = connection.recv()
                 replay = len(message) == 4
                 connection.send((easel.replay if replay else easel.draw)(*message))
-    except EOFError:
+    except EOFError:  # The parent closed the connection.
         return
     except Exception as error:  # Sent to the parent, which raises it.
         summary = f"{type(error).__name__}: {error}"
@@ -176,7 +182,7 @@ class _Easel:
         self._renderer: Any = None
 
     def close(self) -> None:
-        """Frees the renderer while there still is a context to free it in."""
+        """Frees the renderer, which must happen while its OpenGL context exists."""
         if self._renderer is not None:
             self._renderer.close()
 
@@ -188,9 +194,9 @@ class _Easel:
         for step, (seen, action) in enumerate(zip(observations, actions, strict=True)):
             if not np.array_equal(player.observation.ravel(), seen):
                 raise ValueError(
-                    f"episode {episode}, step {step}: played again, it does not come "
-                    "out as it was; was it recorded with another version of mujoco or "
-                    "ogbench?"
+                    f"episode {episode}, step {step}: expected the observation that "
+                    "was recorded, got another; install the versions of mujoco and "
+                    "ogbench that recorded it"
                 )
             states.append(_read_state(self._environment.unwrapped))
             player.step(action)
@@ -202,11 +208,13 @@ class _Easel:
         environment = self._environment.unwrapped
         option = mujoco.MjvOption()
         write_state(environment, now)
+        # One camera for both states, so that the ghost lies within the picture.
         camera = aim_camera(environment, [now, ghost or now])
         renderer = self._current_renderer()
         renderer.update_scene(environment.data, camera=camera, scene_option=option)
         hide_reflections(renderer)
         if ghost is not None:
+            # MuJoCo draws one state: the ghost's geometries are added to its scene.
             scene = renderer.scene
             solid = {geom.objid: _look(geom) for geom in _geoms(scene, 0)}
             first = scene.ngeom
@@ -220,7 +228,9 @@ class _Easel:
                 scene,
             )
             for geom in _geoms(scene, first):
-                same = np.allclose(_look(geom), solid.get(geom.objid, 0), atol=_SAME)
+                same = np.allclose(
+                    _look(geom), solid.get(geom.objid, 0), atol=_SAME_PLACE
+                )
                 geom.rgba[3] = 0.0 if same else geom.rgba[3] * _GHOST_ALPHA
                 # Paler than a task's goal, which is drawn transparent as well.
                 geom.rgba[:3] = 1 - _GHOST_COLOR * (1 - geom.rgba[:3])
@@ -228,7 +238,7 @@ class _Easel:
         return np.asarray(renderer.render())
 
     def _current_renderer(self) -> Any:
-        """The renderer, made anew if a reset has compiled another model."""
+        """The renderer, which is made anew if a reset has compiled another model."""
         model = self._environment.unwrapped.model
         if self._model is not model:
             self.close()
@@ -238,7 +248,7 @@ class _Easel:
 
 
 def _geoms(scene: Any, first: int) -> Iterator[Any]:
-    """The scene's geometries of the model, from an index on; not its decorations."""
+    """Geometries of the model in a scene, from an index on, without decorations."""
     import mujoco
 
     for geom in scene.geoms[first : scene.ngeom]:
@@ -247,11 +257,12 @@ def _geoms(scene: Any, first: int) -> Iterator[Any]:
 
 
 def _look(geom: Any) -> npt.NDArray[np.float64]:
-    """Place, direction and colour of a geometry: ``f64[16]``."""
+    """Position, orientation and colour of a geometry: ``f64[16]``."""
     return np.concatenate([geom.pos, geom.mat.ravel(), geom.rgba]).astype(np.float64)
 
 
 def _read_state(environment: Any) -> PhysicsState:
+    # OGBench keeps the states of buttons outside of MuJoCo's state.
     buttons = getattr(environment, "_cur_button_states", None)
     return PhysicsState(
         environment.data.qpos.copy(),

@@ -15,8 +15,8 @@ except ImportError as error:
     ) from error
 
 FRAMES_PER_SECOND = 10
-# VP9 needs no licence and is part of every browser. The factor of quality is that of
-# 480 lines; without marks of time and version, equal frames give equal files.
+# VP9 needs no licence, and every browser plays it. Its authors advise this quality for
+# 480 lines. Without marks of time and version, equal frames give equal files.
 _CODEC, _QUALITY = "libvpx-vp9", "34"
 _EXACT = "+bitexact"
 
@@ -25,10 +25,10 @@ def encode_video(images: Sequence[Image]) -> bytes:
     """Makes a WebM file.
 
     Args:
-        images: ``u8[height, width, 3]`` each, at least one; height and width even.
+        images: ``u8[height, width, 3]`` each, at least one; height and width are even.
 
     Returns:
-        Its bytes.
+        The bytes of the file.
     """
     height, width = images[0].shape[:2]
     buffer = io.BytesIO()
@@ -38,6 +38,7 @@ def encode_video(images: Sequence[Image]) -> bytes:
         )
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
         stream.options = {"crf": _QUALITY, "b:v": "0", "flags": _EXACT}
+        # One thread: the bytes must not depend on the number of cores.
         stream.thread_count = 1
         for image in images:
             frame = av.VideoFrame.from_ndarray(image, format="rgb24")

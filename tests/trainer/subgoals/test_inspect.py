@@ -20,7 +20,7 @@ from tests.stores import write_store
 from trainer.evaluation.environments import Episode
 from trainer.runs.folder import RunFolder, open_folder
 from trainer.subgoals import inspect
-from trainer.subgoals.configurations import StoredRow, configurations, find_nearest
+from trainer.subgoals.configurations import StoredRow, find_nearest, make_configurations
 from trainer.subgoals.inspect import Inspection, inspect_subgoals
 from trainer.subgoals.traces import Trace, compare, mean_by_horizon, play_traces
 
@@ -147,7 +147,7 @@ def scene_row(seed: int) -> StoredRow:
 
 def test_what_an_observation_says_is_drawn_as_predicted() -> None:
     row, goal = scene_row(0), scene_row(1)
-    (made,) = configurations("scene", goal.observation[None], [row])
+    (made,) = make_configurations("scene", goal.observation[None], [row])
     assert made.decoded
     said = np.r_[0:6, 14:25]
     np.testing.assert_allclose(made.state.qpos[said], goal.state.qpos[said], atol=1e-6)
@@ -157,7 +157,7 @@ def test_what_an_observation_says_is_drawn_as_predicted() -> None:
     # A prediction's quaternion has no length of one; what is drawn must.
     longer = goal.observation.copy()
     longer[22:26] *= 1.7
-    (same,) = configurations("scene", longer[None], [row])
+    (same,) = make_configurations("scene", longer[None], [row])
     np.testing.assert_allclose(same.state.qpos, made.state.qpos, atol=1e-6)
 
 
@@ -166,7 +166,7 @@ def test_a_layout_that_is_another_is_not_decoded(recipe: Any) -> None:
     row, goal = scene_row(0), scene_row(1)
     if recipe == "scene":
         row.state.qpos[24] += 0.1  # Not what its observation says.
-    (made,) = configurations(recipe, goal.observation[None], [row])
+    (made,) = make_configurations(recipe, goal.observation[None], [row])
     assert not made.decoded
     assert made.state is row.state
 
@@ -178,7 +178,7 @@ def test_an_ant_is_drawn_as_predicted() -> None:
         each[3:7] /= np.linalg.norm(each[3:7])
     state = PhysicsState(observation[:15].astype(np.float64), np.zeros(14), None)
     row = StoredRow(0, 0, 0.1, observation, state)
-    (made,) = configurations("maze", goal[None], [row])
+    (made,) = make_configurations("maze", goal[None], [row])
     assert made.decoded
     np.testing.assert_allclose(made.state.qpos, goal[:15], atol=1e-6)
 

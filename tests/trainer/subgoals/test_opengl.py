@@ -65,7 +65,7 @@ def test_without_a_backend_there_is_one_line(
         pass
     message = str(raised.value)
     assert message.startswith(
-        "nothing is drawn, no OpenGL backend works here (nonesuch:"
+        "nothing is drawn: no OpenGL backend works here (nonesuch:"
     )
     assert message.endswith("install Mesa's libegl1 and libgl1-mesa-dri, or libosmesa6")
     assert "\n" not in message
@@ -93,7 +93,7 @@ def test_a_picture_or_one_line(monkeypatch: pytest.MonkeyPatch, devices: str) ->
         other = painter.draw(states[7])
         # Played again with one action changed, it is another episode.
         actions[3] *= -1
-        with pytest.raises(EvaluationError, match="step 4: played again, it does not"):
+        with pytest.raises(EvaluationError, match="step 4: expected the observation"):
             painter.replay(7, 2, observations, actions)
     assert "MUJOCO_GL" not in os.environ  # Chosen in the child, not for this process.
     assert os.environ["CUDA_VISIBLE_DEVICES"] == devices
