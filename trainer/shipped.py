@@ -42,11 +42,14 @@ def find_configuration(given: str | Path) -> tuple[Path, int | None]:
         >>> path.name, task
         ('cube-single-play.toml', 3)
     """
+    # A path is never taken for a name: a mistyped path must be an error, not another
+    # configuration.
     path = Path(given)
     if path.suffix == ".toml" or path.is_absolute() or path.is_file():
         return path, None
     dataset, task = split_task(str(given))
     known = list_configurations()
+    # Names of ours, such as wide/cube-triple-play-2048, are none of OGBench's.
     for name in (str(given), dataset):
         if name in known:
             return CONFIGS / f"{name}.toml", task
@@ -60,6 +63,7 @@ def find_configuration(given: str | Path) -> tuple[Path, int | None]:
 
 def list_configurations() -> list[str]:
     """Lists the names of the shipped configurations, each for one data set."""
+    # The folders `baselines` and `sweeps` hold no configurations.
     return sorted(
         path.relative_to(CONFIGS).with_suffix("").as_posix()
         for folder in (CONFIGS, CONFIGS / "ablations", CONFIGS / "wide")
@@ -98,6 +102,8 @@ def find_baseline(path: str | Path, agent: str) -> Path:
         file, the shipped one.
     """
     name = Path(BASELINES) / f"{agent.replace('-', '_')}.toml"
+    # A user's own file comes first. The shipped one serves configurations that lie
+    # outside of the package, without a folder of baselines.
     beside, shipped = Path(path).parent / name, CONFIGS / name
     return shipped if shipped.exists() and not beside.exists() else beside
 
@@ -126,6 +132,7 @@ def read_baseline(file: Path, *, dataset: str, task: int) -> tuple[Json, str]:
         f"configs/{BASELINES}/",
     )
     datasets = check_table(settings.pop("datasets", {}), where=f"{file}: datasets")
+    # What the file sets for all data sets still holds for one that it does not list.
     if dataset not in datasets:
         agent = check_table(settings.get("agent", {}), where=f"{file}: agent")
         name = str(agent.get("name"))

@@ -61,6 +61,7 @@ def evaluate(
         EvaluationError: If the environment or one of its processes fails.
         UsageError: If a number is out of range.
     """
+    # Imported here, so that importing the library starts neither JAX nor a simulator.
     from pipeline.domains.environments import parse_environment
     from pipeline.domains.reference_scores import check_reference_scores
     from trainer.evaluation.evaluate import evaluate_run
@@ -82,5 +83,6 @@ def evaluate(
         tasks=tasks,
         environment=environment,
         again=again,
+        # A library prints nothing that its caller has not asked for.
         console=(Output.silent() if output is None else output).progress,
     )

@@ -48,6 +48,7 @@ class LoadedPolicy:
         self.seed = seed
         self._agent = run.agent()
         self._params = params
+        # The function that evaluations compile, so that both act alike.
         self._plan = AgentActor(self._agent).make_policy(params, seed)
         self._rows: ActingRows | None = None
         self._episodes = np.zeros(0, np.int64)
@@ -116,11 +117,13 @@ class LoadedPolicy:
         if self._rows is None:
             self.reset(range(len(batch)))
         assert self._rows is not None
+        # Steps and planned actions are kept by row: a row must stay the same episode.
         if len(batch) != len(self._episodes):
             raise UsageError(
                 f"observation: expected {len(self._episodes)} of them, one for each "
                 f"episode that was begun, got {len(batch)}; begin others with reset()"
             )
+        # The update counts a step in every row; the step is part of the noise's key.
         slots = np.arange(len(batch))
         self._rows.update(slots, batch, self._episodes.tolist())
         actions = self._to_data_units(self._rows.next_actions(self._plan))
@@ -217,12 +220,14 @@ def load_policy(
     from trainer.runs.choice import choose_seed, choose_step
     from trainer.runs.folder import RunFolder
 
+    # A key is made of 32 bits: a larger seed would act as another one.
     if not 0 <= seed < 2**32:
         raise UsageError(f"seed: expected 0 to 2**32 - 1, got {seed}")
     with CheckpointReader(RunFolder.open(run)) as checkpoints:
         chosen_step = choose_step(checkpoints, step)
         trained = checkpoints.read_run(chosen_step)
         seeds = trained.config.trainer.seed_range
+        # Refused before the arrays are read, which takes a while from a bucket.
         chosen_seed = choose_seed(checkpoints, seeds, training_seed)
         params = checkpoints.restore_params(
             chosen_step, trained.agent(), seeds=len(seeds)

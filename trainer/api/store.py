@@ -55,6 +55,7 @@ class Trajectories:
 
         A field whose ``per`` is ``"row_and_task"`` has a column for each task.
         """
+        # A copy, because the reader uses the manifest as well.
         return dict(self.manifest.fields)
 
     def episode_count(self, split: str = "train") -> int:
@@ -96,6 +97,7 @@ class Trajectories:
                 f"{self.store.root}: fields: expected some of {sorted(self.fields)}, "
                 f"got {unknown[0]!r}"
             )
+        # Fields per task have a column for each task of the store, in this order.
         column = None if task is None else self.store.task(task)[0]
         for part in self.manifest.parts_of(split):
             yield from self._episodes_of(part, names, column)
@@ -178,6 +180,7 @@ class Trajectories:
                 "dataset": self.manifest.dataset,
                 "agent": settings,
                 "trainer": {
+                    # The state of an iterator counts calls, which are batches here.
                     "updates_per_call": 1,
                     **{name: n for name, n in sizes.items() if n is not None},
                 },
@@ -201,6 +204,7 @@ class Trajectories:
             seeds=(seed,),
             batch_size=config.trainer.batch_size,
             steps=config.trainer.steps,
+            # The trainer may look rows up on its devices; here, batches are of NumPy.
             gather=True,
         )
         calls = make_dataset(source, config.feed, updates_per_call=1)

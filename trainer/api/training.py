@@ -68,6 +68,7 @@ def train(
             possible returns; the error names the last good checkpoint.
         PreemptedError: If a signal stopped the run; the step reached is saved.
     """
+    # Imported here, so that importing the library does not start JAX.
     from pipeline.domains.environments import parse_environment
     from pipeline.store.reader import Store
     from trainer.data.feed import open_rows
@@ -91,6 +92,9 @@ def train(
         say(output.progress, remark)
     if isinstance(environment, str):
         environment = parse_environment(environment)
+    # One process compares for all of them, because a simulator takes seconds to start.
+    # The comparison comes before everything else that takes long, which is reading the
+    # store and training.
     if environment is not None and agreement.is_primary():
         compare_spaces(opened, environment, output.progress)
     with _show_reading(output) as count_bytes:
@@ -120,6 +124,7 @@ def train(
         f"{run.facts.reward_min:g} to {run.facts.reward_max:g}, best return "
         f"{run.facts.return_max:.2f}",
     )
+    # Baselines clip actions to [-1, 1], which changes what such data teach.
     outside = find_action_outside(opened)
     if outside is not None:
         say(
@@ -155,6 +160,8 @@ def _load_held_out(run: "Run", store: "Store", output: Output) -> "RowTable | No
     obstacle = held_out.find_obstacle(
         store, config.feed, run.agent().sampler, discount=discount
     )
+    # A warning and no error: the configuration may be for many stores, some of which
+    # have no split `val`.
     if obstacle is not None:
         say(
             output.progress,
@@ -194,6 +201,8 @@ def _resolve(
         resolved, remark, where = read.config, read.remark, str(config or dataset)
     if not overrides:
         return resolved, remark
+    # Merged as plain values and decoded again, so that overrides are checked as a file
+    # would be.
     merged = merge_tables(configuration.encode(resolved), overrides)
     return configuration.decode(merged, where=f"{where} with overrides"), remark
 
@@ -212,6 +221,7 @@ def _show_reading(output: Output) -> Iterator[Callable[[int], None]]:
         DownloadColumn(),
         TransferSpeedColumn(),
         console=output.progress,
+        # The bar is erased when the store is read; a line about the data follows.
         transient=True,
         disable=not output.progress.is_terminal,
     ) as bar:

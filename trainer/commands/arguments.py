@@ -85,8 +85,10 @@ def read_sizes(root: str) -> StoreSizes:
     """
     from pipeline.store.reader import Store
 
+    # One small file is read, and no row.
     manifest = Store(root).manifest
     shapes = (manifest.fields[name].shape for name in ("observations", "actions"))
+    # Networks take flat vectors, whatever shape the rows have.
     return StoreSizes(manifest.dataset, *map(math.prod, shapes))
 
 
@@ -113,6 +115,7 @@ def find_dims(
             raise UsageError(
                 f"{error}; give --observation-dim and --action-dim for data of your own"
             ) from error
+        # `check_counts` has refused 0, so `or` stands for None alone.
         observation_dim = observation_dim or sizes.observation_dim
         action_dim = action_dim or sizes.action_dim
     return observation_dim, action_dim

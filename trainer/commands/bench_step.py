@@ -76,6 +76,7 @@ class BenchStep:
                 | ({} if self.flow_steps is None else {"flow_steps": self.flow_steps}),
                 progress=say_now,
             )
+        # All devices of a process are of one kind.
         device = jax.devices()[0].device_kind
         out = output.results
         if self.json:

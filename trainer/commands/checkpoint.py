@@ -75,6 +75,8 @@ class ExportCheckpoint:
 
         folder = RunFolder.open(self.run)
         card_file = card.choose_card_path(self.out)
+        # A program holds the parameters of one seed, as its inputs name no seed of
+        # training; a file of arrays has a leading axis for all of them.
         if self.format == "stablehlo":
             export.check_new(self.out)
             policy = api.load_policy(self.run, self.step, training_seed=self.seed)

@@ -110,6 +110,7 @@ class Compile:
         rows = self._rows_on_chips(config, topology, dims)
         with working(output.progress, f"compiling for {topology.name}"):
             call = compile_call(config, facts, mesh, devices=devices, rows=rows)
+        # One seed's state has the networks of all: seeds are a leading axis.
         state = abstract_state(make_agent(config.agent, facts), seeds=1)
         networks = read_networks(state.agent)
         costs = read_costs(call, config, networks, topology.accelerator)
@@ -131,6 +132,7 @@ class Compile:
             output.results.print_json(json.dumps(figures))
         else:
             _show(costs, topology, sizes, config, rows, output.results)
+        # By this exit code, `infra launch` knows a program that does not fit.
         share = costs.memory_share
         return EXIT_FAILED if share is not None and share > 1 else 0
 
@@ -147,7 +149,8 @@ class Compile:
         chip = topology.accelerator
         if rows is None or config.feed.gather == "host":
             return None
-        # The same rule as the feed's, which asks the devices that it runs on.
+        # The same rule as the feed's, which asks the devices that it runs on. Rows lie
+        # there as float32, which has four bytes.
         if config.feed.gather == "auto" and (
             chip is None
             or config.feed.memory_limit_bytes is not None
@@ -188,6 +191,7 @@ def _describe_memory(costs: "CallCosts") -> str:
     """Describes the memory of a chip in one line."""
     memory = costs.memory
     assert memory is not None
+    # Donated arguments are the state; the other arguments are batches and rows.
     parts = (
         (memory.donated, "of state" if costs.donated else "of state in place"),
         (memory.arguments - memory.donated, "of batches and rows"),

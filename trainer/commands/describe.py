@@ -74,6 +74,7 @@ class Describe:
             prog="describe",
         )
         config = resolved.config
+        # On standard error, because programs may parse the output.
         if resolved.remark:
             say(output.progress, resolved.remark)
         if sizes is None:
@@ -81,6 +82,7 @@ class Describe:
                 config.dataset, self.observation_dim, self.action_dim
             )
         else:
+            # Given sizes come before the store's, to plan for other observations.
             observation_dim = self.observation_dim or sizes.observation_dim
             action_dim = self.action_dim or sizes.action_dim
         out = output.results
@@ -176,6 +178,7 @@ def _describe_data(description: "Description") -> str:
     # Other shapes were asked for: the data are not those that were published.
     if dataset is None or (dataset.observation_dim, dataset.action_dim) != (S, A):
         return f"data: {shape}"
+    # The last figure says how often the training uses each transition on average.
     trainer = description.config.trainer
     return (
         f"data as published: {dataset.transitions:,} transitions in "
@@ -191,6 +194,7 @@ def _make_network_table(description: "Description") -> "Table":
 
     table = Table("network", "input", "hidden", "output", "copies", "parameters each")
     for network in description.networks:
+        # A network with parallel layers has no list of widths.
         widths = network.chain
         name = network.name + (" (target)" if network.role == "target" else "")
         table.add_row(

@@ -81,6 +81,8 @@ class Evaluate:
             self.workers,
             self.reference_scores and check_reference_scores(*self.reference_scores),
         )
+        # A run that is being trained has no latest checkpoint yet, so --watch evaluates
+        # all of them by default.
         if self.watch:
             evaluations = watch_run(
                 folder,
@@ -115,10 +117,12 @@ def _make_table(evaluations: "Sequence[Evaluation]") -> "Table":
 
     headings = ["step", "seed", "task", "success", "95 % interval"]
     headings += ["return", "95 % interval", "steps"]
+    # Only data sets with reference scores have a normalised score.
     scored = any(result.reference_scores is not None for result in evaluations)
     table = Table(*headings, *(["normalised score"] if scored else []))
     for result in evaluations:
         returns = result.score
+        # Some environments report rewards only.
         success, interval = "not reported", "n/a"
         if result.successes is not None:
             score = Score.of(result.successes)

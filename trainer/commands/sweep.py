@@ -67,6 +67,7 @@ class Sweep:
                 f"--updates-per-s: expected a rate above 0, got {self.updates_per_s}"
             )
         sweep = read_sweep(self.sweep)
+        # Replaced in the sweep, so that every cell and its two commands agree on it.
         environment = read_environment(self.environment, self.environment_arguments)
         if environment is not None:
             sweep = dataclasses.replace(
@@ -87,6 +88,7 @@ class Sweep:
             ):
                 say(output.progress, line)
             return 0
+        # Found without JAX, which would take the GPUs' memory from the cells.
         environments = devices.make_environments(self.jobs, devices.find_gpus())
         runner = ProcessRunner(environments)
         with runner.forward_signals():
@@ -123,6 +125,7 @@ class Sweep:
 
     def format_command(self) -> str:
         """Formats the command line that continues this sweep, quoted for a shell."""
+        # Options with their default are left out: the line is to be read and pasted.
         only = () if self.only == "*" else ("--only", self.only)
         jobs = () if self.jobs == 1 else ("--jobs", str(self.jobs))
         given = ("python", "-m", "trainer", "sweep", str(self.sweep), *only, *jobs)

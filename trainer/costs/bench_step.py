@@ -124,6 +124,7 @@ def bench_step(
     Raises:
         UsageError: If the agent, a setting or a mesh does not exist.
     """
+    # Names such as fql-n stand for returns of several steps, with updates as fast.
     if agent not in AGENTS or AGENTS[agent].config().name != agent:
         known = [name for name, kind in AGENTS.items() if kind.config().name == name]
         raise UsageError(f"--agent: expected one of {', '.join(known)}, got {agent!r}")
@@ -197,6 +198,7 @@ def measure(
         UsageError: If the mesh needs more devices than this process has.
     """
     made = _make_mesh(mesh, seeds=seeds, batch_size=batch_size)
+    # The call without a mesh runs on one device, whatever the mesh is.
     first = jax.devices()[0]
     numbers = tuple(range(seeds))
     table = make_random_table(facts, discount=agent.sampler.discount)
@@ -229,6 +231,7 @@ def measure(
     )
     for contestant in contestants:
         contestant.run(1)
+    # Each of the three does a third of the updates in each of its turns.
     calls = max(1, round(updates / updates_per_call / ROUNDS))
     seconds = [
         [contestant.run(calls) for contestant in contestants] for _ in range(ROUNDS)
@@ -294,6 +297,7 @@ class _Contestant:
         for _ in range(times):
             for batch in self.batches:
                 self.state, metrics = self.call(self.state, batch)
+        # Calls return at once, before the devices have computed anything.
         jax.block_until_ready((self.state, metrics))
         return time.perf_counter() - began
 
@@ -397,6 +401,7 @@ def count_operations(agent: Agent[Any], config: Any, *, batch_size: int) -> int 
     list_calls = flops.CALLS.get(config.name)
     if list_calls is None:
         return None
+    # Shapes are enough, and nothing is drawn.
     state = jax.eval_shape(agent.init, jax.random.key(0))
     layers = optimised_layers(read_networks(state))
     return flops.update_flops(list_calls(config, batch_size), layers)
@@ -407,6 +412,7 @@ def find_peak(device: str, precision: str) -> float | None:
     accelerator = find_accelerator(device)
     if accelerator is None:
         return None
+    # Hidden layers are cast to bfloat16; float32 products have JAX's default precision.
     if precision == "bfloat16":
         return accelerator.peaks["bfloat16"]
     return accelerator.default_peak

@@ -121,6 +121,8 @@ def read_costs(
     least = {}
     if chip is not None:
         if operations is not None:
+            # float32 products have JAX's default precision, which is no more than
+            # TensorFloat-32 or bfloat16.
             peak = chip.default_peak
             if config.agent.precision == "bfloat16":
                 peak = chip.peaks["bfloat16"]
@@ -128,6 +130,7 @@ def read_costs(
         if memory is not None:
             # Each update reads the state once and writes it once.
             least["memory"] = 1e3 * 2 * memory.donated / chip.bandwidth
+        # Traffic may overlap with arithmetic, so these times are not added up.
         if chip.link_bytes_per_s is not None and call.mesh.size > 1:
             least["links"] = sum(group.link_ms or 0.0 for group in traffic)
     return CallCosts(
@@ -179,6 +182,7 @@ def sum_traffic(call: CompiledCall, chip: Accelerator | None) -> tuple[Traffic, 
     # The figure in the table is for both directions together; a ring sends in one.
     rate = chip.link_bytes_per_s if chip is not None else None
     sums = []
+    # A collective in a loop runs in every turn, and a call has several updates.
     for (kind, axes, inside), members in groups.items():
         sent = call.per_update(sum(member.times * member.sent for member in members))
         sums.append(

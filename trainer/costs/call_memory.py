@@ -71,6 +71,7 @@ def activation_bytes(shape: Shape, *, chips: int) -> int:
     """
     # Rounded up: the chip with most rows decides.
     local = -(-shape.batch_size // chips)
+    # Evaluations that are not trained, such as sampled flows, keep nothing.
     layers = optimised_layers(shape.networks)
     rows = max(
         call.rows * call.times * layers[call.network][1]

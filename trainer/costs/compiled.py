@@ -122,6 +122,7 @@ class CompiledCall:
         Returns:
             Turns of the loops within an update.
         """
+        # XLA removes loops of one turn.
         inner = [count for count in loops if count > 1]
         for count in (self.updates, self.microbatches):
             if count > 1 and inner[:1] == [count]:
@@ -164,6 +165,7 @@ def compile_call(
     try:
         executable = lowered.compile(_OPTIONS.get(devices[0].platform))
     except jax.errors.JaxRuntimeError as error:
+        # JAX has no class of its own for this error.
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         used = re.search(r"Used (\S+) of (\S+) (\w+)", str(error))
@@ -216,6 +218,7 @@ def _lower(
         size=trainer.batch_size,
         gathered=rows is None,
     )
+    # With rows on the devices, batches hold only the numbers of rows.
     table = None
     if rows is not None:
         table = tuple(
@@ -238,6 +241,7 @@ def read_memory(compiled: jax.stages.Compiled, *, platform: str) -> Memory | Non
     analysis = compiled.memory_analysis()
     if analysis is None:
         return None
+    # Results that alias an argument take no memory of their own.
     arguments = analysis.argument_size_in_bytes
     new = analysis.output_size_in_bytes - analysis.alias_size_in_bytes
     peak = arguments + analysis.temp_size_in_bytes + new

@@ -110,6 +110,7 @@ def describe(config: Config, *, observation_dim: int, action_dim: int) -> Descri
         The description.
     """
     agent = make_agent(config.agent, make_shape_facts(observation_dim, action_dim))
+    # Only shapes are needed, and the widest networks may not fit in this machine.
     state = jax.eval_shape(agent.init, jax.random.key(0))
     networks = read_networks(state)
     state_bytes = sum(
@@ -132,6 +133,7 @@ def _compute_cost(
     list_calls = flops.CALLS.get(config.agent.name)
     if list_calls is None:
         return None
+    # Microbatches do not matter here: they split the same operations.
     calls = list_calls(config.agent, config.trainer.batch_size)
     seeds = config.trainer.seeds
     operations = seeds * flops.update_flops(calls, optimised_layers(networks))

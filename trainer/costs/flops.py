@@ -103,6 +103,7 @@ def list_vast_calls(config: VASTConfig, batch_size: int) -> tuple[Call, ...]:
     """
     B, T = batch_size, config.flow_steps
     return (
+        # A flow is sampled in T Euler steps, each of which is a forward pass.
         Call("stitch", B, "sub-goals of V's targets", times=T),
         # Continuations start at those sub-goals and at the windows' ends.
         Call("stitch", 2 * B, "goals of the continuations", times=T),
@@ -167,6 +168,7 @@ def compute_bounds(
     Returns:
         A bound for each precision.
     """
+    # The state is read once and written once.
     memory_s = 2 * state_bytes / device.bandwidth * updates
     return tuple(
         Bound(

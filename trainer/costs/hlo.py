@@ -16,6 +16,7 @@ _FREE = frozenset(
         *("while", "call", "conditional", "after-all", "partition-id"),
     }
 )
+# Bytes of an element, by XLA's name of its type.
 _BYTES = {
     "pred": 1,
     "token": 0,
@@ -24,6 +25,7 @@ _BYTES = {
     "c64": 8,
     "c128": 16,
 }
+# The first line of a computation, the name of an instruction, and the type of an array.
 _HEAD = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{$")
 _NAME = re.compile(r"\s+(?:ROOT )?%?([\w.\-]+) = ")
 _ARRAY = re.compile(r"\b([a-z]+\d*\w*)\[([\d,]*)\]")
@@ -58,6 +60,8 @@ class Instruction:
     @property
     def launched(self) -> bool:
         """Whether it launches a kernel, a copy or a collective."""
+        # A `-done` only waits for what its `-start` has launched, and TPUs reserve
+        # memory by a custom call.
         return not (
             self.operation in _FREE
             or self.operation.endswith("-done")
@@ -247,6 +251,7 @@ def read_trip_count(module: Module, loop: Instruction) -> int:
         if instruction.operation == "constant"
         and re.match(r"\(\d+\)", instruction.rest)
     }
+    # A loop that ends by anything else than this comparison has no number to be read.
     for instruction in instructions:
         if instruction.operation == "compare" and "direction=LT" in instruction.rest:
             operands = instruction.operands
@@ -263,6 +268,7 @@ def array_bytes(result: str) -> list[int]:
         >>> array_bytes("(f32[8,512]{1,0:T(8,128)}, bf16[4], s32[])")
         [16384, 8, 4]
     """
+    # Layouts are removed first: their tiles, such as T(8,128), would look like shapes.
     return [
         _BYTES[kind] * math.prod(int(size) for size in sizes.split(",") if size)
         for kind, sizes in _ARRAY.findall(re.sub(r"\{[^{}]*\}", "", result))

@@ -128,6 +128,7 @@ def describe_mesh(
         microbatches=trainer.microbatches,
         devices=devices,
     )
+    # Nothing is drawn or compiled: shapes and shardings say all of it.
     shapes = abstract_state(agent, seeds=trainer.seeds)
     arrays = list_arrays(shapes, layout(agent, made, seeds=trainer.seeds))
     params = sum(
@@ -150,6 +151,7 @@ def _estimate_bytes(
         return None
     shape = Shape(
         config.agent,
+        # The activations of one microbatch are in memory at a time.
         config.trainer.batch_size // config.trainer.microbatches,
         observation_dim=facts.observation_dim,
         action_dim=facts.action_dim,
@@ -179,6 +181,7 @@ def list_arrays(shapes: TrainState, shardings: TrainState) -> tuple[PlacedArray,
             ),
             shape=tuple(leaf.shape),
             spec=_format_spec(sharding),
+            # Every device has as much, because the mesh shares all axes evenly.
             device_bytes=math.prod(sharding.shard_shape(leaf.shape))
             * leaf.dtype.itemsize,
         )

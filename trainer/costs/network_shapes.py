@@ -79,6 +79,7 @@ def vast_networks(
         The same networks as ``read_networks`` returns.
     """
     S, A = observation_dim, action_dim
+    # The two critics are stacked on a leading axis, and so are their targets.
     critic = _make_perceptron("critic", S + A, 1, config, copies=2)
     return (
         critic,
@@ -141,6 +142,7 @@ def _read_network(
     return Network(
         name=name,
         role=role,
+        # Leading axes are those of copies.
         layers=tuple((shape[-2], shape[-1]) for shape in kernels),
         copies=math.prod(kernels[0][:-2]) if kernels else 1,
         parameters=sum(leaf.size for _, leaf in leaves),

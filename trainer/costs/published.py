@@ -62,6 +62,7 @@ def _make_facts(
     dataset: str, millions: int, observation_dim: int, action_dim: int
 ) -> DatasetFacts:
     transitions = millions * 1_000_000
+    # All episodes of a published data set are equally long.
     length = parse_dataset(dataset).episode_rows - 1
     return DatasetFacts(
         transitions=transitions,

@@ -200,6 +200,7 @@ def _make_tpus(topology: Topology) -> Sequence["jax.Device"]:
         # Both cores of a chip are then one device, as on machines with TPUs.
         options["chip_config_name"] = "megacore"
     assert topology.accelerator is not None
+    # A single chip is no slice of the table; libtpu describes it in three dimensions.
     shape = topology.accelerator.slices.get(topology.chips, "1x1x1")
     description = topologies.get_topology_desc(
         f"{topology.kind}:{shape}", platform="tpu", **options

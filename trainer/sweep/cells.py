@@ -107,6 +107,7 @@ class SweepConfig:
         for name in ("datasets", "methods", "tasks"):
             if not getattr(self, name):
                 raise ConfigError(f"{name}: expected at least one, got none")
+        # Two equal entries would be two cells that train in one folder.
         for name in ("datasets", "tasks"):
             if len(set(getattr(self, name))) < len(getattr(self, name)):
                 raise ConfigError(
@@ -235,6 +236,7 @@ def read_sweep(path: Path) -> SweepConfig:
         path,
         missing=f"no such sweep; those that are shipped: {', '.join(list_sweeps())}",
     )
+    # Unknown keys are errors, and pydantic's first error is enough for one line.
     try:
         sweep = pydantic.TypeAdapter(SweepConfig).validate_python(raw)
     except pydantic.ValidationError as error:
@@ -264,6 +266,8 @@ def make_cells(sweep: SweepConfig, *, only: str = "*") -> list[Cell]:
     Raises:
         ConfigError: If a cell has no configuration, or no name matches the pattern.
     """
+    # All cells are made before some are chosen: a mistake in the file is found although
+    # the pattern leaves its cell out.
     cells = [
         cell
         for dataset in sweep.datasets
@@ -293,11 +297,14 @@ def _make(sweep: SweepConfig, dataset: str, task: int, method: str) -> Iterator[
             f"{file}: expected the configuration of {dataset}, got one of "
             f"{base.dataset}; put {{dataset}} into the sweep's `config`"
         )
+    # The last group of seeds may be smaller than the others.
     size = sweep.seeds_per_run or sweep.seeds
     end = sweep.seed + sweep.seeds
     for first in range(sweep.seed, end, size):
         last = min(first + size, end) - 1
         name = name_cell(dataset, task, method, range(first, last + 1))
+        # Later tables override earlier ones: the method's those of the sweep, and the
+        # group's seeds all others.
         overrides = functools.reduce(
             merge_tables,
             (
@@ -306,6 +313,8 @@ def _make(sweep: SweepConfig, dataset: str, task: int, method: str) -> Iterator[
                 {"trainer": {"seed": first, "seeds": last - first + 1}},
             ),
         )
+        # `train` will get the overrides as options. They are decoded here to refuse a
+        # mistake before any cell is trained.
         raw = configuration.encode(base)
         config = configuration.decode(merge_tables(raw, overrides), where=name)
         kept = config.trainer.keep_checkpoints
@@ -334,6 +343,7 @@ def _make(sweep: SweepConfig, dataset: str, task: int, method: str) -> Iterator[
 
 def _find_file(sweep: SweepConfig, dataset: str) -> str | None:
     """Finds the configuration of a data set; None if it has none."""
+    # A user's own file comes before a shipped one of the same name.
     if sweep.config is not None:
         return sweep.config.replace("{dataset}", dataset)
     beside = f"configs/{dataset}.toml"

@@ -32,6 +32,7 @@ def measure_rates(cells: Sequence[Cell], states: Sequence[State]) -> Rates:
     rates: dict[str, list[float]] = defaultdict(list)
     durations = []
     for cell, state in zip(cells, states, strict=True):
+        # Records in the folder of a cell that differs are of another run.
         if state.stage in ("new", "differs"):
             continue
         logged = read_logged_rates(cell)
@@ -87,9 +88,12 @@ def describe_totals(
         lacking = count_updates_left(cell, state)
         updates += lacking
         missing = {"trained": state.missing, "finished": (), "differs": ()}
+        # Each training seed of each checkpoint is evaluated on its own.
         evaluations += len(cell.seeds) * len(
             missing.get(state.stage, cell.evaluated_steps)
         )
+        # The rate of another method would mislead: an update costs several times more
+        # in one method than in another.
         rate = rates.updates_per_s.get(cell.method, updates_per_s)
         if lacking and rate is None:
             unknown[cell.method] += 1
@@ -98,6 +102,7 @@ def describe_totals(
             left_s += lacking / rate
     if not updates and not evaluations:
         return lines
+    # An unknown duration counts as nothing, and the last line says so.
     left_s += evaluations * (rates.evaluation_s or 0.0)
     work = f"left: {updates:,} updates and {evaluations:,} evaluations"
     if used or (not updates and rates.evaluation_s):
