@@ -216,11 +216,11 @@ def test_the_command_goes_on_without(
     said = io.StringIO()
     console = Console(file=said, width=1000)
     output = dataclasses.replace(QUIET_OUTPUT, progress=console)
-    found = training._open_held_out(run, data, output)
+    found = training._load_held_out(run, data, output)
     assert found is not None
     assert found.fingerprint == rows[1].fingerprint
     without = Store(str(write_store(tmp_path / "without")))
-    assert training._open_held_out(run, without, output) is None
+    assert training._load_held_out(run, without, output) is None
     (line,) = said.getvalue().splitlines()
     assert line.startswith("warning: training goes on without validation: ")
 
