@@ -1,4 +1,4 @@
-"""``python -m trainer``: the path through it, and one clear line for each mistake."""
+"""``python -m trainer``: commands in turn, and one line for each mistake."""
 
 import json
 import sys
@@ -42,7 +42,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str]:
-    """Exit code, and what was printed: results, then progress and errors."""
+    """Returns the exit code, and the output: results, then progress and errors."""
     try:
         code = main([str(argument) for argument in arguments])
     except SystemExit as exit_:
@@ -68,7 +68,7 @@ def test_train_with_overrides_then_again(
     code, said = run(capsys, *train, *wide)
     assert code == 0
     assert "already finished: 20 updates were asked for, and the latest check" in said
-    # The same folder with other hyperparameters.
+    # Other hyperparameters are refused in the same folder.
     code, said = run(capsys, *train)
     assert code == 2
     assert "agent.width: 12 before, 8 now" in said
@@ -86,7 +86,7 @@ def test_what_abandoned_reads_and_writes_report_is_ignored(
 
 
 def one_line(said: str) -> str:
-    """The last line, which is the error; no traceback before it."""
+    """Returns the last line, which is the error, and makes sure of no traceback."""
     assert "Traceback" not in said
     return said.strip().splitlines()[-1]
 

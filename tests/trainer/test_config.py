@@ -84,7 +84,7 @@ def test_mistakes_are_one_line_that_names_the_key(
 def test_task_and_file_must_exist(tmp_path: Path) -> None:
     with pytest.raises(errors.ConfigError, match=r"--task: .* from 1, got 0"):
         config.load(write(tmp_path, TOML), task=0)
-    # Data of others have as many tasks as they like.
+    # A user's own data may have any number of tasks.
     assert config.load(write(tmp_path, TOML), task=6).agent.temperature == 0.05
     with pytest.raises(errors.ConfigError, match="no such configuration file"):
         config.load(tmp_path, task=1)

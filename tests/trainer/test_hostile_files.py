@@ -35,7 +35,7 @@ KWARGS = (
 
 @pytest.fixture
 def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder to work in, whose module leaves a mark when it is imported."""
+    """A working directory with a module that leaves a mark when it is imported."""
     (tmp_path / f"{MODULE}.py").write_text(
         "from pathlib import Path\n"
         f"Path({str(tmp_path / 'imported')!r}).write_text('')\n"
@@ -61,7 +61,7 @@ def hostile_run(folder: Path, **task: Any) -> Path:
 
 
 def hostile_store(root: Path, **task: Any) -> Path:
-    """A whole store, sealed, that names the module wherever an environment stands."""
+    """Writes a sealed store that names the module in every field of an environment."""
     write_store(root)
     value = Store(str(root)).manifest
     task = {"environment_id": ID, **task}

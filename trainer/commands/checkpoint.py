@@ -82,15 +82,17 @@ class ExportCheckpoint:
             policy = api.load_policy(self.run, self.step, training_seed=self.seed)
             self.out.write_bytes(policy.export())
             exported = export.Exported(policy.run, policy.step, (policy.training_seed,))
-            what = f"the policy of step {policy.step}, seed {policy.training_seed}, is"
+            subject = (
+                f"the policy of step {policy.step}, seed {policy.training_seed}, is"
+            )
         else:
             exported, arrays = export.export(
                 folder, self.out, step=self.step, seed=self.seed
             )
-            what = f"{arrays} arrays of step {exported.step} are"
+            subject = f"{arrays} arrays of step {exported.step} are"
         text = card.make_card(folder, exported, self.out.name, self.format)
         card_file.write_text(text)
-        say(output.results, f"{what} in {self.out}, described in {card_file}")
+        say(output.results, f"{subject} in {self.out}, described in {card_file}")
         return 0
 
 

@@ -197,21 +197,21 @@ def measure(
     Raises:
         UsageError: If the mesh needs more devices than this process has.
     """
-    made = _make_mesh(mesh, seeds=seeds, batch_size=batch_size)
+    device_mesh = _make_mesh(mesh, seeds=seeds, batch_size=batch_size)
     # The call without a mesh runs on one device, whatever the mesh is.
     first = jax.devices()[0]
     numbers = tuple(range(seeds))
     table = make_random_table(facts, discount=agent.sampler.discount)
-    drawn = draw_batches(
+    batches = draw_batches(
         agent, table, updates=updates_per_call, seeds=numbers, size=batch_size
     )
     setting = f"width {config.width}, batch {batch_size}, {seeds} seed(s)"
-    call: Any = make_train_call(agent, made, seeds=seeds)
-    placed = partial(jax.device_put, device=batch_sharding(made))
-    fused, singles = placed(drawn), [placed(part) for part in _split_updates(drawn)]
+    call: Any = make_train_call(agent, device_mesh, seeds=seeds)
+    send = partial(jax.device_put, device=batch_sharding(device_mesh))
+    fused, singles = send(batches), [send(part) for part in _split_updates(batches)]
 
     progress(f"{setting}: compiling")
-    state = init_state(agent, made, numbers)
+    state = init_state(agent, device_mesh, numbers)
     # Calls donate their state, so each of the three has a copy of its own.
     host = jax.device_get(state)
     another = jax.device_put(host, jax.tree.map(lambda leaf: leaf.sharding, state))
@@ -220,7 +220,7 @@ def measure(
     compile_s = time.perf_counter() - began
     memory = read_memory(compiled, platform=first.platform)
     single = call.lower(state, None, singles[0]).compile()
-    plain_state, plain_batches = jax.device_put((host, drawn), first)
+    plain_state, plain_batches = jax.device_put((host, batches), first)
     plain = make_plain_call(agent).lower(plain_state, plain_batches).compile()
 
     progress(f"{setting}: measuring")
@@ -248,13 +248,15 @@ def measure(
         batch_size=batch_size,
         seeds=seeds,
         precision=config.precision,
-        mesh=dict(made.shape),
+        mesh=dict(device_mesh.shape),
         updates_per_call=updates_per_call,
         updates_per_s=rates[0],
         single_updates_per_s=rates[1],
         plain_updates_per_s=rates[2],
         flops_per_s=rate,
-        peak_share=None if rate is None or peak is None else rate / (peak * made.size),
+        peak_share=None
+        if rate is None or peak is None
+        else rate / (peak * device_mesh.size),
         compile_s=compile_s,
         memory_bytes=None if memory is None else memory.peak,
         input_blocked_share=_measure_blocked_share(
@@ -267,7 +269,7 @@ def measure(
                 updates_per_call=updates_per_call,
                 calls=_WARM_UP + calls * ROUNDS,
             ),
-            placed,
+            send,
             calls=calls * ROUNDS,
         ),
     )

@@ -161,7 +161,7 @@ def compile_call(
         DoesNotFitError: If the compiler gives up because a device has too little
             memory.
     """
-    made, lowered, arrays = _lower(config, facts, mesh, devices, rows)
+    device_mesh, lowered, arrays = _lower(config, facts, mesh, devices, rows)
     try:
         executable = lowered.compile(_OPTIONS.get(devices[0].platform))
     except jax.errors.JaxRuntimeError as error:
@@ -176,7 +176,7 @@ def compile_call(
             "trainer.microbatches or agent.rematerialise"
         ) from error
     return CompiledCall(
-        mesh=made,
+        mesh=device_mesh,
         updates=config.trainer.updates_per_call,
         microbatches=config.trainer.microbatches,
         state_arrays=arrays,
@@ -198,7 +198,7 @@ def _lower(
     """
     trainer = config.trainer
     agent = make_agent(config.agent, facts)
-    made = make_mesh(
+    device_mesh = make_mesh(
         mesh,
         seeds=trainer.seeds,
         batch_size=trainer.batch_size,
@@ -207,7 +207,7 @@ def _lower(
         devices=devices,
     )
     call: Any = make_train_call(
-        agent, made, seeds=trainer.seeds, microbatches=trainer.microbatches
+        agent, device_mesh, seeds=trainer.seeds, microbatches=trainer.microbatches
     )
     state = abstract_state(agent, seeds=trainer.seeds)
     batches = make_batch_shapes(
@@ -225,7 +225,7 @@ def _lower(
             jax.ShapeDtypeStruct((rows, size), "float32")
             for size in (facts.observation_dim, facts.action_dim)
         )
-    return made, call.lower(state, table, batches), len(jax.tree.leaves(state))
+    return device_mesh, call.lower(state, table, batches), len(jax.tree.leaves(state))
 
 
 def read_memory(compiled: jax.stages.Compiled, *, platform: str) -> Memory | None:

@@ -121,7 +121,7 @@ def describe_mesh(
     """
     trainer = config.trainer
     agent = make_agent(config.agent, facts)
-    made = make_mesh(
+    device_mesh = make_mesh(
         mesh,
         seeds=trainer.seeds,
         batch_size=trainer.batch_size,
@@ -130,16 +130,16 @@ def describe_mesh(
     )
     # Nothing is drawn or compiled: shapes and shardings say all of it.
     shapes = abstract_state(agent, seeds=trainer.seeds)
-    arrays = list_arrays(shapes, layout(agent, made, seeds=trainer.seeds))
+    arrays = list_arrays(shapes, layout(agent, device_mesh, seeds=trainer.seeds))
     params = sum(
         array.device_bytes for array in arrays if array.path.startswith("params/")
     )
     return MeshDescription(
-        mesh=dict(made.shape),
+        mesh=dict(device_mesh.shape),
         arrays=arrays,
         params_bytes=params,
         rest_bytes=sum(array.device_bytes for array in arrays) - params,
-        expected_bytes=_estimate_bytes(config, facts, dict(made.shape)),
+        expected_bytes=_estimate_bytes(config, facts, dict(device_mesh.shape)),
     )
 
 

@@ -1,4 +1,4 @@
-"""Evaluation as one call: what is played is what the command would play."""
+"""``evaluate`` as a function: it passes its arguments on as the command does."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Loaded policies: against the agent itself, called with the keys of an evaluation."""
+"""Loaded policies, compared with the agent called with the keys of an evaluation."""
 
 import dataclasses
 from pathlib import Path
@@ -17,7 +17,7 @@ from trainer.runs.checkpoints import CheckpointReader
 from trainer.runs.folder import RunFolder
 
 SCALE = ActionScale((-2.0, 0.0), (2.0, 1.0))
-# Plans several actions at once, and draws noise for them.
+# QC plans several actions at once, and draws noise for them.
 RUN = dataclasses.replace(
     make_run(),
     config=dataclasses.replace(
@@ -45,7 +45,7 @@ def policy(folder: Path) -> LoadedPolicy:
 
 
 def plan_of_agent(folder: Path, episode: int, step: int, row: int) -> np.ndarray:
-    """What the agent itself plans with seed 4's parameters, in the data's units."""
+    """Plans with the agent itself and seed 4's parameters, in the data's units."""
     with CheckpointReader(RunFolder.open(folder)) as checkpoints:
         params = checkpoints.restore_params(20, RUN.agent(), seeds=2)
     one = jax.tree.map(lambda leaf: leaf[1], params)
@@ -59,7 +59,7 @@ def test_actions_are_the_agent_s(folder: Path, policy: LoadedPolicy) -> None:
     policy.reset(2)
     acted = np.stack([policy.act(observation) for observation in OBSERVATIONS[:4]])
     assert (acted.shape, acted.dtype) == ((4, 2), np.float32)
-    # Three actions planned at step 0 are taken, then others are planned at step 3.
+    # Three actions are planned at step 0 and taken; step 3 plans three others.
     expected = np.concatenate(
         [plan_of_agent(folder, 2, 0, 0), plan_of_agent(folder, 2, 3, 3)[:1]]
     )

@@ -1,4 +1,4 @@
-"""Stores as a library sees them: equal to the reader, and to what training draws."""
+"""Opened stores: equal to the reader's arrays, and to the batches of training."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ def test_fields_say_what_rows_are(opened: Trajectories) -> None:
     assert "pointmaze-medium-navigate, 120 rows" in repr(opened)
 
 
-# Blocks of one episode, of two, and of a whole part.
+# Blocks hold one episode, two episodes, or a whole part.
 @pytest.mark.parametrize("block", [1, 70, 1 << 15])
 def test_episodes_are_the_store_s(
     opened: Trajectories, block: int, monkeypatch: pytest.MonkeyPatch
@@ -74,7 +74,7 @@ def test_batches_are_those_of_training(opened: Trajectories) -> None:
         assert type(batch) is type(expected)
         for name, values in expected._asdict().items():
             np.testing.assert_array_equal(getattr(batch, name), values)
-    # Grain's iterators keep their place.
+    # Grain's iterators continue from a saved state.
     iterator = iter(data)
     next(iterator)
     place = iterator.get_state()

@@ -1,4 +1,4 @@
-"""Training as one call: the same run as the command's."""
+"""``train`` as a function: it makes the same run as the command."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""``bench``: what its two commands take, and refuse."""
+"""``bench``: the options that its two commands accept and refuse."""
 
 from typing import Any
 

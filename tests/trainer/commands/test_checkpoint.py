@@ -66,7 +66,7 @@ def test_inspect_lists_everything_saved(
         assert arrays[path]["shape"] == list(value.shape), path
         assert arrays[path]["dtype"] == "float32"
         assert arrays[path]["size_bytes"] == value.nbytes
-    # Adam's two moments of each, targets, steps and keys.
+    # The rest is Adam's two moments of each array, targets, steps and keys.
     train = [path for path in arrays if path.startswith("train/")]
     assert len(train) == len(arrays) - len(params) > 2 * len(params)
     assert arrays["train/keys"]["dtype"] == "uint32"
@@ -146,7 +146,7 @@ def test_both_commands_are_parsed() -> None:
     parsed, _ = front_door.parse(PROGRAM, line.split())
     export_ = ExportCheckpoint("gs://b/run", Path("x.safetensors"), step=20, seed=4)
     assert parsed == Checkpoint(export_)
-    # Without a file to write, and with a seed where all are listed.
+    # `export` needs a file to write, and `inspect` has no seed: it lists all of them.
     for wrong in ("checkpoint export RUN", "checkpoint inspect RUN --seed 3"):
         with pytest.raises(SystemExit) as ended:
             front_door.parse(PROGRAM, wrong.split())

@@ -1,4 +1,4 @@
-"""``compile``: on CPUs here, and for TPUs that are not there."""
+"""``compile``: for CPUs of this machine, and for TPUs that it does not have."""
 
 import dataclasses
 import json
@@ -43,7 +43,7 @@ checkpoint_every = 5
 
 @pytest.fixture(autouse=True)
 def all_devices() -> None:
-    """JAX starts with the devices that tests have, not with those of a command."""
+    """Starts JAX with the devices of the tests, before a command sets others."""
     assert len(jax.devices()) == 8
 
 
@@ -71,23 +71,25 @@ def test_the_command_compiles_for_cpus(
     assert figures["memory_share"] is None
     memory = figures["memory"]
     assert memory["peak"] >= memory["arguments"] + memory["temporaries"]
-    # Besides the state five updates' batches, a quarter of 16 rows: of them IQL reads
-    # two states, an action and three scalars, and XLA leaves out the rest.
+    # Besides the state, the arguments are the batches of five updates, a quarter of 16
+    # rows each. IQL reads two states, an action and three scalars of a row, and XLA
+    # drops the rest.
     batches = 5 * 4 * (2 * 6 + 3 + 3) * 4
     assert memory["arguments"] == memory["donated"] + batches
     assert memory["donated"] > 0
     gathered = [
         each["bytes"] for each in figures["traffic"] if each["kind"] == "all-gather"
     ]
-    # The kernels of value, critics and their targets, and actor: inputs, 16, 16, out.
+    # Kernels of value, of critics with their targets, and of actor; layers are inputs,
+    # 16, 16, outputs.
     layers = {"value": (6, 1, 1), "critic": (9, 1, 4), "actor": (6, 3, 1)}
     kernels = sum(
         copies * 4 * 16 * (inputs + 16 + outputs)
         for inputs, outputs, copies in layers.values()
     )
     assert sum(gathered) == kernels
-    # Gradients go the same way back, those of the targets apart: in parts of half, each
-    # of which is then summed over data, with the rest.
+    # Gradients are scattered in the same way; targets have none. Each half is then
+    # summed over `data`, together with the gradients that are not scattered.
     scattered = [
         each["bytes"] for each in figures["traffic"] if each["kind"] == "reduce-scatter"
     ]
@@ -104,7 +106,7 @@ def test_the_command_compiles_for_cpus(
 
 
 def test_what_is_compiled_is_what_is_trained(tiny: str) -> None:
-    """The program of shapes alone is, letter by letter, that of a run's arrays."""
+    """Shapes alone give the same text of the program as the arrays of a run."""
     config = configuration.load(tiny, task=1)
     facts, sizes = make_shape_facts(6, 3), MeshConfig(data=2, fsdp=2)
     devices = jax.devices()[:4]
@@ -128,7 +130,7 @@ def test_what_is_compiled_is_what_is_trained(tiny: str) -> None:
 
 
 def _program(text: str) -> str:
-    """Without where it was called from."""
+    """Returns a program without the metadata that name the caller's lines."""
     lines = [line.split(", metadata=")[0] for line in text.splitlines()]
     return "\n".join(line for line in lines if " = " in line)
 
@@ -177,7 +179,7 @@ def test_bad_input_is_one_line(
 
 
 def compile_for_tpus(config: str, *more: str) -> dict[str, Any]:
-    """Figures of the command as a user calls it: a process of its own."""
+    """Runs the command in a process of its own, as a user does, and returns figures."""
     flags = os.environ["XLA_FLAGS"].replace(QUICK, "")
     done = subprocess.run(
         [sys.executable, "-m", "trainer", "compile", config, "--json", *more],
@@ -203,7 +205,7 @@ def test_a_small_call_for_sixteen_chips(tmp_path: Path) -> None:
     traffic = figures["traffic"]
     assert {tuple(each["axes"]) for each in traffic} >= {("fsdp",)}
     assert not any(each["in_loops"] for each in traffic)
-    # Gradients are scattered over fsdp first, and their parts are summed over data.
+    # Gradients are scattered over `fsdp` first, and their parts are summed over `data`.
     by_kind = {
         kind: [each for each in traffic if each["kind"] == kind]
         for kind in ("all-reduce", "reduce-scatter")
@@ -213,7 +215,7 @@ def test_a_small_call_for_sixteen_chips(tmp_path: Path) -> None:
     critics = 2 * 512 * 512 * 4
     assert scattered >= 3 * critics  # And four networks of one each.
     assert max(each["largest_bytes"] for each in by_kind["all-reduce"]) <= critics / 4
-    # A quarter, and what is small: whole, and over all chips.
+    # All-reduced are these quarters, and small arrays, which are whole on all chips.
     assert sum(each["bytes"] for each in by_kind["all-reduce"]) < scattered / 2
 
 
@@ -226,7 +228,7 @@ def test_gradients_are_scattered_over_all_of_a_slice(
     path = tmp_path / "small.toml"
     path.write_text(TOML.format(agent="vast", width=512, more="flow_steps = 4"))
     more = ("--topology", topology, "--mesh", f"fsdp={chips}")
-    # Gradients of a few rows are laid out otherwise, so that libtpu sums them whole.
+    # With fewer rows libtpu lays gradients out differently, and all-reduces them whole.
     more += ("--trainer.batch-size", "512")
     figures = compile_for_tpus(str(path), *DIMS, *more)
     sent = dict.fromkeys(("all-reduce", "reduce-scatter"), 0.0)
@@ -237,8 +239,8 @@ def test_gradients_are_scattered_over_all_of_a_slice(
             sent[each["kind"]] += each["sent_bytes"]
         if each["kind"] == "all-reduce":
             summed = max(summed, each["largest_bytes"])
-    # No kernel whole. The last stage is a sum of quarters where parts would have less
-    # than 128 columns, which libtpu does not scatter.
+    # No kernel is all-reduced whole. The last stage all-reduces quarters if their parts
+    # would have less than 128 columns, which libtpu does not scatter.
     critics = 2 * 512 * 512 * 4
     assert summed <= critics / 4
     assert sent["all-reduce"] < sent["reduce-scatter"]
@@ -257,7 +259,7 @@ def test_the_papers_size_fits(topology: str, mesh: str | None) -> None:
     assert figures["donated"]
     assert figures["memory_share"] < 0.05
     inside = [each for each in figures["traffic"] if each["in_loops"]]
-    # Layers in parts have sums to take in each flow step, parts of the state none.
+    # Sharded layers are summed in every flow step; a sharded state is not.
     assert bool(inside) == (mesh == "tensor=8")
-    # Three flows of ten steps.
+    # Three flows are sampled, in ten steps each.
     assert sum(each["times"] for each in inside) <= 5 * 3 * 10

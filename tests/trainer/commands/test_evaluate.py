@@ -1,4 +1,4 @@
-"""``evaluate``: what is printed of what was played."""
+"""``evaluate``: the table that it prints of the results."""
 
 from pathlib import Path
 

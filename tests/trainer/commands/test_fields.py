@@ -1,4 +1,4 @@
-"""Every field of a configuration, with the meaning that its docstring has."""
+"""Fields of a configuration are listed with the texts of their docstrings."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ def test_every_field_has_a_meaning(agent: str) -> None:
     assert fields["agent.name"][0] == agent
     assert fields["trainer.batch_size"][0] == resolved.config.trainer.batch_size
     assert fields["trainer.seeds"][1].startswith("Runs trained side by side in one")
-    # All there are: each can be given on the command line.
+    # No table is missing: every field is an option of the command line.
     assert {name.partition(".")[0] for name in fields} >= {
         *("dataset", "agent", "trainer", "feed", "mesh")
     }
@@ -42,7 +42,7 @@ def test_help_of_training_shows_the_fields(
     shown = helped(capsys, "train", "cube-triple-play", "--agent", "iql")
     assert "fields of cube-triple-play, agent iql" in shown
     assert "agent.expectile │ 0.9 │ Expectile τ of the value loss." in shown
-    assert "agent.discount │ 0.995" in shown  # The data set's own.
+    assert "agent.discount │ 0.995" in shown  # The data set has its own discount.
     shown = helped(capsys, "train", "--agent", "vast")
     assert "agent.max_horizon │ 25 │ " in shown
     assert "Give a configuration before --help" in helped(capsys, "train")

@@ -1,4 +1,4 @@
-"""An environment and data of somebody's own: trained on, evaluated and reported."""
+"""A user's own environment and data are trained on, evaluated and reported."""
 
 import json
 import sys
@@ -31,7 +31,7 @@ checkpoint_every = 20
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of somebody's own, and a configuration for it."""
+    """A store of a user's own data, and a configuration for it."""
     folder = tmp_path_factory.mktemp("own")
     write_store(folder / "store", dataset="own", S=2, A=1, tasks=1)
     (folder / "own.toml").write_text(TOML)
@@ -80,7 +80,7 @@ def test_from_training_to_a_report(
     low, high = line["return_interval"]
     assert low < line["return_mean"] < high < 0
     assert line["normalised_score"] == pytest.approx(100 + 2.5 * line["return_mean"])
-    # Played once; other arguments make another environment.
+    # A repetition plays nothing; other arguments make another environment.
     assert main(evaluate) == 0
     assert main([*evaluate, "--environment-arguments", "size=20"]) == 0
     played = read_evaluations(RunFolder.open(trained))
@@ -95,7 +95,7 @@ def test_from_training_to_a_report(
 def test_nothing_is_imported_for_what_stands_in_a_run(
     trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # In a process of its own: this one has imported it for other tests.
+    # In a process of its own, because this one has imported the module for other tests.
     assert main(["evaluate", str(trained), "--episodes", "1", "--again"]) == 2
     said = capsys.readouterr().err.strip().splitlines()
     assert "name the module that does: --environment MODULE:Line-v0" in said[-1]
@@ -139,7 +139,7 @@ def test_options_that_exclude_each_other(
 def test_a_store_whose_environment_cannot_be_made_is_trained_on(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # The store names one that has S and A of 2: it is compared without being asked for.
+    # The store names an environment with S = A = 2, which is compared by default.
     assert Store(str(data / "store")).manifest.environment_id == "pointmaze-medium-v0"
     assert train(data, tmp_path / "run") == 2
     assert "expected actions of 1 number, as in the data" in capsys.readouterr().err

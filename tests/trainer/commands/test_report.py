@@ -1,4 +1,4 @@
-"""``report`` says what was solved, from what the runs' folders hold."""
+"""``report`` prints the outcome of each run, read from its folder."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def test_a_line_of_each_run_says_whether_it_is_solved(
     for folder in (maze, bare):
         write_run(RunFolder.open(folder), make_run())
     append_evaluation(RunFolder.open(maze), evaluation(10, 1, (1, 1)))
-    # Later, but in a task that it is not trained for.
+    # This evaluation is later, but in a task that the run was not trained for.
     append_evaluation(RunFolder.open(maze), evaluation(20, 2, (0, 0)))
     assert main(["report", str(maze), str(bare), "--out", str(tmp_path / "out")]) == 0
     shown = capsys.readouterr().out.splitlines()

@@ -49,7 +49,7 @@ def test_figures_are_of_one_order(name: str) -> None:
         pytest.approx(1),
         pytest.approx(2, rel=0.01),
     )
-    # Memory is read in 10 to 100 ms, links are slower than memory.
+    # Reading all of the memory takes 10 to 100 ms, and links are slower than memory.
     assert 0.01 < chip.memory_bytes / chip.bandwidth < 0.1
     assert chip.link_bytes_per_s is None or chip.link_bytes_per_s < chip.bandwidth
 

@@ -1,4 +1,4 @@
-"""The formula for a chip's memory against what compilers planned."""
+"""The formula for a chip's memory, compared with the plans of compilers."""
 
 import pytest
 
@@ -12,7 +12,7 @@ CUBE = "configs/cube-single-play.toml"
 WIDE = "configs/wide/cube-triple-play-{}.toml"
 
 
-# Memory of a chip as `python -m trainer compile --json` gave it.
+# Memory of a chip that `python -m trainer compile --json` reported.
 @pytest.mark.parametrize(
     ("config", "batch_size", "spread", "seeds", "chip", "planned"),
     [

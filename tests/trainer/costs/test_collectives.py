@@ -1,4 +1,4 @@
-"""Who takes part in a collective, and what is sent: by hand, in all of XLA's ways."""
+"""Groups and bytes of collectives, counted by hand, in all of XLA's notations."""
 
 import pytest
 
@@ -53,7 +53,7 @@ def test_kinds_axes_and_bytes_by_hand() -> None:
     found = find_collectives(
         program(
             "f32[8]{0} fusion(%x), kind=kCustom, calls=%all-reduce-scatter.1",
-            # Two fusions with a part each of the same all-gather.
+            # Two fusions have a part each of the same all-gather.
             "f32[8]{0} fusion(%x), kind=kCustom, calls=%start",
             "f32[8]{0} fusion(%x), kind=kCustom, calls=%start",
             "(f32[4]{0}, f32[8]{0}) all-gather-start(%x), replica_groups=[4,2]<=[8]",
@@ -66,11 +66,11 @@ def test_kinds_axes_and_bytes_by_hand() -> None:
         MESH,
     )
     assert [(each.kind, each.axes, each.bytes, each.sent) for each in found] == [
-        # Half of 16 floats goes to the other one, and back if all is to be known.
+        # A chip sends half of 16 floats; an all-reduce sends as much once more.
         ("reduce-scatter", ("fsdp",), 64, 32),
         ("all-gather", ("tensor",), 32, 16),
         ("all-gather", ("tensor",), 32, 16),
-        # Devices 0, 1, 4 and 5: three quarters twice.
+        # Devices 0, 1, 4 and 5 send three quarters, twice.
         ("all-reduce", ("data", "tensor"), 12, 18),
         ("reduce-scatter", ("data",), 32, 16),
         ("collective-permute", ("fsdp",), 16, 16),

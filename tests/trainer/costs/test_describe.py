@@ -1,4 +1,4 @@
-"""What a configuration comes to: by hand, by XLA, and as the command prints it."""
+"""Descriptions of configurations: counted by hand, by XLA, and as printed."""
 
 import dataclasses
 import json
@@ -53,7 +53,7 @@ def test_parameters_with_targets_are_about_the_papers(
     assert description.count_parameters() == total
     optimised = description.count_parameters("optimised")
     assert optimised + description.count_parameters("target") == total
-    # Adam keeps two moments of each; float32, and the counts of three steps.
+    # Adam keeps two float32 moments of each, and three counts of steps are kept.
     counters = description.state_bytes - 4 * (total + 2 * optimised)
     assert 0 < counters <= 16
 

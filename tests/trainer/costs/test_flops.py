@@ -22,7 +22,8 @@ S, A, B = 6, 3, 1024
 # Nothing of this size is ever computed. Rows and units are many, so that products
 # outweigh what XLA counts besides: some tens of operations for each unit and parameter.
 LARGE = VASTConfig(width=2048, depth=2, flow_steps=1, max_horizon=6)
-# Seen: 0.6 %. The least call of an update is 2.8 % of it, and would be missed.
+# The counts differ by 0.6 %. The smallest call of an update has 2.8 % of it, so that a
+# missing call would be noticed.
 UNCOUNTED = 0.01
 
 
@@ -82,7 +83,7 @@ def test_operations_by_hand() -> None:
     layers = ((3, 4), (4, 2))
     # 2 * (3 * 4 + 4 * 2)
     assert flops.forward_flops(layers) == 40
-    # Of the parameters 40, of the second layer's inputs 2 * 4 * 2.
+    # Gradients of the parameters take 40, of the second layer's inputs 2 * 4 * 2.
     assert flops.backward_flops(layers) == 56
     call = flops.Call("net", 5, "test", times=10)
     assert flops.call_flops(call, layers, copies=2) == 40 * 5 * 10 * 2
@@ -95,7 +96,7 @@ def test_operations_by_hand() -> None:
 
 
 def xla_flops(function: Any, *arguments: Any) -> float:
-    """What XLA counts, before it optimises."""
+    """Counts the operations with XLA, before it optimises."""
     analysis = jax.jit(function).lower(*arguments).cost_analysis()
     return float(analysis["flops"])
 
@@ -152,7 +153,7 @@ def test_an_update_is_counted_as_xla_does() -> None:
     # one step the counts can be compared, and with ten only ours is right.
     counted_ten, by_xla_ten = update_counts(dataclasses.replace(LARGE, flow_steps=10))
     assert by_xla_ten == pytest.approx(by_xla, rel=1e-3)
-    # Nine more steps: one sub-goal, and a goal and an action at each of two states.
+    # Nine more steps sample a sub-goal, and a goal and an action at each of two states.
     W = LARGE.width
     stitch = 2 * W * ((1 + 2 * S + 1) + W + (1 + S))
     execute = 2 * W * ((2 * S + A + 1) + W + A)

@@ -1,4 +1,4 @@
-"""Programs that XLA made for CPUs here, and lines of what it makes for TPUs."""
+"""Programs that XLA compiles for CPUs, and lines from programs for TPUs."""
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +42,7 @@ def test_a_program_for_tpus_is_read() -> None:
     module = hlo.parse_module(TPU)
     assert module.entry == "main"
     assert module.donated == 2
-    # A copy and a fusion once, a fusion ten times.
+    # A copy and a fusion run once, another fusion runs ten times.
     assert hlo.count_kernels(module) == 12
     assert hlo.sum_estimated_cycles(module) == 5 + 10 * 7
     inside = [

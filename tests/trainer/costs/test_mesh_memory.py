@@ -1,4 +1,4 @@
-"""What devices hold, before there are any: by hand, and as the command prints it."""
+"""Arrays on the devices of a mesh: counted by hand, and as the command prints."""
 
 import dataclasses
 import json
@@ -59,7 +59,7 @@ def test_eight_devices_share_a_wide_state() -> None:
     shared = held(wide, MeshConfig(data=1, fsdp=8), 8)
     whole = alone.params_bytes + alone.rest_bytes
     part = shared.params_bytes + shared.rest_bytes
-    # Biases and LayerNorm are whole everywhere, kernels are not.
+    # Biases and LayerNorm are whole on every device, kernels are not.
     assert whole / 8 < part <= whole / 7
     assert whole > 4 * 4096**2 * 4 * 3  # It is wide: the kernels of one network alone.
 
@@ -88,7 +88,8 @@ def test_the_command_says_where_arrays_lie(
     assert printed["mesh"] == {"seed": 2, "data": 1, "fsdp": 2, "tensor": 2}
     arrays = {array["path"]: array for array in printed["arrays"]}
     kernel = arrays["params/critic/hidden_1/kernel"]
-    # Seeds, twins, units twice; one seed and a quarter of the units on a device.
+    # The shape is seeds, twins, units, units. A device has one seed and a quarter of
+    # the units.
     assert kernel["shape"] == [2, 2, 16, 16]
     assert kernel["spec"] == "seed, -, -, tensor+fsdp"
     assert kernel["device_bytes"] == 1 * 2 * 16 * 4 * 4
@@ -97,15 +98,16 @@ def test_the_command_says_where_arrays_lie(
     assert printed["params_bytes"] == sum(
         arrays[path]["device_bytes"] for path in params
     )
-    assert printed["expected_bytes"] is None  # Of VAST alone.
+    assert printed["expected_bytes"] is None  # Only VAST has a formula.
 
 
 def test_memory_by_formula_is_that_of_a_kind_of_accelerator() -> None:
     cube = configuration.load("configs/cube-single-play.toml", task=1)
     expected = held(cube, MeshConfig(data=1, fsdp=8), 8).expected_bytes
     assert expected is not None
-    # Four bytes of all that is gathered at once, and of the gradient of both critics,
-    # which have as many parameters as the targets; two bytes of what is trained.
+    # A GPU has four bytes of each gathered parameter, and of the gradient of both
+    # critics, which have as many parameters as the targets. A TPU has two bytes of each
+    # trained parameter.
     assert isinstance(cube.agent, VASTConfig)
     networks = vast_networks(cube.agent, observation_dim=40, action_dim=7)
     *trained, targets = (network.parameters for network in networks)
@@ -132,7 +134,7 @@ def test_the_command_prints_a_table(
 
 
 def test_devices_are_made_up(tiny: Path) -> None:
-    # As a user has it: without the devices that these tests have.
+    # As for a user, the process starts without the devices of these tests.
     flags = re.sub(r"--xla_force_host\S+", "", os.environ["XLA_FLAGS"]).strip()
     done = subprocess.run(
         [

@@ -1,4 +1,4 @@
-"""Chips that are not there: which there are, and every mesh of every slice of TPUs."""
+"""Topologies of absent chips: the ones that exist, and all meshes of TPU slices."""
 
 import itertools
 from collections import Counter

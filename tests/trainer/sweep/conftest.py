@@ -1,4 +1,4 @@
-"""A sweep's file."""
+"""A fixture with the file of a sweep."""
 
 from pathlib import Path
 

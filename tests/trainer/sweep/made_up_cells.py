@@ -1,4 +1,4 @@
-"""A sweep of two methods, and cells of it trained and evaluated by nobody."""
+"""A sweep of two methods, and cells with made-up checkpoints and evaluations."""
 
 from collections.abc import Sequence
 from pathlib import Path

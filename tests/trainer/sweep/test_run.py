@@ -1,4 +1,4 @@
-"""Sweeps: which cells a grid has, how far each is, and what is run in which order."""
+"""Running sweeps: the commands of each cell, their order, failures and signals."""
 
 import dataclasses
 import io
@@ -39,7 +39,7 @@ from trainer.sweep.states import read_logged_step, read_state
 
 
 class FakeRunner:
-    """Leaves in a cell's folder what its command would; fails where it is told to."""
+    """Writes what a command would leave in a cell's folder, or fails as it is told."""
 
     def __init__(self, cells: Sequence[Cell]) -> None:
         self.ran: list[str] = []
@@ -238,7 +238,7 @@ def test_a_sweep_on_a_bucket(sweep: Path, bucket: str) -> None:
     log = f"{other.name}.log"
     assert f"error: out of luck (see {bucket}/out/{LOGS}/{log})" in said
     assert b"out of luck" in (files.read(f"{bucket}/out/{LOGS}", log).data or b"")
-    # What the sweep says to report finds its cells and nothing else.
+    # The printed pattern for `report` matches the cells and nothing else.
     found = find_runs(f"{bucket}/out/*")
     assert found == sorted((each.folder for each in cells), key=str)
 
@@ -360,7 +360,7 @@ def test_what_a_sweep_prints_can_be_pasted(
     shim.chmod(0o755)
 
     def paste(start: str) -> object:
-        """Has a shell read a line; what the program would understand of it."""
+        """Parses a printed command line as a shell and the program would."""
         (line,) = (
             line.removeprefix(start)
             for line in said.getvalue().splitlines()
@@ -440,7 +440,7 @@ def test_a_real_cell(sweep: Path) -> None:
     assert command.execute(output) == 0
     (cell,) = cells_of(sweep, only=command.only)
     assert read_state(cell).stage == "finished"
-    # What was trained is what was foreseen.
+    # The run has the configuration that the cell was planned with.
     assert read_run(cell.folder).config == cell.config
     assert [each.step for each in read_evaluations(cell.folder)] == [
         10,
