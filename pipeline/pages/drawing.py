@@ -119,6 +119,8 @@ def band(
 ) -> None:
     """Draws the mean over seeds ``f64[Q, N]``, and a band over all of them.
 
+    Of a single point the band is an upright line.
+
     Args:
         axes: Axes to draw in.
         steps: ``i64[N]``, updates at which the values were logged.
@@ -135,6 +137,9 @@ def band(
     if len(values) > 1:
         low, high = known.min(axis=0), known.max(axis=0)
         axes.fill_between(steps, low, high, color=color, alpha=_BAND, linewidth=0)
+        if len(steps) == 1:
+            # A band of one point has no width.
+            axes.vlines(steps, low, high, color=color, linewidth=1.8)
 
 
 def finish(

@@ -36,7 +36,10 @@ class Report:
 
         folders = [folder for runs in self.runs for folder in find_runs(runs)]
         written = write_report(folders, open_folder(self.out))
-        say(output.results, "wrote " + ", ".join(str(path) for path in written))
+        # Pictures are many, and the page has them all.
+        pages = [str(path) for path in written if path.suffix != ".svg"]
+        pictures = len(written) - len(pages)
+        say(output.results, f"wrote {', '.join(pages)} and {pictures} pictures")
         for folder in folders:
             run = read_run(folder)
             own = select_own(run, read_evaluations(folder))

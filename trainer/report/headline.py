@@ -136,18 +136,25 @@ def _say_solved(evaluated: Sequence[Source]) -> str:
 
 def _rank(results: Sequence[Results]) -> str:
     """Which method is ahead, as a clause; empty if nothing can be ranked."""
+    places: dict[str, set[Place]] = {}
+    for result in results:
+        places.setdefault(result.method, set()).add(result.place)
+    common = set.intersection(*places.values()) if places else set()
+    every = set.union(*places.values()) if places else set()
+    if every and not common:
+        return "; no task was run with all methods, so that none is ahead"
+    # Only tasks of all methods compare: means over different tasks would mislead.
+    shared = [result for result in results if result.place in common]
     ranked = sorted(
-        (figure for figure in aggregate(results) if figure.measure == "success"),
+        (figure for figure in aggregate(shared) if figure.measure == "success"),
         key=lambda figure: -figure.iqm,
     )
     if not any(figure.mean for figure in ranked):
         return ""
-    tasks = [
-        {result.place for result in results if result.method == figure.agent}
-        for figure in ranked
-    ]
-    if any(places != tasks[0] for places in tasks):
-        return "; the methods were not run in the same tasks, so that none is ahead"
+    text = "; "
+    if common != every:
+        of_all = "task" if len(common) == 1 else f"{len(common)} tasks"
+        text = f"; in the {of_all} that all methods were run in, "
     # Methods whose rounded figures are equal share a rank: readers see no difference.
     ranks: dict[str, list[Aggregate]] = {}
     for figure in ranked:
@@ -158,11 +165,11 @@ def _rank(results: Sequence[Results]) -> str:
         who = f"{names} has"
         if len(leaders) > 1:
             who = f"{_all(len(leaders))} methods have"
-        return f"; {who} an interquartile mean of {share}"
+        return text + f"{who} an interquartile mean of {share}"
     verb = "is" if len(leaders) == 1 else "are level and"
     next_share, followers = rest[0]
-    text = (
-        f"; {names} {verb} ahead with an interquartile mean of {share}, followed "
+    text += (
+        f"{names} {verb} ahead with an interquartile mean of {share}, followed "
         f"by {_join([figure.agent for figure in followers])} with {next_share}"
     )
     upper = [figure.interval for figure in leaders if figure.interval is not None]

@@ -102,8 +102,9 @@ def _draw_curves(results: Sequence[Results], methods: Sequence[str]) -> list[Pic
             Picture(
                 name=f"methods-{number}",
                 caption=f"Success of each method in {title}. The legend gives the "
-                "number of training seeds in brackets; a band spans them from the "
-                "lowest to the highest. Markers of equal rates lie within each other.",
+                "number of training seeds in brackets; a band, or a line at a single "
+                "checkpoint, spans them from the lowest to the highest. Markers of "
+                "equal rates lie within each other.",
                 alt=f"Success by updates in {title}; at the end: {', '.join(ends)}.",
                 data=to_svg(comparison_charts.draw_curves(title, group, methods)),
             )

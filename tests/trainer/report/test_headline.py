@@ -93,10 +93,26 @@ def test_intervals_say_how_sure_a_rank_is() -> None:
     )
 
 
-def test_methods_of_unequal_tasks_are_not_ranked() -> None:
+def test_methods_without_a_common_task_are_not_ranked() -> None:
     sources = [make_source("vast", 9), make_source("iql", 1, task=2)]
     assert lead(*sources).endswith(
-        "; the methods were not run in the same tasks, so that none is ahead."
+        "; no task was run with all methods, so that none is ahead."
+    )
+
+
+def test_only_common_tasks_rank_methods() -> None:
+    # Over all of its tasks, iql would have the larger mean.
+    sources = [
+        make_source("vast", 4),
+        make_source("iql", 1),
+        make_source("iql", 9, task=2),
+    ]
+    rank = lead(*sources)
+    assert "; in the task that all methods were run in, vast is ahead with" in rank
+    # Tasks 1 and 2 are common, so task 3 does not count.
+    sources += [make_source("vast", 9, task=2), make_source("vast", 0, task=3)]
+    assert "; in the 2 tasks that all methods were run in, vast is ahead" in lead(
+        *sources
     )
 
 
