@@ -54,9 +54,9 @@ class TrainerConfig:
             of ``checkpoint_every``; None keeps only the latest ones.
         microbatches: Parts of a batch whose gradients are computed one after another
             and averaged, for a batch whose activations do not fit in memory.
-        max_over_estimation: How far averaged values may lie above the largest possible
-            return before the run stops, as a multiple of the range of returns; infinity
-            never stops it.
+        max_over_estimation: Distance of averaged values above the largest possible
+            return at which the run stops, as a multiple of the range of returns;
+            infinity never stops it.
         validate_every: Updates between two measurements of the losses on windows of the
             store's ``val`` split, which is never trained on; None measures none.
         validation_batches: Batches of each measurement. A batch costs less than an
@@ -153,8 +153,8 @@ class Config:
             this data set.
         agent: Hyperparameters of the agent.
         trainer: Length of the training, batches, seeds, logging and checkpoints.
-        feed: How batches are prepared and reach the devices.
-        mesh: How seeds, batches and networks are spread over the devices.
+        feed: Preparation of batches, and their way to the devices.
+        mesh: Axes over which seeds, batches and networks are sharded.
         tracking: Trackers of metrics besides ``metrics.jsonl``.
     """
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Evaluate:
     """Roll out the policies of a run's checkpoints in its environment.
 
-    With ``--watch``, evaluate a run while it is trained: every checkpoint as soon as it
+    With --watch, evaluate a run while it is trained: every checkpoint as soon as it
     is written, up to the run's last step. A repeated command leaves out what has been
     evaluated.
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class Train:
     """Train one task of a store; repeat the command to continue after a stop.
 
-    Any field of the configuration can be overridden, such as
-    ``--agent.width 128 --trainer.steps 8000``; ``train CONFIG --help`` lists them.
+    Any field of the configuration can be overridden, such as --agent.width 128
+    --trainer.steps 8000; the help of a configuration (train CONFIG --help) lists them.
 
     Attributes:
         config: Configuration file, or the name of a shipped one, such as
@@ -31,7 +31,7 @@ class Train:
         out: Folder of the run, a local path or gs://bucket/path.
         task: Task number; not needed if the store has one task only.
         agent: Agent to train, such as iql, if it is not the configuration's. Its
-            settings are read from ``baselines/`` beside the configuration; for data
+            settings are read from baselines/ beside the configuration; for data
             without settings there, its defaults are used.
         environment: Environment to evaluate in if it is not the store's: ID, or
             MODULE:ID to import the module that registers it. Its spaces are compared

@@ -1,1 +1,1 @@
-"""What a configuration costs: parameters, operations, memory and measured speed."""
+"""Costs of a configuration: parameters, operations, memory and measured speed."""

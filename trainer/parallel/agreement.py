@@ -23,7 +23,7 @@ _STOP = "vast/stop_after"
 
 
 def is_primary() -> bool:
-    """Whether this is process 0, which writes the files that a run has once."""
+    """Says whether this is process 0, which writes the files that a run has once."""
     return jax.process_index() == 0
 
 

@@ -55,7 +55,7 @@ class Rule:
     deep: bool = False
 
     def matches(self, path: str) -> bool:
-        """Whether a path ends with the pattern."""
+        """Says whether a path ends with the pattern."""
         return re.search(rf"(^|/)({self.pattern})$", path) is not None
 
 
