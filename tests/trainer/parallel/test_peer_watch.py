@@ -253,8 +253,8 @@ def test_a_silent_machine_is_asked_whether_it_is_there(
 
 PROCESS = """
 import sys, time
-from trainer.parallel.roll_call import Place, roll_call
-watch = roll_call(Place(sys.argv[1], 2, int(sys.argv[2]), timeout=60))
+from trainer.parallel.roll_call import Place, hold_roll_call
+watch = hold_roll_call(Place(sys.argv[1], 2, int(sys.argv[2]), timeout=60))
 watch.start()
 print("watching", flush=True)
 time.sleep(300)
