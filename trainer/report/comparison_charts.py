@@ -1,4 +1,8 @@
-"""Pictures of methods beside each other: curves, bars by data set, rliable's two."""
+"""Draws pictures that compare methods.
+
+The pictures are curves of success, bars by data set, and the two that the library
+rliable introduced: performance profiles and probabilities of improvement.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,21 +35,25 @@ from trainer.report.methods import Results
 # Success rates at which performance profiles are evaluated.
 THRESHOLDS = np.linspace(0.0, 1.0, 101)
 
-# Points: the marker of the method drawn last, how much larger the one before is, and
-# what it may not exceed.
+# Sizes of markers in points: that of the method drawn last, the increase for each
+# method drawn before, and the upper limit.
 _MARKER, _MARKER_STEP, _LARGEST_MARKER = 4.5, 2.2, 12.0
-# In widths of the line: long enough to show its colour, short enough to repeat.
+# Length of a dash in line widths. A shorter dash hides its colour; with a longer one a
+# short line may end before all methods have had a dash.
 _DASH = 3.0
+# Limits of an axis of percent. Markers and lines at 0 and 100 % would be cut in half by
+# limits of 0 and 100.
+_LIMITS = (-3, 103)
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A share of one method with its interval.
+    """The figure that a picture shows for one method.
 
     Attributes:
         method: Name of the method.
-        share: The share, in [0, 1].
-        interval: Its 95 % interval; None where there are too few seeds for one.
+        share: Success rate or probability of improvement, in [0, 1].
+        interval: 95 % interval of the share; None if there are too few seeds for one.
     """
 
     method: str
@@ -67,24 +75,32 @@ def draw_curves(
         The figure.
     """
     figure, axes = new_axes()
-    drawn = [(result.method, *result.curve()) for result in results]
-    looks = _separate({method: np.nanmean(rates, 0) for method, _, rates in drawn})
-    for method, steps, rates in drawn:
-        band(
-            *(axes, steps, 100 * rates),
-            **(_style(methods, method) | looks[method]),
-            label=wrapped(f"{method} ({len(rates)})"),
-        )
+    curves = [(result.method, *result.curve()) for result in results]
+    looks = _separate({method: np.nanmean(rates, 0) for method, _, rates in curves})
+    for method, steps, rates in curves:
+        look = _choose_style(methods, method) | looks[method]
+        # The number of seeds is part of the label, because methods may differ in it.
+        label = wrapped(f"{method} ({len(rates)})")
+        band(axes, steps, 100 * rates, label=label, **look)
     _show_percent(axes.yaxis)
-    axes.set_ylim(-3, 103)
-    updates = {int(step) for _, steps, _ in drawn for step in steps}
+    axes.set_ylim(*_LIMITS)
+    updates = {int(step) for _, steps, _ in curves for step in steps}
     finish(axes, plain(title), steps=sorted(updates), unit="success rate")
     legend_below(figure, axes)
     return figure
 
 
 def draw_bars(groups: Mapping[str, Sequence[Bar]], methods: Sequence[str]) -> Figure:
-    """Draws interquartile means of success by data set, a bar for each method."""
+    """Draws interquartile means of success by data set, a bar for each method.
+
+    Args:
+        groups: Bars of the methods, by data set.
+        methods: All methods of the report.
+
+    Returns:
+        The figure.
+    """
+    # A row for each bar, and one above each group for the name of its data set.
     count = sum(len(group) + 1 for group in groups.values())
     figure = figure_of(height=0.2 + 0.085 * count)
     axes = figure.subplots()
@@ -92,11 +108,13 @@ def draw_bars(groups: Mapping[str, Sequence[Bar]], methods: Sequence[str]) -> Fi
     for dataset, group in groups.items():
         axes.text(0, row - 0.55, plain(dataset), fontsize=12, color=BLACK, va="bottom")
         for bar in group:
-            color = _style(methods, bar.method)["color"]
+            color = _choose_style(methods, bar.method)["color"]
             axes.barh(
-                *(row, 100 * bar.share, 0.7),
+                row,
+                100 * bar.share,
+                height=0.7,
                 color=color,
-                # The edge is what is seen of a bar of 0 %.
+                # A bar of 0 % has no area: only its edge is visible.
                 edgecolor=color,
                 linewidth=3,
                 label=wrapped(bar.method),
@@ -112,7 +130,9 @@ def draw_bars(groups: Mapping[str, Sequence[Bar]], methods: Sequence[str]) -> Fi
             axes.text(100 * end + 2, row, text, fontsize=12, color=BLACK, va="center")
             row += 1
         row += 1
+    # The axis is reversed, so that the first data set is at the top.
     axes.set_ylim(row - 1.4, -1.7)
+    # Beyond 100 is space for the number beside a bar of 100 %.
     axes.set_xlim(-1.5, 115)
     axes.set_xticks(range(0, 101, 25))
     axes.set_yticks(())
@@ -131,8 +151,8 @@ def draw_profiles(
     """Draws performance profiles: the share of runs above each success rate.
 
     Args:
-        profiles: By method, shares ``f64[N]`` at ``THRESHOLDS`` and the ends of their
-            band.
+        profiles: By method, shares ``f64[N]`` at ``THRESHOLDS``, and the lower and
+            upper ends of their band, each ``f64[N]``.
         methods: All methods of the report.
 
     Returns:
@@ -141,24 +161,22 @@ def draw_profiles(
     figure, axes = new_axes()
     looks = _separate({method: shares for method, (shares, _) in profiles.items()})
     for method, (shares, (low, high)) in profiles.items():
-        look = _style(methods, method) | looks[method]
-        axes.step(
-            *(100 * THRESHOLDS, 100 * shares),
-            where="post",
-            linewidth=2,
-            label=wrapped(method),
-            # Steps at a hundred thresholds leave no space for markers.
-            **(look | {"marker": None}),
-        )
+        # Steps at a hundred thresholds leave no space for markers.
+        look = _choose_style(methods, method) | looks[method] | {"marker": None}
+        label = wrapped(method)
+        rates = 100 * THRESHOLDS
+        axes.step(rates, 100 * shares, where="post", linewidth=2, label=label, **look)
         axes.fill_between(
-            *(100 * THRESHOLDS, 100 * low, 100 * high),
+            rates,
+            100 * low,
+            100 * high,
             step="post",
             color=look["color"],
             alpha=0.2,
             linewidth=0,
         )
     axes.set_xlim(0, 100)
-    axes.set_ylim(-3, 103)
+    axes.set_ylim(*_LIMITS)
     _show_percent(axes.xaxis)
     _show_percent(axes.yaxis)
     finish(axes, "Performance profile", steps=None, unit="share of runs above")
@@ -168,12 +186,20 @@ def draw_profiles(
 
 
 def draw_improvements(ours: str, others: Sequence[Bar]) -> Figure:
-    """Draws how probably a run of one method beats a run of each other method."""
+    """Draws the probabilities that a run of one method beats a run of each other.
+
+    Args:
+        ours: Name of the method that is compared with all others.
+        others: Probability that ours beats a method, by the name of that method.
+
+    Returns:
+        The figure.
+    """
     figure = figure_of(height=0.42 + 0.14 * len(others))
     axes = figure.subplots()
     axes.axvline(50, color=GREY, linewidth=1.2, linestyle="--")
     for row, bar in enumerate(others):
-        # Not clipped: half of a point at 0 or 100 % lies outside of the axes.
+        # Nothing is clipped, because half of a point at 0 or 100 % is outside the axes.
         if bar.interval is not None:
             ends = [100 * end for end in bar.interval]
             axes.plot(ends, [row, row], color=BLUE, linewidth=2.4, clip_on=False)
@@ -183,6 +209,7 @@ def draw_improvements(ours: str, others: Sequence[Bar]) -> Figure:
         text = f"{plain(bar.method)}: {100 * bar.share:.0f} %"
         axes.text(1, row - 0.2, text, fontsize=12, color=BLACK, va="bottom")
     axes.set_xlim(0, 100)
+    # The axis is reversed, so that the first method is at the top.
     axes.set_ylim(len(others) - 0.6, -0.9)
     axes.set_yticks(())
     _show_percent(axes.xaxis)
@@ -192,9 +219,11 @@ def draw_improvements(ours: str, others: Sequence[Bar]) -> Figure:
     return figure
 
 
-def _style(methods: Sequence[str], method: str) -> dict[str, Any]:
-    """Colour, line and marker of a method, the same in all pictures."""
+def _choose_style(methods: Sequence[str], method: str) -> dict[str, Any]:
+    """Chooses colour, line and marker of a method, the same in all pictures."""
     index = list(methods).index(method)
+    # Colours repeat from the ninth method on. Line styles are shifted by one then, so
+    # that no two of 16 methods have both the same colour and the same line.
     return {
         "color": CYCLE[index % len(CYCLE)],
         "linestyle": STYLES[(index + index // len(CYCLE)) % len(STYLES)],
@@ -203,21 +232,24 @@ def _style(methods: Sequence[str], method: str) -> dict[str, Any]:
 
 
 def _separate(lines: Mapping[str, Float64]) -> dict[str, dict[str, Any]]:
-    """What keeps methods of equal values apart, without moving any of their points.
+    """Chooses looks by which lines that cover each other can be told apart.
+
+    Lines often cover each other, because many methods succeed always or never. No point
+    is moved, since readers take its height for the success rate.
 
     Args:
-        lines: By method, the values drawn; lines of other steps differ in length.
+        lines: Values drawn, by method. Lines may differ in length.
 
     Returns:
-        By method: hollow markers that lie within each other, the first the largest;
-        and of lines that are equal everywhere, dashes of which each fills the gaps
-        that the others leave.
+        Properties of the lines, by method. Markers are hollow, and the first method's
+        are the largest, so that markers at one point are nested. Lines that are equal
+        everywhere are dashed, and the dashes of one fill the gaps of the others.
     """
-    step = min(_MARKER_STEP, (_LARGEST_MARKER - _MARKER) / max(1, len(lines) - 1))
+    increase = min(_MARKER_STEP, (_LARGEST_MARKER - _MARKER) / max(1, len(lines) - 1))
     looks: dict[str, dict[str, Any]] = {}
     for index, method in enumerate(lines):
         looks[method] = {
-            "markersize": _MARKER + step * (len(lines) - 1 - index),
+            "markersize": _MARKER + increase * (len(lines) - 1 - index),
             "markerfacecolor": "none",
             "markeredgewidth": 1.4,
         }
@@ -228,6 +260,7 @@ def _separate(lines: Mapping[str, Float64]) -> dict[str, dict[str, Any]]:
         for index, method in enumerate(group if len(group) > 1 else ()):
             gaps = _DASH * (len(group) - 1)
             looks[method]["linestyle"] = (_DASH * index, (_DASH, gaps))
+            # Any other cap would lengthen a dash into the gap after it.
             looks[method]["dash_capstyle"] = "butt"
     return looks
 
