@@ -72,7 +72,8 @@ def integrate(
         field: The velocity field.
         noise: ``f32[B, D]``, samples at ``t = 0``.
         steps: Number of steps, at least 1.
-        end: Time to stop at, ``f32[B, 1]``, or a number for all samples.
+        end: Time to stop at, ``f32[B, 1]``, or a number for all samples. An earlier
+            end makes the steps smaller, not fewer.
         bounds: Interval that samples are clipped to after every step; None for no
             clipping.
 
@@ -91,12 +92,13 @@ def integrate(
     def step(index: jax.Array, x: jax.Array) -> jax.Array:
         # The time is computed and not looked up in an array: a TPU would fetch the
         # entry from its memory, which takes longer than some of a step's kernels.
-        time = index.astype(x.dtype) / steps
-        at = jnp.full((*x.shape[:-1], 1), time, x.dtype) * end
-        x = x + field(x, at) * end / steps
+        share = index.astype(x.dtype) / steps
+        time = jnp.full((*x.shape[:-1], 1), share, x.dtype) * end
+        x = x + field(x, time) * end / steps
         return x if bounds is None else jnp.clip(x, *bounds)
 
-    # A loop, not ten copies of the step: unrolling saved a GPU 59 kernels of some 700
-    # and took three more seconds to compile (tests/benchmarks/README.md).
+    # The loop is not unrolled: ten copies of the step would save 59 of some 700 kernels
+    # of an update, and take three more seconds to compile. Whether that pays was not
+    # timed on a GPU (tests/benchmarks/README.md).
     samples: jax.Array = jax.lax.fori_loop(0, steps, step, noise)
     return samples
