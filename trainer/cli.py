@@ -33,12 +33,13 @@ PROGRAM = front_door.Program(
         "checkpoint": Checkpoint,
         "bench": Bench,
     },
-    # These two take every field of the configuration as an option.
+    # Every field of the configuration is an option of these two commands. tyro does not
+    # know these options, so the front door must pass unknown ones on.
     loose=frozenset({"train", "compile"}),
 )
 
-# Beginnings of the messages that threads of TensorStore and tasks of Orbax report of
-# reads and writes that were given up after the first error.
+# First words of the errors of abandoned reads and writes: the first is from threads of
+# TensorStore, the second from tasks of Orbax.
 _ABANDONED = (
     "Event loop is closed",
     "Encountered error while reading array index",
@@ -47,19 +48,21 @@ _ABANDONED = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; see ``front_door.run``."""
-    # Orbax logs a warning for every folder that it opens only to read. Of one error its
-    # threads and asyncio's tasks log many lines, besides the exception that we print.
+    # Orbax logs through absl, and warns of every folder that it opens only to read. Its
+    # threads and asyncio's tasks log many lines about an error that the front door
+    # prints in one.
     for name in ("absl", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return front_door.run(PROGRAM, arguments)
 
 
 def ignore_abandoned(unraisable: Any) -> None:
-    """Ignores exceptions of reads and writes that were given up after an error.
+    """Ignores exceptions of reads and writes that were abandoned after an error.
 
-    This function is a ``sys.unraisablehook``. Orbax has already raised the first error,
-    and has closed the event loop; reads and writes that were still running then fail in
-    their own threads, where nothing can catch their exceptions.
+    ``trainer.__main__`` installs this function as ``sys.unraisablehook``. Orbax has
+    already raised the first error, and has closed the event loop; reads and writes that
+    were still running then fail in their own threads, where nothing can catch their
+    exceptions.
 
     Args:
         unraisable: Exception that nothing could catch, as Python passes it to the hook.

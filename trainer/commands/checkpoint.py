@@ -1,4 +1,4 @@
-"""``checkpoint``: the contents of a run's checkpoints, listed and exported."""
+"""``checkpoint``: lists the arrays of a run's checkpoints, and exports policies."""
 
 import json
 from dataclasses import dataclass
@@ -78,6 +78,8 @@ class ExportCheckpoint:
         # A program holds the parameters of one seed, as its inputs name no seed of
         # training; a file of arrays has a leading axis for all of them.
         if self.format == "stablehlo":
+            # Refused before the policy is loaded, which may take minutes; for
+            # safetensors, `export.export` refuses it.
             export.check_new(self.out)
             policy = api.load_policy(self.run, self.step, training_seed=self.seed)
             self.out.write_bytes(policy.export())
@@ -101,7 +103,7 @@ class Checkpoint:
     """List the arrays of a run's checkpoints, or export a policy.
 
     Attributes:
-        action: Action on a checkpoint.
+        action: Command to run: inspect or export.
     """
 
     action: (
@@ -110,12 +112,12 @@ class Checkpoint:
     )
 
     def execute(self, output: Output) -> int:
-        """Does the action."""
+        """Runs the chosen command."""
         return self.action.execute(output)
 
 
 def _show(contents: "CheckpointContents", out: "Console") -> None:
-    """Prints the run that a checkpoint is of, and a table of its arrays."""
+    """Prints the run of a checkpoint, and a table of the checkpoint's arrays."""
     from rich.table import Table
 
     run, trainer = contents.run, contents.run.config.trainer
