@@ -1,7 +1,11 @@
-"""The error of launches that are refused before anything is started."""
+"""The error for mistakes that are found before a job is submitted."""
 
 from pipeline.store.errors import UsageError
 
 
 class LaunchError(UsageError):
-    """A launch cannot succeed; the message says why, in one line."""
+    """A job would fail, or an option is wrong; the job has not been submitted.
+
+    The message says in one line what was expected, what came, and what to do next. The
+    class is a `UsageError`, because the same command would be refused again.
+    """

@@ -15,13 +15,14 @@ class CloudAccelerator:
     """One kind of chip, as clouds offer it.
 
     Attributes:
-        name: Key in ``trainer.costs.accelerators.ACCELERATORS``.
+        name: Name that users give, and key in
+            ``trainer.costs.accelerators.ACCELERATORS``.
         kind: ``"gpu"`` or ``"tpu"``.
         selector: Value of GKE's node label for the chip.
         machine: Google's machine type, with ``{}`` for the number of chips.
-        sizes: Numbers of chips that a machine can have, in ascending order; larger
-            numbers use several machines of the largest size.
-        sky: SkyPilot's name; None if SkyPilot has no machines with the chip.
+        sizes: Numbers of chips of the machines that are used, in ascending order. More
+            chips than the last number come from several machines of that size.
+        sky: SkyPilot's name of the chip; None for TPUs, which SkyPilot is not used for.
     """
 
     name: str
@@ -37,7 +38,9 @@ class CloudAccelerator:
         return accelerators.ACCELERATORS[self.name]
 
 
-# Labels and machine types are from GKE's pages "Run GPUs" and "Plan TPUs".
+# Labels and machine types are from GKE's pages "Run GPUs" and "Plan TPUs". GKE's single
+# machines of 8 v5e or v6e chips are not used: larger slices consist of machines of 4,
+# and so does a slice of 8 here.
 ACCELERATORS = {
     accelerator.name: accelerator
     for accelerator in (
@@ -92,7 +95,7 @@ ACCELERATORS = {
 
 @dataclass(frozen=True)
 class Slice:
-    """Chips that train together.
+    """Chips that train one run together.
 
     Attributes:
         accelerator: Kind of the chips.
@@ -118,11 +121,11 @@ class Slice:
 
 
 def find_accelerator(name: str, kind: Literal["gpu", "tpu"]) -> CloudAccelerator:
-    """Looks an accelerator up.
+    """Finds an accelerator by name.
 
     Args:
         name: Name of the accelerator.
-        kind: Kind that the target has.
+        kind: Kind of chips that the target of the launch starts.
 
     Returns:
         The accelerator.
@@ -153,7 +156,8 @@ def make_slice(accelerator: CloudAccelerator, chips: int) -> Slice:
         LaunchError: If no machines have this number of chips.
     """
     # TPUs come in slices of fixed shapes. GPUs come in machines; several machines are
-    # used at the largest size only, so that all processes have the same devices.
+    # used at the largest size only. Every process then has as many devices as the
+    # others, and as few links as possible lead out of a machine.
     shapes = accelerator.chip.slices
     largest = accelerator.sizes[-1]
     if accelerator.kind == "tpu":
@@ -168,6 +172,7 @@ def make_slice(accelerator: CloudAccelerator, chips: int) -> Slice:
             f"--chips: {accelerator.name} comes in {choices}, got {chips}; choose one "
             "of these"
         )
+    # A possible number below the largest size is one of `sizes`: one machine holds it.
     per_host = min(chips, largest)
     return Slice(
         accelerator=accelerator,
