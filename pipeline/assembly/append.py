@@ -148,6 +148,8 @@ def claim(
         [part.digest() for part in plan.added.parts],
         what="append",
         take_over=take_over,
+        # An append that is killed after its commit leaves a claim on committed parts.
+        # The next append must not wait for it.
         settled=[part.plan for part in Store(root).manifest.parts],
     )
 
@@ -160,7 +162,8 @@ def commit_append(
     Args:
         plan: Plan that the parts were written by, with or without lengths.
         parts: Manifests of the new parts, in any order.
-        claimed: Claim that the parts were written under.
+        claimed: Claim that the parts were written under; None if they were written
+            without a claim.
 
     Returns:
         The store's new manifest.
@@ -218,16 +221,27 @@ def _check_new(root: str, parts: Sequence[PartManifest], claimed: Claim | None) 
         f"{known.name}: {known.known:,} of {known.episodes:,} episodes are in {root} "
         f"already, the first of them as episode {known.episode} of "
         f"{known.part.folder}, from {known.part.origin.name}; nothing was added. Leave "
-        "out what is there, or add --on-known-episode keep"
+        "these episodes out, or add --on-known-episode keep"
     )
 
 
 def _clear(root: str, finished: Sequence[PartManifest], claimed: Claim | None) -> None:
-    """Deletes parts in the folder that are neither in the store nor about to be."""
+    """Deletes parts in the store's folder that are neither committed nor finished.
+
+    Args:
+        root: Local path or ``gs://bucket/path`` of the store.
+        finished: Parts that are about to be committed.
+        claimed: Claim of this command; None if it has none.
+
+    Raises:
+        DataFormatError: If another process has taken the claim over.
+    """
 
     def check() -> None:
         if claimed is not None:
             claimed.check()
 
+    # `clear_parts` checks only before it deletes something, and after a take-over
+    # nothing may be committed either.
     check()
     clear_parts(root, finished, check, kept=Store(root).manifest.parts)

@@ -20,12 +20,15 @@ Rows = Mapping[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True)
 class RecordedEnvironment:
-    """The environment that the data name as their own; nothing of it is imported.
+    """The environment that an input names as the one its data are from.
+
+    The code of the environment is never imported, since strangers publish data sets.
 
     Attributes:
         environment_id: Gymnasium id of the environment.
         arguments: Its constructor's arguments, as far as a store may keep them.
-        left_out: Names of the arguments that a store may not keep.
+        left_out: Names of the arguments that a store may not keep, such as lists and
+            paths.
         entry_point: Module and class of its code, shown to people; empty if unknown.
         reference_scores: Returns of a random policy and of an expert; None if unknown.
     """
@@ -43,7 +46,7 @@ class RecordedEnvironment:
             text += f" {json.dumps(self.arguments)}"
         if self.entry_point:
             text += f" ({self.entry_point})"
-        text = f"the data are of {text}, as they say; nothing of it is imported"
+        text = f"the data are of {text}, as the input says; its code is not imported"
         if self.left_out:
             text += (
                 f"; its arguments {', '.join(self.left_out)} are no numbers or words "
@@ -54,18 +57,20 @@ class RecordedEnvironment:
 
 @dataclass(frozen=True)
 class Description:
-    """The description of an input, read without reading most of its bytes.
+    """The description of an input, made without reading most of the input's bytes.
 
     Attributes:
         source: Kind of input, such as ``"ogbench_npz"``.
         name: File name or environment; never a path, so that manifests have the same
             bytes on every machine.
-        digest: ``sha256:...``, which changes whenever the content does.
+        digest: ``sha256:...``, which changes whenever the content does. Appending
+            compares digests, because files are renamed and copied.
         fields: Dtype and shape of one row of each field, by name.
-        lengths: Rows of each episode, one more than its transitions.
+        lengths: Rows of each episode, one more than its transitions: the last row has
+            the observation after the last action.
         ignored: Names of arrays in the input that are not read.
         warnings: Sentences on what looks wrong, for a person to judge.
-        notes: Sentences on what else a person may want to know.
+        notes: Sentences on what a person may want to know besides.
         environment: Environment that the input names as its own; None if it names none.
     """
 
@@ -82,7 +87,7 @@ class Description:
     @property
     def episodes(self) -> EpisodeRange:
         """All episodes of the input."""
-        return EpisodeRange(0, 0, self.lengths)
+        return EpisodeRange(first_episode=0, first_row=0, lengths=self.lengths)
 
 
 @dataclass(frozen=True)
@@ -90,8 +95,9 @@ class Block:
     """Whole episodes in memory.
 
     Attributes:
-        indices: ``i64[E]``, indices of the episodes within the input.
-        lengths: ``i64[E]``, rows of each episode.
+        indices: ``i64[E]``, indices of the episodes within the input; not consecutive
+            once bad episodes are dropped.
+        lengths: ``i64[E]``, rows of each episode; their sum is n.
         rows: ``[n, ...]`` for each field, one episode after another.
     """
 
@@ -114,11 +120,15 @@ class Block:
         end = 0
         for index, length in zip(self.indices, self.lengths, strict=True):
             start, end = end, end + int(length)
-            yield int(index), {name: v[start:end] for name, v in self.rows.items()}
+            yield (
+                int(index),
+                {name: values[start:end] for name, values in self.rows.items()},
+            )
 
     def without(self, dropped: Collection[int]) -> "Block":
-        """Returns the block without some episodes; itself if it holds none of them."""
+        """Returns the block without some episodes, given by their indices."""
         good = np.array([int(index) not in dropped for index in self.indices])
+        # Almost all blocks have no bad episode, and are not copied.
         if good.all():
             return self
         keep = np.repeat(good, self.lengths)
@@ -158,6 +168,8 @@ class Source(Protocol):
         ...
 
 
+# Checked with isinstance while parts are written: most formats are not divisible, and
+# their sources need not say so.
 @runtime_checkable
 class Divisible(Source, Protocol):
     """A compressed source, where reading an episode means inflating all before it.
@@ -173,7 +185,8 @@ class Divisible(Source, Protocol):
             starts: The first range that each reader will read.
 
         Returns:
-            One source for each reader; all of them yield the same blocks.
+            One source for each reader, in the order of ``starts``. A reader can use
+            any of them; from its own it reads soonest.
 
         Raises:
             DataFormatError: If any bytes of the input are damaged.

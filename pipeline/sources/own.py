@@ -21,22 +21,26 @@ def is_own(kind: str) -> bool:
 
 @dataclass(frozen=True)
 class UserSource(ReaderSource):
-    """An input that a reader class of the user's reads."""
+    """An input that a reader class written by the user reads."""
 
     @contextlib.contextmanager
     def _guarded(self, doing: str) -> Iterator[None]:
         """Raises UsageError with the file and line where the user's code failed.
 
         Args:
-            doing: What the reader does in the block, for the error.
+            doing: Words for the work of the block in the error, such as ``"reading
+                episodes 0 to 9"``.
 
         Raises:
-            UsageError: In place of any exception without an exit code. A traceback
-                through Beam would bury the line that the user has to mend.
+            UsageError: In place of an exception of the user's code. A traceback through
+                Beam would bury the line that the user has to mend.
         """
         try:
             yield
         except Exception as error:
+            # Exceptions with an exit code are this project's, and say what to do. An
+            # OSError may mean that a disk or a network failed, and repeating the
+            # command may help.
             if hasattr(error, "exit_code") or isinstance(error, OSError):
                 raise
             places = traceback.extract_tb(error.__traceback__)
