@@ -99,14 +99,18 @@ def draw_ranges(axes: Axes, name: str, known: Statistics) -> None:
     thick = max(2.0, 7 - 0.1 * len(index))
     axes.vlines(index, low, high, color=BLUE, linewidth=1, label="range")
     axes.vlines(
-        *(index, mean - std, mean + std),
+        index,
+        mean - std,
+        mean + std,
         color=BLUE,
         linewidth=thick,
         label="mean ± deviation",
     )
     # Wider than the bar, so that a mean is seen against the page as well.
     axes.plot(
-        *(index, mean, "_"),
+        index,
+        mean,
+        "_",
         color=VERMILION,
         markersize=max(4.0, 2 * thick),
         markeredgewidth=2,
@@ -158,7 +162,7 @@ def draw_stretches(
     Args:
         axes: The axes.
         episodes: The sample, in which at least one row is solved.
-        names: Of the tasks that are drawn, the store's first.
+        names: Names of the tasks to draw, which are the first tasks of the store.
     """
     for task, name in enumerate(names):
         lengths = np.concatenate([episode.stretches[task] for episode in episodes])
@@ -185,7 +189,7 @@ def draw_returns(
     Args:
         axes: The axes.
         episodes: The sample.
-        names: Of the tasks that are drawn, the store's first.
+        names: Names of the tasks to draw, which are the first tasks of the store.
         discount: Discount of the returns.
         index: Position of the discount in the store.
     """

@@ -121,7 +121,7 @@ def make_page(store: Store) -> StorePage:
 
 
 def _count(things: Sized, name: str) -> str:
-    """A number with its noun, such as ``1 task`` or ``5 tasks``."""
+    """Formats a number with its noun, such as ``1 task`` or ``5 tasks``."""
     return f"{len(things):,} {name}{'' if len(things) == 1 else 's'}"
 
 
@@ -220,7 +220,9 @@ def _draw_pictures(store: Store, sample: Sample, names: Sequence[str]) -> list[P
                 charts.make_svg(charts.draw_ranges, name, known),
             )
         )
-    if any(len(rows) for each in episodes for rows in each.stretches[: len(names)]):
+    if any(
+        len(rows) for episode in episodes for rows in episode.stretches[: len(names)]
+    ):
         pictures.append(
             Picture(
                 "solved",
@@ -264,12 +266,12 @@ def _make_episode_tables(store: Store, sample: Sample) -> list[Table]:
     for first in range(0, len(sample.episodes), _EPISODES_IN_A_TABLE):
         group = sample.episodes[first : first + _EPISODES_IN_A_TABLE]
         # A group of one episode has the same name at both ends.
-        ends = dict.fromkeys(_name_episode(each) for each in (group[0], group[-1]))
+        ends = dict.fromkeys(_name_episode(end) for end in (group[0], group[-1]))
         made.append(
             Table(
                 f"Episodes {' to '.join(ends)}",
                 headings,
-                [_episode_row(each, len(tasks), len(discounts)) for each in group],
+                [_episode_row(member, len(tasks), len(discounts)) for member in group],
                 folded=first > 0,
             )
         )
@@ -402,7 +404,10 @@ def _draw_frames(store: Store, sample: Sample) -> tuple[str, list[Picture]]:
 
 def _choose_episode(episodes: Sequence[Episode]) -> Episode:
     """Chooses the first episode of those that solve the most tasks."""
-    return max(episodes, key=lambda each: sum(len(x) > 0 for x in each.stretches))
+    return max(
+        episodes,
+        key=lambda episode: sum(len(rows) > 0 for rows in episode.stretches),
+    )
 
 
 def _read_state(store: Store, episode: Episode, row: int) -> PhysicsState:

@@ -35,9 +35,11 @@ def render(package: str, template: str, page: Any) -> str:
 def _templates(package: str) -> jinja2.Environment:
     return jinja2.Environment(
         loader=jinja2.ChoiceLoader(
-            [jinja2.PackageLoader(each, "") for each in (package, "pipeline.pages")]
+            [jinja2.PackageLoader(name, "") for name in (package, "pipeline.pages")]
         ),
-        autoescape=True,  # Runs and stores may come from strangers, and so their names.
+        # Runs and stores may come from strangers, who have chosen the names in them.
+        autoescape=True,
+        # A misspelt name in a template is an error, and not an empty place on the page.
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -142,7 +142,7 @@ def draw_values(scene: MazeScene) -> Figure:
 def draw_policy(scene: MazeScene) -> Figure:
     """Draws the paths that the policy takes."""
     figure, axes = _open_picture(scene)
-    lengths = [each.episode.length for each in scene.traces if each.episode.success]
+    lengths = [trace.episode.length for trace in scene.traces if trace.episode.success]
     mean = f", in {np.mean(lengths):,.0f} steps on average" if lengths else ""
     labels = {True: f"reaches the goal{mean}", False: "does not reach the goal"}
     for trace in scene.traces:
@@ -162,7 +162,7 @@ def draw_policy(scene: MazeScene) -> Figure:
 
 
 def _open_picture(scene: MazeScene, *, more: float = 0.0) -> tuple[Figure, Axes]:
-    """A figure that a maze fills from side to side, and some inches more in height."""
+    """Opens a figure that a maze fills from side to side, ``more`` inches higher."""
     left, right, bottom, top = _find_view(scene.maze)
     figure = figure_of()
     width = float(figure.get_figwidth())
@@ -186,7 +186,9 @@ def _close_picture(figure: Figure, axes: Axes, scene: MazeScene, title: str) -> 
             if wall:
                 corner = (left + column * unit, bottom + row * unit)
                 cell = Rectangle(
-                    *(corner, unit, unit),
+                    corner,
+                    width=unit,
+                    height=unit,
                     # An edge closes the seams that browsers leave between cells.
                     facecolor=GREY,
                     edgecolor=GREY,
@@ -198,7 +200,8 @@ def _close_picture(figure: Figure, axes: Axes, scene: MazeScene, title: str) -> 
                 label = None
     axes.add_patch(
         Circle(
-            *(scene.goal, scene.tolerance_m),
+            scene.goal,
+            radius=scene.tolerance_m,
             fill=False,
             edgecolor=_DARK,
             linewidth=1.4,
@@ -218,7 +221,7 @@ def _close_picture(figure: Figure, axes: Axes, scene: MazeScene, title: str) -> 
 
 
 def _find_view(maze: MazeMap) -> tuple[float, float, float, float]:
-    """Left, right, bottom and top of what is drawn: free cells and a rim of wall."""
+    """Finds left, right, bottom and top of what is drawn: free cells, a rim of wall."""
     rows, columns = np.nonzero(~np.array(maze.walls))
     x, y = maze.origin_m
     rim = 0.75 * maze.unit_m
