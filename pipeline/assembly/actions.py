@@ -45,7 +45,7 @@ class ActionRange:
 
         Args:
             source: The source.
-            description: Its description.
+            description: Description of the input.
             scale: Scale whose bounds ``outside`` is counted by; None for [-1, 1].
 
         Returns:

@@ -135,7 +135,7 @@ class CommitStore(beam.PTransform):  # type: ignore[misc]
 def locate_errors(
     place: str, work: Callable[[], _Made], *, reads: str | None = None
 ) -> _Made:
-    """Does a worker's work, and names the work in errors that nobody expected.
+    """Runs a worker's work, and names the work in errors that nobody expected.
 
     Args:
         place: File, part and episodes, for the message.

@@ -115,6 +115,6 @@ def _read_blocks(
 
 
 def _task_axis(store: Store, field: FieldSpec) -> tuple[int, ...]:
-    """Shape of a member's axis of tasks; OGBench's npz of a single task has no axis."""
+    """Returns the shape of a member's axis of tasks; OGBench's single task has none."""
     tasks = len(store.manifest.tasks)
     return (tasks,) if field.per == "row_and_task" and tasks > 1 else ()

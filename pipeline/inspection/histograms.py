@@ -83,7 +83,7 @@ def count_lengths(lengths: npt.NDArray[np.int64]) -> Histogram:
 
 
 def floor_of(store: Store) -> Statistics | None:
-    """Statistics of positions in a maze, x and y first; None if there is no maze."""
+    """Returns statistics of positions in a maze, x and y first; None without a maze."""
     recipes = {task.recipe for task in store.manifest.tasks}
     return store.manifest.statistics.get(QPOS) if recipes == {"maze"} else None
 

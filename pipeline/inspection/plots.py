@@ -91,7 +91,7 @@ def _draw_rows(figure: Any, store: Store, fields: Sequence[str]) -> None:
 
 
 def _width(known: Statistics) -> float:
-    """Relative width of a panel with a line for each component."""
+    """Computes the relative width of a panel with a line for each component."""
     return 0.9 + 0.03 * min(len(known.mean), 60)
 
 

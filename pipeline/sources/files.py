@@ -140,7 +140,7 @@ def map_concurrently(
 
     Args:
         work: Function of one input; it must be safe to call in several threads.
-        inputs: Its inputs.
+        inputs: Inputs of the function, a call for each.
 
     Returns:
         The results, in the order of the inputs.

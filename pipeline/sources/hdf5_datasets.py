@@ -152,7 +152,7 @@ def digest(path: str, members: Iterable[Any]) -> str:
 
     Args:
         path: The file.
-        members: Its data sets, from `dataset`.
+        members: Data sets of the file, from `find_rows`.
 
     Returns:
         ``sha256:...``.

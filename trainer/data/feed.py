@@ -119,7 +119,7 @@ class BatchSource:
         self._gather = gather
 
     def __len__(self) -> int:
-        """Steps that batches can be drawn for."""
+        """Counts the steps that batches can be drawn for."""
         return self._steps
 
     def batches(self, steps: range) -> Any:

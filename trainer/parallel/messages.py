@@ -115,7 +115,7 @@ class Connection:
         return bool(more) and len(line) <= LONGEST_BYTES
 
     def is_whole(self) -> bool:
-        """Whether the next message has arrived completely."""
+        """Tells whether the next message has arrived completely."""
         return b"\n" in self._received
 
     def take(self, kind: type[_T]) -> _T | None:

@@ -122,7 +122,7 @@ def aggregate(results: Sequence[Results]) -> list[Aggregate]:
 
 
 def last_rates(evaluations: Sequence[Evaluation]) -> npt.NDArray[np.float64]:
-    """Success rate of every training seed at the last step evaluated.
+    """Computes success rates by training seed, at the last step evaluated.
 
     Args:
         evaluations: Evaluations of one method in one task.
@@ -138,7 +138,7 @@ def last_rates(evaluations: Sequence[Evaluation]) -> npt.NDArray[np.float64]:
 
 
 def last_scores(evaluations: Sequence[Evaluation]) -> npt.NDArray[np.float64]:
-    """Normalised score of every training seed at the last step evaluated.
+    """Computes normalised scores by training seed, at the last step evaluated.
 
     Args:
         evaluations: Evaluations of one method in one task.
@@ -159,7 +159,7 @@ def last_scores(evaluations: Sequence[Evaluation]) -> npt.NDArray[np.float64]:
 def _mean_by_seed(
     values: Iterable[tuple[int, Sequence[float]]],
 ) -> npt.NDArray[np.float64]:
-    """Means of each training seed's episodes, in the order of the seeds."""
+    """Averages the episodes of each training seed, in the order of the seeds."""
     # A run may have been evaluated in several calls, of a few episodes each.
     by_seed: dict[int, list[float]] = defaultdict(list)
     for seed, episodes in values:
@@ -168,7 +168,7 @@ def _mean_by_seed(
 
 
 def _select_last(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
-    """Evaluations of the last step, each episode once."""
+    """Selects the evaluations of the last step, each episode once."""
     # Of repeated evaluations the largest counts: pooled, episodes would count twice.
     chosen = select_largest(evaluations)
     last = max((evaluation.step for evaluation in chosen), default=None)
@@ -176,7 +176,7 @@ def _select_last(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
 
 
 def interquartile_mean(scores: npt.NDArray[np.float64]) -> float:
-    """Mean of the middle half of all scores, of any shape.
+    """Computes the mean of the middle half of all scores, of any shape.
 
     Example:
         >>> interquartile_mean(np.array([0.0, 0.2, 0.4, 1.0]))
@@ -188,7 +188,7 @@ def interquartile_mean(scores: npt.NDArray[np.float64]) -> float:
 def stratified_interval(
     scores: Sequence[npt.NDArray[np.float64]], *, resamples: int = _RESAMPLES
 ) -> tuple[float, float]:
-    """Percentile bootstrap interval of the interquartile mean, at 95 %.
+    """Computes the 95 % percentile bootstrap interval of the interquartile mean.
 
     Args:
         scores: ``f64[Q]`` of each task; Q may differ.

@@ -399,7 +399,7 @@ def draw_horizons(history: History) -> Figure | None:
 
 
 def list_losses(history: History) -> list[str]:
-    """Names of the losses that were logged of training windows."""
+    """Lists the names of the losses of training windows that were logged."""
     return [
         name
         for name in history.names()
@@ -417,7 +417,7 @@ def _name_seeds(seeds: Sequence[int]) -> str:
 
 
 def _mean_segment_error(history: History, point: int) -> Float64 | None:
-    """Mean error by horizon at a log point, ``f64[K + 1]``; NaN without windows."""
+    """Averages errors by horizon at a log point: ``f64[K + 1]``, NaN if no windows."""
     total = history.vector("segment_error_by_horizon", point)
     windows = history.vector("windows_by_horizon", point)
     if total is None or windows is None:
@@ -449,7 +449,7 @@ def _draw_line(
 
 
 def _name_period(history: History, point: int) -> str:
-    """The updates over which a log point's metrics are averaged."""
+    """Names the updates over which a log point's metrics are averaged."""
     index = range(len(history.steps))[point]
     start = int(history.steps[index - 1]) if index else 0
     return f"updates {start:,} to {int(history.steps[index]):,}"

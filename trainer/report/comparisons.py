@@ -22,13 +22,13 @@ _RESAMPLES = 2_000
 
 
 def enough(scores: Sequence[Float64]) -> bool:
-    """Whether scores, by task, are enough for an interval."""
+    """Tells whether scores, by task, are enough for an interval."""
     counts = [len(task) for task in scores]
     return min(counts, default=0) >= MIN_SEEDS and sum(counts) >= MIN_SCORES
 
 
 def performance_profile(scores: Sequence[Float64], thresholds: Float64) -> Float64:
-    """Share of single training runs that score above each threshold.
+    """Computes the share of single training runs that score above each threshold.
 
     Args:
         scores: Scores of one method, by task.
@@ -49,7 +49,7 @@ def performance_profile(scores: Sequence[Float64], thresholds: Float64) -> Float
 def profile_band(
     scores: Sequence[Float64], thresholds: Float64
 ) -> tuple[Float64, Float64]:
-    """Pointwise 95 % bootstrap band of a profile; seeds are drawn within their task."""
+    """Computes a profile's pointwise 95 % band; seeds are drawn within their task."""
     resampled = np.concatenate(_resample(scores, np.random.default_rng(0)), axis=1)
     # A threshold at a time: all at once would be an array of resamples, scores and
     # thresholds.
@@ -63,7 +63,7 @@ def profile_band(
 def probability_of_improvement(
     ours: Sequence[Float64], theirs: Sequence[Float64]
 ) -> float:
-    """Probability that a run of ours beats one of theirs in a task drawn at random.
+    """Computes how probably a run of ours beats one of theirs in a random task.
 
     Args:
         ours: Scores by task.
@@ -83,7 +83,7 @@ def probability_of_improvement(
 def improvement_interval(
     ours: Sequence[Float64], theirs: Sequence[Float64]
 ) -> Interval:
-    """Bootstrap interval of ``probability_of_improvement``, at 95 %.
+    """Computes the 95 % bootstrap interval of ``probability_of_improvement``.
 
     Equal calls give equal results.
     """
@@ -95,7 +95,8 @@ def improvement_interval(
 
 
 def _share_won(ours: Float64, theirs: Float64) -> Float64:
-    """Share of pairs that ``[..., Q]`` wins against ``[..., P]``; ties count half."""
+    """Computes the share of pairs that ours win, ``[..., Q]`` by ``[..., P]``."""
+    # An equal pair counts half: its sign is 0.
     signs = np.sign(ours[..., :, None] - theirs[..., None, :])
     return np.asarray((1 + signs.mean(axis=(-2, -1))) / 2)
 

@@ -73,7 +73,7 @@ def _list_pooled_runs(results: Sequence[Results]) -> list[Table]:
 
 
 def _list_scores(results: Sequence[Results]) -> Scores:
-    """Last success rate of every training seed, by method and place."""
+    """Lists the last success rate of every training seed, by method and place."""
     scores: Scores = {}
     for result in results:
         rates = aggregates.last_rates(result.evaluations)
@@ -83,7 +83,7 @@ def _list_scores(results: Sequence[Results]) -> Scores:
 
 
 def _draw_curves(results: Sequence[Results], methods: Sequence[str]) -> list[Picture]:
-    """Curves of every task in which at least two methods were evaluated."""
+    """Draws curves for every task in which at least two methods were evaluated."""
     by_place: dict[Place, list[Results]] = {}
     for result in results:
         if result.method in methods and len(result.curve()[0]):
@@ -187,7 +187,7 @@ def _draw_improvements(shared: Mapping[str, Sequence[Float64]]) -> Picture:
 def _list_differences(
     results: Sequence[Results], scores: Scores, common: Sequence[Place]
 ) -> list[str]:
-    """What is unequal between the methods compared, in sentences."""
+    """Lists the differences between the runs of the compared methods, in sentences."""
     notes = []
     compared = [result for result in results if result.method in scores]
     if any(len(rates) != len(common) for rates in scores.values()):

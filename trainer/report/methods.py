@@ -90,7 +90,7 @@ class Results:
         return min(last, default=0)
 
     def curve(self) -> tuple[npt.NDArray[np.int64], Float64]:
-        """Success rates by step and training seed.
+        """Computes success rates by step and training seed.
 
         Returns:
             Steps ``i64[N]`` and rates ``f64[Q, N]``; NaN where a seed was not evaluated
@@ -149,7 +149,7 @@ def pool_methods(runs: Sequence[EvaluatedRun]) -> list[Results]:
 
 
 def _find_differences(runs: Sequence[EvaluatedRun]) -> list[str]:
-    """Settings that differ between two runs of a task, such as ``agent.temperature``.
+    """Finds settings that differ between runs of a task, such as ``agent.width``.
 
     Settings may differ between tasks: a method has its own for each task.
     """
@@ -165,7 +165,7 @@ def _find_differences(runs: Sequence[EvaluatedRun]) -> list[str]:
 
 
 def _describe(run: EvaluatedRun, settings: Sequence[str]) -> str:
-    """Values of settings in parentheses; empty without settings."""
+    """Formats values of settings in parentheses; empty without settings."""
     values = []
     for setting in settings:
         if setting == _DATA:
@@ -182,6 +182,6 @@ def _describe(run: EvaluatedRun, settings: Sequence[str]) -> str:
 
 
 def _overlaps(runs: Sequence[EvaluatedRun], run: EvaluatedRun) -> bool:
-    """Whether a run shares a training seed with any of some others."""
+    """Tells whether a run shares a training seed with any of some others."""
     seeds = set(run.run.config.trainer.seed_range)
     return any(seeds & set(other.run.config.trainer.seed_range) for other in runs)

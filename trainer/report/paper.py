@@ -78,7 +78,7 @@ def read_paper_results() -> tuple[PaperResult, ...]:
 
 
 def paper_datasets() -> tuple[str, ...]:
-    """Names of the ten data sets, in the table's order."""
+    """Lists the names of the ten data sets, in the order of the table."""
     return tuple(dict.fromkeys(result.dataset for result in read_paper_results()))
 
 

@@ -101,7 +101,7 @@ def _make_title(sources: Sequence[Source]) -> str:
 
 
 def _tabulate_paper(sources: Sequence[Source]) -> Table | None:
-    """The paper's numbers for every task that was run; None if it has no such task."""
+    """Tabulates the paper's numbers for every task that was run; None without any."""
     places = dict.fromkeys(
         (source.run.dataset, source.run.task.task) for source in sources
     )

@@ -73,7 +73,7 @@ def make_section(source: Source) -> Section:
 
 
 def _list_remarks(source: Source) -> list[str]:
-    """What a reader must know before the pictures are believed."""
+    """Lists what a reader must know before the pictures are believed."""
     remarks = []
     if any(evaluation.successes is None for evaluation in source.own):
         remarks.append(
@@ -197,12 +197,12 @@ def _describe_returns(source: Source) -> str:
 
 
 def _join_ends(points: Sequence[str]) -> str:
-    """First and last of some points, in words."""
+    """Describes the first and the last of some points in words."""
     return " to ".join(dict.fromkeys((points[0], points[-1]))) if points else "none"
 
 
 def _describe_metrics(history: History, subject: str, names: Sequence[str]) -> str:
-    """Where metrics start and end, as a sentence for those who see no picture."""
+    """Tells where metrics start and end, for those who cannot see the picture."""
     parts = []
     for name in names:
         # Metrics that are not logged at every point have gaps, which are masked.
@@ -290,7 +290,7 @@ def _read_subgoal_pictures(folder: epath.Path) -> list[Picture]:
 
 
 def _first_frame(gif: bytes) -> bytes | None:
-    """The first frame of an animation as PNG; None if the file is no animation."""
+    """Extracts the first frame of an animation as PNG; None if it is no animation."""
     # Imported here: Pillow comes with matplotlib, and only animations need it.
     from PIL import Image
 

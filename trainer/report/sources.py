@@ -71,7 +71,7 @@ def read_sources(runs: Sequence[RunFolder]) -> list[Source]:
 
 
 def _choose_names(runs: Sequence[RunFolder]) -> list[str]:
-    """Names of the folders, with a number where a name was taken."""
+    """Names the sources by their folders, with a number where a name is taken."""
     # Names are addresses of pictures, and headings: two may not be equal.
     names: list[str] = []
     for run in runs:

@@ -183,7 +183,7 @@ def make_configurations(
 
 
 def _agree(decoded: PhysicsState, stored: PhysicsState) -> bool:
-    """Whether a decoded state is the stored one, up to rounding."""
+    """Tells whether a decoded state is the stored one, up to rounding."""
     buttons = stored.button_states is None or np.array_equal(
         np.asarray(decoded.button_states), stored.button_states
     )

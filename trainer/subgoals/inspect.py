@@ -321,7 +321,7 @@ def _list_steps(comparison: Comparison) -> list[dict[str, Any]]:
 
 
 def _join_arrays(traces: list[Trace]) -> dict[str, Any]:
-    """Arrays by step, with the episodes one after another."""
+    """Joins arrays by step, with the episodes one after another."""
     joined = {
         name: np.concatenate([getattr(trace, name) for trace in traces])
         for name in ("observations", "actions", "horizons", "subgoals")
@@ -388,7 +388,7 @@ def _draw(
 
 
 def _explain(run: Run, ghosts: list[Configuration]) -> str:
-    """How to read the picture, and what in it is not predicted."""
+    """Tells how to read the picture, and what in it is not predicted."""
     distance = float(np.mean([ghost.nearest.distance for ghost in ghosts]))
     row = (
         "the stored row with the nearest observation "
@@ -414,5 +414,5 @@ def _count_steps(number: int) -> str:
 
 
 def _spread(length: int, count: int) -> list[int]:
-    """Steps spread evenly over an episode, the first step among them."""
+    """Spreads steps evenly over an episode, the first step among them."""
     return np.unique(np.linspace(0, length - 1, count + 1)[:-1].astype(int)).tolist()

@@ -238,7 +238,7 @@ class _Easel:
         return np.asarray(renderer.render())
 
     def _current_renderer(self) -> Any:
-        """The renderer, which is made anew if a reset has compiled another model."""
+        """Returns the renderer, made anew if a reset has compiled another model."""
         model = self._environment.unwrapped.model
         if self._model is not model:
             self.close()
@@ -248,7 +248,7 @@ class _Easel:
 
 
 def _geoms(scene: Any, first: int) -> Iterator[Any]:
-    """Geometries of the model in a scene, from an index on, without decorations."""
+    """Lists a scene's geometries of the model, from an index on, not decorations."""
     import mujoco
 
     for geom in scene.geoms[first : scene.ngeom]:
@@ -257,7 +257,7 @@ def _geoms(scene: Any, first: int) -> Iterator[Any]:
 
 
 def _look(geom: Any) -> npt.NDArray[np.float64]:
-    """Position, orientation and colour of a geometry: ``f64[16]``."""
+    """Joins position, orientation and colour of a geometry: ``f64[16]``."""
     return np.concatenate([geom.pos, geom.mat.ravel(), geom.rgba]).astype(np.float64)
 
 
