@@ -15,6 +15,7 @@ import numpy.typing as npt
 from pipeline.sources.episodes import EpisodeRange
 from pipeline.store.manifest import EnvironmentArgument, FieldSpec
 
+# Rows of whole episodes by name of the field, ``[n, ...]`` each.
 Rows = Mapping[str, npt.NDArray[Any]]
 
 
