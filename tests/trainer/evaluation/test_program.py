@@ -82,7 +82,7 @@ def test_the_card_s_program_runs(folder: Path, tmp_path: Path, monkeypatch) -> N
         Output.silent()
     )
     card = (tmp_path / "README.md").read_text()
-    assert "In the file is seed 3 of training." in card
+    assert "holds training seed 3." in card
     (code,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
     monkeypatch.chdir(tmp_path)
     told: dict = {}
