@@ -177,6 +177,10 @@ def make_tables(rows: Sequence[ResultRow]) -> list[Table]:
     return tables
 
 
+# Columns that are left out where no row has anything in them but the default.
+_OPTIONAL = ("paper", "against the paper", "normalised score", "checkpoints")
+
+
 def _select_columns(
     rows: Sequence[ResultRow],
 ) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
@@ -186,10 +190,7 @@ def _select_columns(
     kept = [
         column
         for column in columns
-        if not (
-            (column[0] == "normalised score" and set(column[1:]) <= {"—"})
-            or (column[0] == "checkpoints" and set(column[1:]) <= {"—", LAST})
-        )
+        if column[0] not in _OPTIONAL or not set(column[1:]) <= {"—", LAST}
     ]
     headings, *cells = zip(*kept, strict=True)
     return headings, cells

@@ -40,7 +40,10 @@ def test_a_report_has_everything(run: Path, tmp_path: Path) -> None:
     assert written[3:] == [out / "some run" / f"{name}.svg" for name in PICTURES]
     assert all(path.exists() for path in written)
 
+    # A number and its sign are not broken apart.
     page = written[0].read_text()
+    assert "(35\u00a0%) after" in page
+    page = page.replace("\u00a0", " ")
     sources = re.findall(r'(?:src|srcset)="([^"]{0,30})', page)
     assert len(sources) == len(PICTURES)
     assert all(source.startswith("data:image/svg+xml;base64,") for source in sources)

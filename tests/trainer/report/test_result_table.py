@@ -3,7 +3,7 @@
 import dataclasses
 
 from tests.evaluated import RUN, evaluation
-from trainer.report.result_table import make_rows, write_cells
+from trainer.report.result_table import make_rows, make_tables, write_cells
 from trainer.runs.run import Run
 
 
@@ -26,3 +26,12 @@ def test_rows_compare_with_the_paper() -> None:
 def test_fewer_than_three_checkpoints_are_not_called_three() -> None:
     rows = make_rows("x", RUN, [evaluation(1, 0, 3), evaluation(2, 0, 3)])
     assert write_cells(rows[1])[-1] == "mean of last three (only 2 evaluated)"
+
+
+def test_columns_that_say_nothing_are_left_out() -> None:
+    elsewhere = dataclasses.replace(RUN, dataset="data of my own")
+    (table,) = make_tables(make_rows("x", elsewhere, []))
+    assert "paper" not in table.headings
+    assert table.rows[0][:3] == ("x", "not evaluated yet", "—")
+    (table,) = make_tables(make_rows("x", RUN, []))
+    assert table.headings[3] == "paper"
