@@ -25,5 +25,6 @@ class Toy:
         result = run_toy(self.out, seed=self.seed, console=output.progress)
         for line in result.lines():
             say(output.results, line)
-        say(output.results, f"wrote {self.out / 'toy.png'}, {self.out / 'toy.json'}")
+        files = (self.out / name for name in ("toy.png", "chain.png", "toy.json"))
+        say(output.results, f"wrote {', '.join(map(str, files))}")
         return 0
