@@ -370,7 +370,7 @@ def _draw(
         f"{trace.episode.length:,} steps"
     )
     note = _explain(run, [ghosts[moment] for moment in moments])
-    pictures = {SCENE_FILE: to_svg(draw_scene(frames, title, note))}
+    pictures = {SCENE_FILE: to_svg(draw_scene(frames, title, note), rendered=True)}
     if inspection.video:
         pictures[VIDEO_FILE] = encode_video([images[moment] for moment in shown])
     moments_shown = [

@@ -1,5 +1,6 @@
 """Pictures of sub-goals: no cell is empty, and text is read on a narrow screen."""
 
+import base64
 import re
 
 import numpy as np
@@ -55,3 +56,17 @@ def test_pictures_can_be_read_on_a_narrow_screen() -> None:
         # A screen of 400 px leaves 368 px for a picture.
         assert len(sizes) >= 4
         assert min(sizes) * 368 / width >= 12
+
+
+def test_rendered_scenes_are_jpeg_and_plots_lossless() -> None:
+    # Noise, of which PNG saves nothing.
+    pixels = np.random.default_rng(0).integers(0, 256, (90, 120, 3), dtype=np.uint8)
+    frames = [SceneFrame(pixels, "step 0")] * 2
+    lossless = to_svg(draw_scene(frames, "a", "b"))
+    small = to_svg(draw_scene(frames, "a", "b"), rendered=True)
+    assert lossless.count(b"data:image/png;base64,") == 2
+    assert b"image/png" not in small
+    images = re.findall(rb"data:image/jpeg;base64,([^\"]+)", small)
+    assert [base64.b64decode(image)[:2] for image in images] == [b"\xff\xd8"] * 2
+    assert len(small) < 0.6 * len(lossless)
+    assert to_svg(draw_scene(frames, "a", "b"), rendered=True) == small
