@@ -17,13 +17,15 @@ import numpy.typing as npt
 from scipy.stats import trim_mean
 
 from trainer.report.comparisons import MIN_SCORES, MIN_SEEDS, enough
-from trainer.report.methods import Results
+from trainer.report.methods import Place, Results
 from trainer.runs.evaluations import Evaluation
 from trainer.runs.returns import normalise_score
 from trainer.runs.success_rates import select_largest
 
 _RESAMPLES = 10_000
 Measure = Literal["success", "normalised score"]
+# Last success rates f64[Q] of training seeds, by method and by data set and task.
+Rates = dict[str, dict[Place, npt.NDArray[np.float64]]]
 _SUCCESS: Measure = "success"
 _SCORE: Measure = "normalised score"
 
@@ -119,6 +121,23 @@ def aggregate(results: Sequence[Results]) -> list[Aggregate]:
             )
         )
     return aggregated
+
+
+def list_rates(results: Sequence[Results]) -> Rates:
+    """Lists the last success rate of every training seed, by method and place."""
+    rates: Rates = {}
+    for result in results:
+        by_seed = last_rates(result.evaluations)
+        if len(by_seed):
+            rates.setdefault(result.method, {})[result.place] = by_seed
+    return rates
+
+
+def find_common_places(rates: Rates) -> list[Place]:
+    """Finds the places in which every method has success rates, sorted."""
+    if not rates:
+        return []
+    return sorted(set.intersection(*(set(by_place) for by_place in rates.values())))
 
 
 def last_rates(evaluations: Sequence[Evaluation]) -> npt.NDArray[np.float64]:

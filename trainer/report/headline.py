@@ -2,7 +2,12 @@
 
 from collections.abc import Sequence
 
-from trainer.report.aggregates import Aggregate, aggregate
+from trainer.report.aggregates import (
+    Aggregate,
+    aggregate,
+    find_common_places,
+    list_rates,
+)
 from trainer.report.methods import Place, Results
 from trainer.report.paper import PAPER_SEEDS, PAPER_STEPS
 from trainer.report.result_table import ResultRow
@@ -136,12 +141,11 @@ def _say_solved(evaluated: Sequence[Source]) -> str:
 
 def _rank(results: Sequence[Results]) -> str:
     """Which method is ahead, as a clause; empty if nothing can be ranked."""
-    places: dict[str, set[Place]] = {}
-    for result in results:
-        places.setdefault(result.method, set()).add(result.place)
-    common = set.intersection(*places.values()) if places else set()
-    every = set.union(*places.values()) if places else set()
-    if every and not common:
+    rates = list_rates(results)
+    if not any(seeds.any() for places in rates.values() for seeds in places.values()):
+        return ""
+    common = find_common_places(rates)
+    if not common:
         return "; no task was run with all methods, so that none is ahead"
     # Only tasks of all methods compare: means over different tasks would mislead.
     shared = [result for result in results if result.place in common]
@@ -152,7 +156,7 @@ def _rank(results: Sequence[Results]) -> str:
     if not any(figure.mean for figure in ranked):
         return ""
     text = "; "
-    if common != every:
+    if any(len(places) > len(common) for places in rates.values()):
         of_all = "task" if len(common) == 1 else f"{len(common)} tasks"
         text = f"; in the {of_all} that all methods were run in, "
     # Methods whose rounded figures are equal share a rank: readers see no difference.

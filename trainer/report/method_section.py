@@ -7,6 +7,7 @@ import numpy as np
 from pipeline.pages.drawing import to_svg
 from pipeline.pages.elements import Picture, Table
 from trainer.report import aggregates, comparison_charts, comparisons
+from trainer.report.aggregates import Rates
 from trainer.report.comparison_charts import THRESHOLDS, Bar
 from trainer.report.comparisons import Float64
 from trainer.report.methods import Place, Results
@@ -16,8 +17,6 @@ from trainer.report.page import Comparison
 # own further down.
 _MAX_CURVES = 12
 _MAIN = "vast"
-
-Scores = dict[str, dict[Place, Float64]]
 
 
 def compare(results: Sequence[Results]) -> Comparison | None:
@@ -29,11 +28,11 @@ def compare(results: Sequence[Results]) -> Comparison | None:
     Returns:
         What the page shows; None if fewer than two methods have success rates.
     """
-    scores = _list_scores(results)
+    scores = aggregates.list_rates(results)
     methods = list(scores)
     if len(methods) < 2:
         return None
-    common = sorted(set.intersection(*(set(rates) for rates in scores.values())))
+    common = aggregates.find_common_places(scores)
     pictures = [*_draw_curves(results, methods), _draw_bars(scores)]
     notes = _list_differences(results, scores, common)
     # In equal tasks only: a method that was spared the hard tasks would win.
@@ -72,16 +71,6 @@ def _list_pooled_runs(results: Sequence[Results]) -> list[Table]:
     return [Table("Runs pooled as seeds of one method", headings, rows, folded=True)]
 
 
-def _list_scores(results: Sequence[Results]) -> Scores:
-    """Lists the last success rate of every training seed, by method and place."""
-    scores: Scores = {}
-    for result in results:
-        rates = aggregates.last_rates(result.evaluations)
-        if len(rates):
-            scores.setdefault(result.method, {})[result.place] = rates
-    return scores
-
-
 def _draw_curves(results: Sequence[Results], methods: Sequence[str]) -> list[Picture]:
     """Draws curves for every task in which at least two methods were evaluated."""
     by_place: dict[Place, list[Results]] = {}
@@ -112,7 +101,7 @@ def _draw_curves(results: Sequence[Results], methods: Sequence[str]) -> list[Pic
     return pictures
 
 
-def _draw_bars(scores: Scores) -> Picture:
+def _draw_bars(scores: Rates) -> Picture:
     groups: dict[str, list[Bar]] = {}
     for method, by_place in scores.items():
         for dataset in dict.fromkeys(place[0] for place in by_place):
@@ -185,7 +174,7 @@ def _draw_improvements(shared: Mapping[str, Sequence[Float64]]) -> Picture:
 
 
 def _list_differences(
-    results: Sequence[Results], scores: Scores, common: Sequence[Place]
+    results: Sequence[Results], scores: Rates, common: Sequence[Place]
 ) -> list[str]:
     """Lists the differences between the runs of the compared methods, in sentences."""
     notes = []

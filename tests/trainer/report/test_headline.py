@@ -116,6 +116,18 @@ def test_only_common_tasks_rank_methods() -> None:
     )
 
 
+def test_methods_without_success_rates_do_not_hinder_a_rank() -> None:
+    returns = make_source("iql", 2, task=2)
+    own = [dataclasses.replace(each, successes=None) for each in returns.evaluations]
+    returns = dataclasses.replace(returns, evaluations=own)
+    assert lead(make_source("vast", 4), returns).endswith(
+        "; vast has an interquartile mean of 40 %."
+    )
+    # Nothing was solved, and the tasks differ: only the former is said.
+    unsolved = [make_source("vast", 0), make_source("iql", 0, task=2)]
+    assert lead(*unsolved).endswith("no episode was solved.")
+
+
 def test_the_best_run_of_a_task() -> None:
     vast, qc, iql = make_source("vast", 8), make_source("qc", 8), make_source("iql", 1)
     (ahead,) = describe_places([vast, iql])
