@@ -45,7 +45,8 @@ def plot_store(store: Store, path: str) -> None:
         for name in (schema.OBSERVATIONS, schema.ACTIONS)
         if name in manifest.statistics and manifest.statistics[name].mean
     ]
-    panels = 1 + (histograms.floor_of(store) is not None) + len(fields)
+    floor = histograms.floor_of(store)
+    panels = 1 + (floor is not None) + len(fields)
     width = max(_TASK_IN * len(manifest.tasks), _PANEL_IN * panels)
     heights = (3.8, 0.3 + 2.5 * len(labels))
     figure = Figure(figsize=(width, 0.6 + sum(heights)), layout="constrained")
@@ -60,15 +61,16 @@ def plot_store(store: Store, path: str) -> None:
     # The upper panels have widths of their own, so the halves are separate grids.
     halves: Any = figure.subfigures(2, 1, height_ratios=heights)
     above, below = halves
-    _draw_rows(above, store, fields)
+    _draw_rows(above, store, floor, fields)
     _draw_labels(below, store, labels)
     figure.savefig(path, dpi=110)
 
 
-def _draw_rows(figure: Any, store: Store, fields: Sequence[str]) -> None:
+def _draw_rows(
+    figure: Any, store: Store, floor: Statistics | None, fields: Sequence[str]
+) -> None:
     """Draws what does not depend on a task."""
     statistics = store.manifest.statistics
-    floor = histograms.floor_of(store)
     widths = [1.1, *([1.2] if floor else []), *(_width(statistics[x]) for x in fields)]
     panels = iter(figure.subplots(1, len(widths), width_ratios=widths))
     lengths = store.episodes().lengths

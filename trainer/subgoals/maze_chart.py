@@ -119,7 +119,8 @@ def draw_values(scene: MazeScene) -> Figure:
         )
     # Annotations have no entry in a legend; an empty line that looks like them has.
     axes.plot(
-        *([], []),
+        [],
+        [],
         color=_LIGHT,
         marker=">",
         markersize=5,
