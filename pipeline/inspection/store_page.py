@@ -5,7 +5,7 @@ bounded size, so that a store of any size can be looked at; the page names the s
 """
 
 import io
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from pipeline.domains.frames import PhysicsState
 from pipeline.domains.opengl import NoBackendError
 from pipeline.inspection import charts, histograms, tables
 from pipeline.inspection.sample import Episode, Sample, draw_sample, read_places
-from pipeline.pages.elements import Picture, Table
+from pipeline.pages.elements import Picture, Table, count_noun
 from pipeline.pages.html import render
 from pipeline.store import arrays, schema
 from pipeline.store.errors import DataFormatError, UsageError
@@ -101,7 +101,7 @@ def make_page(store: Store) -> StorePage:
         lead=(
             f"{rows:,} rows in {sample.total:,} episodes of {manifest.dataset}, "
             f"recorded in {manifest.environment_id}, with rewards of "
-            f"{_count(manifest.tasks, 'task')}."
+            f"{count_noun(len(manifest.tasks), 'task')}."
         ),
         facts=_list_facts(store, facts),
         notes=_write_notes(store, sample),
@@ -118,11 +118,6 @@ def make_page(store: Store) -> StorePage:
         frames=images,
         episodes=_make_episode_tables(store, sample),
     )
-
-
-def _count(things: Sized, name: str) -> str:
-    """Formats a number with its noun, such as ``1 task`` or ``5 tasks``."""
-    return f"{len(things):,} {name}{'' if len(things) == 1 else 's'}"
 
 
 def _list_facts(store: Store, facts: Mapping[str, Any]) -> dict[str, str]:

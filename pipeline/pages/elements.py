@@ -1,4 +1,4 @@
-"""The elements of a page besides sentences: tables of text, and pictures."""
+"""The elements of a page: tables of text, pictures, and numbers with their nouns."""
 
 import base64
 from collections.abc import Sequence
@@ -73,5 +73,15 @@ class Table:
 
 
 # Pictures lie inside the page, so that one file can be mailed or archived.
+def count_noun(number: int, noun: str) -> str:
+    """Formats a number with its noun.
+
+    Example:
+        >>> count_noun(1, "task"), count_noun(5_000, "task")
+        ('1 task', '5,000 tasks')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def _uri(kind: str, data: bytes) -> str:
     return f"data:{kind};base64,{base64.b64encode(data).decode()}"

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from pipeline.pages.elements import count_noun
 from trainer.report.aggregates import (
     Aggregate,
     aggregate,
@@ -35,7 +36,7 @@ def describe_run(source: Source) -> str:
     if row.summary is None:
         return f"{row.agent.upper()} was not evaluated yet in {place}."
     summary = row.summary
-    seeds = _count(len(summary.seeds), "training seed")
+    seeds = count_noun(len(summary.seeds), "training seed")
     after = f"after {summary.steps[-1]:,} updates"
     if summary.score is None:
         return (
@@ -72,14 +73,15 @@ def write_lead(sources: Sequence[Source], results: Sequence[Results]) -> str:
     methods = {result.method for result in results}
     places = {result.place for result in results}
     text = (
-        f"{_count(len(evaluated), 'run')} of {_count(len(methods), 'method')} in "
-        f"{_count(len(places), 'task')}, after {_range(updates)} updates: "
+        f"{count_noun(len(evaluated), 'run')} of "
+        f"{count_noun(len(methods), 'method')} in {count_noun(len(places), 'task')}, "
+        f"after {_range(updates)} updates: "
         f"{_say_solved(evaluated)}"
     )
     # Readers must not take the runs that were counted for all there are.
     missing = len(sources) - len(evaluated)
     if missing:
-        text += f"; {_count(missing, 'more run')} not evaluated yet"
+        text += f"; {count_noun(missing, 'more run')} not evaluated yet"
     return f"{text}{_rank(results)}."
 
 
@@ -208,10 +210,6 @@ def _compare_with_paper(row: ResultRow) -> str:
             caveats.insert(0, f"{PAPER_STEPS / steps:.3g} times as many updates")
         caveats.append("episodes and data may differ")
     return text + (f" ({'; '.join(caveats)})" if caveats else "")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 def _all(number: int) -> str:

@@ -18,6 +18,7 @@ from rich.console import Console
 from pipeline.domains.opengl import NoBackendError
 from pipeline.output import say, working
 from pipeline.pages.drawing import to_svg
+from pipeline.pages.elements import count_noun
 from pipeline.store import files
 from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.reader import Store
@@ -360,7 +361,8 @@ def _draw(
     frames = [
         SceneFrame(
             images[moment],
-            f"step {moment}:\nsub-goal {_count_steps(trace.steps_ahead[moment])} ahead",
+            f"step {moment}:\n"
+            f"sub-goal {count_noun(int(trace.steps_ahead[moment]), 'step')} ahead",
         )
         for moment in moments
     ]
@@ -407,10 +409,6 @@ def _explain(run: Run, ghosts: list[Configuration]) -> str:
         "Solid: now. Pale and transparent: the sub-goal, where it differs from now. "
         f"{source} Transparent in full colour: the task's goal."
     )
-
-
-def _count_steps(number: int) -> str:
-    return f"{number} step" + ("" if number == 1 else "s")
 
 
 def _spread(length: int, count: int) -> list[int]:
