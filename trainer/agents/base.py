@@ -70,12 +70,20 @@ class AgentState(NamedTuple):
             that Adam keeps no moments for them.
         opt_state: State of the optimiser.
         step: ``i32[]``, updates done.
+        average: Moving average of ``params``, which acts in their place; None if the
+            agent's ``ema_decay`` is 0.
     """
 
     params: Params
     targets: Params
     opt_state: Any
     step: jax.Array
+    average: Params | None = None
+
+    @property
+    def acting(self) -> Params:
+        """Parameters that act."""
+        return self.params if self.average is None else self.average
 
 
 class Metrics(NamedTuple):

@@ -59,6 +59,8 @@ NotNegative = Annotated[float, Range(least=0)]
 Share = Annotated[float, Range(above=0, below=1)]
 # A share that may also be 1, such as a discount.
 Fraction = Annotated[float, Range(above=0, most=1)]
+# A share that may also be 0.
+Decay = Annotated[float, Range(least=0, below=1)]
 # A share that may also be 0 or 1.
 Probability = Annotated[float, Range(least=0, most=1)]
 
@@ -82,6 +84,7 @@ class AgentSettings:
     depth: int
     learning_rate: float
     target_rate: float
+    ema_decay: float
     precision: Precision
     rematerialise: bool
 

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from trainer.agents.settings import (
     AgentSettings,
     Count,
+    Decay,
     Fraction,
     NotNegative,
     Positive,
@@ -40,6 +41,8 @@ class VASTConfig(AgentSettings):
         learning_rate: Learning rate of Adam, for all networks.
         clip_norm: Largest global norm of the gradient.
         target_rate: Rate of the soft update of the target critics.
+        ema_decay: Decay of the moving average of parameters that acts, see
+            ``step.update``; 0 acts with the trained parameters, as the paper does.
         expectile: Expectile τ of the value loss.
         composition: Weight λ of the compositional loss of G.
         flow_steps: Euler steps of a flow sample.
@@ -105,6 +108,7 @@ class VASTConfig(AgentSettings):
     learning_rate: Positive = 3e-4
     clip_norm: Positive = 1.0
     target_rate: Fraction = 0.005
+    ema_decay: Decay = 0.0
     expectile: Share = 0.9
     composition: NotNegative = 0.5
     flow_steps: Count = 10

@@ -3,10 +3,11 @@
 On disk a step is committed by a rename; on gs:// the last object of a step says that
 the step is whole.
 
-A step has five items: ``params`` (enough to act), ``train`` (targets, optimiser, step,
-keys), ``data`` (the state of Grain's iterator), ``run`` (the description of the run)
-and ``digests`` of the other four, which everything that is read is compared with. Steps
-of earlier versions have no digests and are not compared.
+A step has five items: ``params`` (all that acting needs: the average, if the agent
+keeps one), ``train`` (targets, optimiser, step, keys, and the trained parameters if
+``params`` is an average), ``data`` (the state of Grain's iterator), ``run`` (the
+description of the run) and ``digests`` of the other four, which everything that is read
+is compared with. Steps of earlier versions have no digests and are not compared.
 """
 
 import os
@@ -470,21 +471,29 @@ def _describe_cause(error: Exception) -> str:
 
 
 def _split(state: TrainState) -> tuple[Params, dict[str, Any]]:
-    # Parameters are an item of their own, so that acting reads no optimiser.
+    # Parameters that act are an item of their own, so that acting reads nothing else.
     agent = state.agent
-    return agent.params, {
+    train = {
         "targets": agent.targets,
         "opt_state": agent.opt_state,
         "step": agent.step,
         "keys": state.keys,
     }
+    if agent.average is not None:
+        train["trained_params"] = agent.params
+    return agent.acting, train
 
 
 def _join(params: Params, train: dict[str, Any]) -> TrainState:
-    return TrainState(
-        AgentState(params, train["targets"], train["opt_state"], train["step"]),
-        train["keys"],
+    trained = train.get("trained_params")
+    agent = AgentState(
+        params=params if trained is None else trained,
+        targets=train["targets"],
+        opt_state=train["opt_state"],
+        step=train["step"],
+        average=None if trained is None else params,
     )
+    return TrainState(agent, train["keys"])
 
 
 def _abstract(leaf: jax.Array) -> jax.ShapeDtypeStruct:

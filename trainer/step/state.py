@@ -67,8 +67,11 @@ def layout(agent: Agent[Any], mesh: Mesh, *, seeds: int) -> TrainState:
 def _draw(agent: Agent[Any], roots: jax.Array) -> TrainState:
     def draw_one(root: jax.Array) -> TrainState:
         init_key, update_key = jax.random.split(jax.random.wrap_key_data(root))
+        state = agent.init(init_key)
+        if agent.config.ema_decay:
+            state = state._replace(average=state.params)
         # Raw key data, because checkpoints hold arrays of plain dtypes.
-        return TrainState(agent.init(init_key), jax.random.key_data(update_key))
+        return TrainState(state, jax.random.key_data(update_key))
 
     return jax.vmap(draw_one)(roots)
 

@@ -1,4 +1,4 @@
-"""One update of any agent: its loss's gradient, a step of Adam, then its targets.
+"""One update of any agent: gradient of its loss, step of Adam, targets, average.
 
 Dimensions: B batch, N microbatches.
 """
@@ -96,6 +96,32 @@ def make_update(
         # Agents choose which critics their targets follow: the baselines' published
         # code takes those from before the step.
         targets = agent.move_targets(state.targets, before=state.params, after=params)
-        return AgentState(params, targets, opt_state, state.step + 1), metrics
+        average = state.average
+        if average is not None:
+            average = optimizers.soft_update(
+                average, params, rate=average_rate(agent.config.ema_decay, state.step)
+            )
+        return AgentState(params, targets, opt_state, state.step + 1, average), metrics
 
     return update
+
+
+def average_rate(decay: float, step: jax.Array) -> jax.Array:
+    """Computes the rate at which averaged parameters follow the trained ones.
+
+    Early in training the average follows faster than ``decay`` says. At first it spans
+    about the last ninth of the updates, so that the first parameters are soon
+    forgotten.
+
+    Args:
+        decay: Decay of the average once training is long, in (0, 1).
+        step: ``i32[]``, updates done before this one.
+
+    Returns:
+        ``f32[]``, ``1 - min(decay, (1 + step) / (10 + step))``.
+
+    References:
+        Polyak & Juditsky (1992), Acceleration of stochastic approximation by averaging;
+        the schedule is that of TensorFlow's ``ExponentialMovingAverage``.
+    """
+    return 1 - jnp.minimum(decay, (1 + step) / (10 + step))

@@ -24,7 +24,7 @@ SEEDS = 2
 STEP = 10
 
 
-def run_of(**agent: int) -> Run:
+def run_of(**agent: float) -> Run:
     changed: Any = dataclasses.replace(CONFIG.agent, **({"depth": 2} | agent))  # type: ignore[arg-type]
     return dataclasses.replace(
         make_run(), config=dataclasses.replace(CONFIG, agent=changed)
@@ -94,6 +94,28 @@ def test_a_step_is_restored_onto_any_mesh(
     for ours, asked, value in pairs:
         assert ours.sharding == asked.sharding
         np.testing.assert_array_equal(ours, value)
+
+
+def test_an_average_acts_and_training_goes_on_from_what_was_trained(
+    tmp_path: Path,
+) -> None:
+    run = run_of(ema_decay=0.9)
+    state = made_up(mesh_of(MeshConfig(data=1), 1), run)
+    checkpoints = CheckpointWriter(RunFolder.open(tmp_path))
+    checkpoints.save(STEP, state, make_feed_of(run), run)
+    checkpoints.close()
+    restored = restore(
+        tmp_path, made_up(mesh_of(MeshConfig(data=1), 1), run, rng=1), run
+    )
+    jax.tree.map(np.testing.assert_array_equal, restored, state)
+    with CheckpointReader(RunFolder.open(tmp_path)) as reader:
+        acting = reader.restore_params(STEP, run.agent(), seeds=SEEDS)
+    jax.tree.map(np.testing.assert_array_equal, acting, state.agent.average)
+    one, other = (
+        np.asarray(params["critic"]["hidden_0"]["kernel"])
+        for params in (acting, state.agent.params)
+    )
+    assert not np.array_equal(one, other)
 
 
 def test_a_step_is_restored_with_explicit_axes_active(

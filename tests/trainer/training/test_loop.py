@@ -44,7 +44,7 @@ def test_resume_is_bit_exact(
 def test_resume_of_vast_is_bit_exact(
     store: Store, table: RowTable, tmp_path: Path
 ) -> None:
-    agent = VASTConfig(width=8, depth=1, flow_steps=2, max_horizon=6)
+    agent = VASTConfig(width=8, depth=1, flow_steps=2, max_horizon=6, ema_decay=0.9)
     run = make_run(store, table)
     run = dataclasses.replace(run, config=dataclasses.replace(run.config, agent=agent))
     out = RunFolder.open(tmp_path / "whole")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from trainer.agents.settings import (
     AgentSettings,
     Count,
+    Decay,
     Positive,
     Share,
 )
@@ -23,6 +24,8 @@ class BaselineConfig(AgentSettings):
         learning_rate: Learning rate of Adam, for all networks; gradients are not
             clipped.
         target_rate: Rate of the soft update of the target critics.
+        ema_decay: Decay of the moving average of parameters that acts, see
+            ``step.update``; 0 acts with the trained parameters.
         precision: Precision of the hidden layers' products, see ``nn.networks.MLP``.
         rematerialise: Whether gradients evaluate networks again, one evaluation at a
             time, instead of keeping the outputs of layers; saves memory.
@@ -35,6 +38,7 @@ class BaselineConfig(AgentSettings):
     depth: Count = 4
     learning_rate: Positive = 3e-4
     target_rate: Share = 0.005
+    ema_decay: Decay = 0.0
     precision: Precision = "float32"
     rematerialise: bool = False
 
