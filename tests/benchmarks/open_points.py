@@ -59,6 +59,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "aggregation": ("min", "mean"),
     "advantage_return": ("model", "data"),
     "state_scaling": ("none", "common", "standard"),
+    "success": ("ends", "mixed"),
 }
 READINGS: dict[str, tuple[Any, ...]] = {
     "clip": ("global", "network"),

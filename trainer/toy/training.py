@@ -43,7 +43,7 @@ def train(
             call.
 
     Returns:
-        Parameters of each seed.
+        Parameters that act, of each seed.
     """
     first, _ = phases[0]
     # One device: networks are too small for several to pay off, and results do not
@@ -72,5 +72,5 @@ def train(
         for _ in range(updates // _UPDATES_PER_CALL):
             state, _ = call(state, rows, next(feed))
             progress(_UPDATES_PER_CALL)
-    params = jax.device_get(state.agent.params)
+    params = jax.device_get(state.agent.acting)
     return [jax.tree.map(lambda leaf, q=q: leaf[q], params) for q in range(len(seeds))]
