@@ -61,7 +61,7 @@ def global_norm(tree: Any) -> jax.Array:
     return norm
 
 
-def soft_update(target: Tree, source: Tree, *, rate: float) -> Tree:
+def soft_update(target: Tree, source: Tree, *, rate: float | jax.Array) -> Tree:
     """Moves targets a fraction of the way: ``rate * source + (1 - rate) * target``."""
     # In this form a target that equals its source stays bitwise equal to it.
     return jax.tree.map(lambda t, s: t + rate * (s - t), target, source)
