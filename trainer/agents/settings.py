@@ -84,7 +84,8 @@ class AgentSettings:
     depth: int
     learning_rate: float
     target_rate: float
-    ema_decay: float
+    # Settings of agents that were written before there was an average declare none.
+    ema_decay: float = 0.0
     precision: Precision
     rematerialise: bool
 

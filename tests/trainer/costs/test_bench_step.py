@@ -40,6 +40,7 @@ class LinearConfig:
     name: str = "linear"
     width: int = 8
     precision: str = "float32"
+    ema_decay: float = 0.0
 
 
 @dataclass(frozen=True)
