@@ -72,7 +72,6 @@ class Table:
     folded: bool = False
 
 
-# Pictures lie inside the page, so that one file can be mailed or archived.
 def count_noun(number: int, noun: str) -> str:
     """Formats a number with its noun.
 
@@ -83,5 +82,6 @@ def count_noun(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+# Pictures lie inside the page, so that one file can be mailed or archived.
 def _uri(kind: str, data: bytes) -> str:
     return f"data:{kind};base64,{base64.b64encode(data).decode()}"

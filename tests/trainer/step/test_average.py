@@ -1,4 +1,4 @@
-"""The moving average of parameters: what it is, where it lies, and who acts with it."""
+"""The moving average of parameters: what it is, and where it lies on a mesh."""
 
 import dataclasses
 from typing import Any
@@ -28,7 +28,7 @@ STEPS, BATCH = 12, 16
 def train(mesh: MeshConfig, **changes: Any) -> list[TrainState]:
     """States before the first update and after each one, of one seed."""
     agent = VAST(dataclasses.replace(CONFIG, **changes), FACTS)
-    count = mesh.seed * max(mesh.data, 1) * mesh.fsdp * mesh.tensor
+    count = mesh.seed * mesh.data * mesh.fsdp * mesh.tensor
     devices = make_mesh(mesh, seeds=1, batch_size=BATCH, devices=jax.devices()[:count])
     source = BatchSource(
         TABLE, agent.sampler, seeds=(0,), batch_size=BATCH, steps=STEPS, gather=True
