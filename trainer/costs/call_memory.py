@@ -55,10 +55,11 @@ def state_bytes(shape: Shape) -> int:
     """Computes the bytes of one seed's state: ``4 * (3 P + T)``.
 
     The state holds the P parameters, Adam's two moments of each, and the T parameters
-    of the target critics.
+    of the target critics. An average of the parameters is P more.
     """
     with_targets = sum(network.parameters for network in shape.networks)
-    return _FLOAT_BYTES * (with_targets + 2 * count_parameters(shape))
+    copies = 3 if shape.config.ema_decay else 2
+    return _FLOAT_BYTES * (with_targets + copies * count_parameters(shape))
 
 
 def activation_bytes(shape: Shape, *, chips: int) -> int:

@@ -5,6 +5,7 @@ No parameter is drawn, and nothing is compiled.
 
 import dataclasses
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ from trainer.costs import flops
 from trainer.costs.accelerators import ACCELERATORS, Accelerator
 from trainer.costs.network_shapes import Network, optimised_layers, read_networks
 from trainer.costs.random_data import make_shape_facts
+from trainer.step.state import init_agent
 
 UPDATES = 1_000_000
 # The bounds are for this accelerator.
@@ -59,7 +61,8 @@ class Description:
         observation_dim: Components of an observation.
         action_dim: Components of an action.
         networks: Networks of the agent, the optimised ones first.
-        state_bytes: Bytes of one seed's parameters, targets and optimiser state.
+        state_bytes: Bytes of one seed's parameters, their average if one is kept,
+            targets and optimiser state.
         cost: Cost of an update; None if the agent's operations are not counted.
     """
 
@@ -111,7 +114,7 @@ def describe(config: Config, *, observation_dim: int, action_dim: int) -> Descri
     """
     agent = make_agent(config.agent, make_shape_facts(observation_dim, action_dim))
     # Only shapes are needed, and the widest networks may not fit in this machine.
-    state = jax.eval_shape(agent.init, jax.random.key(0))
+    state = jax.eval_shape(partial(init_agent, agent), jax.random.key(0))
     networks = read_networks(state)
     state_bytes = sum(
         leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)

@@ -67,13 +67,18 @@ def layout(agent: Agent[Any], mesh: Mesh, *, seeds: int) -> TrainState:
 def _draw(agent: Agent[Any], roots: jax.Array) -> TrainState:
     def draw_one(root: jax.Array) -> TrainState:
         init_key, update_key = jax.random.split(jax.random.wrap_key_data(root))
-        state = agent.init(init_key)
-        if agent.config.ema_decay:
-            state = state._replace(average=state.params)
         # Raw key data, because checkpoints hold arrays of plain dtypes.
-        return TrainState(state, jax.random.key_data(update_key))
+        return TrainState(init_agent(agent, init_key), jax.random.key_data(update_key))
 
     return jax.vmap(draw_one)(roots)
+
+
+def init_agent(agent: Agent[Any], key: jax.Array) -> AgentState:
+    """Draws one seed's state of an agent, with the average if it acts with one."""
+    state = agent.init(key)
+    if not agent.config.ema_decay:
+        return state
+    return state._replace(average=state.params)
 
 
 def read_step(state: TrainState) -> int:

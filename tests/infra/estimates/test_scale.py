@@ -42,6 +42,11 @@ def test_the_state_is_that_of_the_description():
     total = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
     assert call_memory.state_bytes(SHAPE) == total - 4 * counters
     assert call_memory.count_parameters(SHAPE) == count_parameters(state.params)
+    averaged = dataclasses.replace(
+        SHAPE, config=dataclasses.replace(SHAPE.config, ema_decay=0.9)
+    )
+    more = call_memory.state_bytes(averaged) - call_memory.state_bytes(SHAPE)
+    assert more == 4 * count_parameters(state.params)
 
 
 def test_operations_are_those_that_describe_and_bench_give():

@@ -58,6 +58,18 @@ def test_parameters_with_targets_are_about_the_papers(
     assert 0 < counters <= 16
 
 
+def test_an_average_takes_the_memory_of_the_parameters_once_more() -> None:
+    loaded = config.load("configs/demo.toml", task=1)
+    averaged = dataclasses.replace(
+        loaded, agent=dataclasses.replace(loaded.agent, ema_decay=0.9)
+    )
+    one, other = (
+        describe(each, observation_dim=4, action_dim=2) for each in (loaded, averaged)
+    )
+    more = other.state_bytes - one.state_bytes
+    assert more == 4 * one.count_parameters("optimised")
+
+
 def test_seeds_multiply_the_cost_and_not_the_networks() -> None:
     loaded = config.load("configs/demo.toml", task=1)
     eight = dataclasses.replace(
