@@ -18,6 +18,7 @@ def evaluate(
     steps: Sequence[int] | Literal["latest", "all"] = "latest",
     tasks: Sequence[int] = (),
     environment: "TaskEnvironment | str | None" = None,
+    candidates: int | None = None,
     environments: int = 8,
     workers: int | None = None,
     reference_scores: tuple[float, float] | None = None,
@@ -41,6 +42,8 @@ def evaluate(
         tasks: Numbers of the tasks to act in; empty for the task trained for.
         environment: Environment to act in if it is not the run's: ``"ID"``, or
             ``"MODULE:ID"`` to import the module that registers it.
+        candidates: Actions that are drawn at a step, of which the best is executed;
+            None for as many as the run's configuration says.
         environments: Number of environments acted in at once, which is the size of the
             policy's batch.
         workers: Number of processes; None starts one for each core. Results do not
@@ -59,7 +62,7 @@ def evaluate(
         DataFormatError: If the folder holds no run or no such checkpoint, or the
             environment does not fit the data.
         EvaluationError: If the environment or one of its processes fails.
-        UsageError: If a number is out of range.
+        UsageError: If a number is out of range, or the agent draws no candidates.
     """
     # Imported here, so that importing the library starts neither JAX nor a simulator.
     from pipeline.domains.environments import parse_environment
@@ -82,6 +85,7 @@ def evaluate(
         steps=steps,
         tasks=tasks,
         environment=environment,
+        candidates=candidates,
         again=again,
         # A library prints nothing that its caller has not asked for.
         console=(Output.silent() if output is None else output).progress,

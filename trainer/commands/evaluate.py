@@ -36,6 +36,8 @@ class Evaluate:
         environment: Environment to act in if it is not the run's: ID, or MODULE:ID to
             import the module that registers it.
         environment_arguments: Arguments of the environment, such as size=3.
+        candidates: Actions drawn at a step, of which the best is executed; as many as
+            in the run's configuration if not given. Only the agent's acting changes.
         reference_scores: Returns LOW and HIGH that count as a normalised score of 0
             and of 100, as in D4RL; known for D4RL's data sets.
         environments: Number of environments acted in at once.
@@ -56,6 +58,7 @@ class Evaluate:
     tasks: tuple[int, ...] = ()
     environment: str | None = None
     environment_arguments: tuple[str, ...] = ()
+    candidates: int | None = None
     reference_scores: tuple[float, float] | None = None
     environments: int = 8
     workers: int | None = None
@@ -90,6 +93,7 @@ class Evaluate:
                 steps=self.steps or "all",
                 tasks=self.tasks,
                 environment=environment,
+                candidates=self.candidates,
                 patience=Patience(poll_s=self.poll, timeout_s=60 * self.timeout),
                 console=output.progress,
             )
@@ -100,6 +104,7 @@ class Evaluate:
                 steps="all" if self.all_steps else self.steps or "latest",
                 tasks=self.tasks,
                 environment=environment,
+                candidates=self.candidates,
                 again=self.again,
                 console=output.progress,
             )

@@ -33,13 +33,15 @@ def evaluate_run(
     steps: Steps = "latest",
     tasks: Sequence[int] = (),
     environment: TaskEnvironment | None = None,
+    candidates: int | None = None,
     again: bool = False,
     console: Console | None = None,
 ) -> list[Evaluation]:
     """Evaluates checkpoints of a run, with all of its training seeds.
 
     Each result is added to ``RUN/evaluations.jsonl`` at once. Evaluations that the file
-    holds already, with as many episodes and the same seed, are not played again.
+    holds already, with as many episodes and candidates and the same seed, are not
+    played again.
 
     Args:
         folder: Folder of the run, RUN.
@@ -48,6 +50,8 @@ def evaluate_run(
         tasks: Task numbers to act in; by default the task that was trained for. See
             ``evaluator.find_task_environment`` for the meaning of other tasks.
         environment: Environment to act in; None for that of the run.
+        candidates: Actions that are drawn at a step, of which the best is executed;
+            None for as many as the run's configuration says.
         again: Whether to play again what is recorded already.
         console: Console for progress, results and warnings; None shows nothing.
 
@@ -59,7 +63,7 @@ def evaluate_run(
         DataFormatError: If the folder holds no run, has no such checkpoint, or the
             environment does not fit the data.
         EvaluationError: If the environment or its process fails.
-        UsageError: If a number is out of range.
+        UsageError: If a number is out of range, or the agent draws no candidates.
     """
     console = Console(quiet=True) if console is None else console
     run = read_run(folder)
@@ -70,6 +74,7 @@ def evaluate_run(
         tasks,
         settings=settings,
         environment=environment,
+        candidates=candidates,
         console=console,
     )
     evaluations: list[Evaluation] = []

@@ -1,10 +1,12 @@
 """The evaluation of one run in one task, for any number of checkpoints."""
 
+import dataclasses
 import importlib.metadata
 import re
 import time
 from collections.abc import Sequence
 from types import TracebackType
+from typing import Any
 
 import jax
 import numpy as np
@@ -22,6 +24,8 @@ from pipeline.domains.reference_scores import find_reference_scores
 from pipeline.domains.spaces import check_spaces
 from pipeline.output import say, working
 from pipeline.store.errors import DataFormatError, MissingPackageError, UsageError
+from trainer.agents import make_agent
+from trainer.agents.base import Agent
 from trainer.errors import StorageError
 from trainer.evaluation.environments import EnvironmentFacts, Episode
 from trainer.evaluation.rollouts import AgentActor, RolloutPool, count_usable_cores
@@ -32,6 +36,7 @@ from trainer.runs.evaluations import (
     Key,
     append_evaluation,
     find_own_arguments,
+    name_candidates,
     name_environment,
 )
 from trainer.runs.folder import EVALUATIONS_FILE, RunFolder
@@ -93,6 +98,8 @@ class Evaluator:
         task: Task number.
         settings: Settings of the evaluation.
         environment: Environment to act in; None for that of the run.
+        candidates: Actions that the actor draws at a step; None if they are as many as
+            in the run's configuration.
         console: Console for warnings.
 
     Raises:
@@ -110,6 +117,7 @@ class Evaluator:
         task: int,
         settings: EvaluationSettings,
         environment: TaskEnvironment | None = None,
+        candidates: int | None = None,
         console: Console,
     ) -> None:
         self._folder = folder
@@ -117,6 +125,7 @@ class Evaluator:
         self._actor = actor
         self._task = task
         self._settings = settings
+        self._candidates = candidates
         self._console = console
         own = find_task_environment(run, task)
         self._spec = environment or own
@@ -155,6 +164,7 @@ class Evaluator:
             seed=seed,
             task=self._task,
             environment=name_environment(self._spec.environment_id, self._arguments),
+            candidates=self._candidates,
         )
 
     @property
@@ -219,6 +229,7 @@ class Evaluator:
                 duration_s=round(time.monotonic() - started, 3),
                 reference_scores=self.reference_scores,
                 environment_arguments=self._arguments,
+                candidates=self._candidates,
             )
             append_evaluation(self._folder, evaluation)
             self._track(evaluation, progress.console)
@@ -250,9 +261,14 @@ class Evaluator:
                 )
 
     def _label(self) -> str:
-        """Returns a note if the task is not the one that was trained for."""
+        """Returns a note of what differs from the run: the task, the candidates."""
         own = self._run.task.task
-        return "" if self._task == own else f", task {self._task} (trained for {own})"
+        label = ""
+        if self._candidates is not None:
+            label += f", {name_candidates(self._candidates)}"
+        if self._task != own:
+            label += f", task {self._task} (trained for {own})"
+        return label
 
 
 def make_evaluators(
@@ -262,6 +278,7 @@ def make_evaluators(
     *,
     settings: EvaluationSettings,
     environment: TaskEnvironment | None = None,
+    candidates: int | None = None,
     console: Console,
 ) -> list[Evaluator]:
     """Makes an evaluator for each task; none of them is entered.
@@ -273,13 +290,16 @@ def make_evaluators(
             trained for.
         settings: Settings of the evaluation.
         environment: Environment to act in; None for that of the run.
+        candidates: Actions that are drawn at a step, of which the best is executed;
+            None for as many as the run's configuration says.
         console: Console for warnings.
 
     Returns:
         Evaluators in the order of the tasks, which share one compiled policy.
 
     Raises:
-        UsageError: If both tasks and an environment are given.
+        UsageError: If both tasks and an environment are given, or candidates of an
+            agent that draws none.
     """
     # All are made before any is entered, so that a task that cannot be evaluated is
     # refused before another is played.
@@ -288,7 +308,10 @@ def make_evaluators(
             f"--tasks: expected none with --environment, which has task "
             f"{run.task.task} alone, got {', '.join(map(str, tasks))}; leave one out"
         )
-    actor = AgentActor(run.agent())
+    own_candidates = getattr(run.config.agent, "candidates", None)
+    # As many as the run's own are no other conditions, and are recorded as such.
+    candidates = None if candidates == own_candidates else candidates
+    actor = AgentActor(_make_agent(run, candidates))
     return [
         Evaluator(
             folder,
@@ -297,10 +320,24 @@ def make_evaluators(
             task=task,
             settings=settings,
             environment=environment,
+            candidates=candidates,
             console=console,
         )
         for task in dict.fromkeys(tasks or (run.task.task,))
     ]
+
+
+def _make_agent(run: Run, candidates: int | None) -> Agent[Any]:
+    """Builds the agent of a run, with another number of candidates if one is given."""
+    if candidates is None:
+        return run.agent()
+    config: Any = run.config.agent  # A dataclass, whatever the agent.
+    if not hasattr(config, "candidates"):
+        raise UsageError(
+            f"--candidates: expected none for {config.name}, which draws one action at "
+            f"a step, got {candidates}; leave the option out"
+        )
+    return make_agent(dataclasses.replace(config, candidates=candidates), run.facts)
 
 
 def make_episode_bars(console: Console) -> Progress:

@@ -60,6 +60,7 @@ def watch_run(
     steps: Sequence[int] | Literal["all"] = "all",
     tasks: Sequence[int] = (),
     environment: TaskEnvironment | None = None,
+    candidates: int | None = None,
     patience: Patience | None = None,
     console: Console | None = None,
 ) -> list[Evaluation]:
@@ -76,6 +77,7 @@ def watch_run(
             ends when each was evaluated or is past and has no checkpoint.
         tasks: Task numbers, as in ``evaluate_run``.
         environment: Environment to act in; None for that of the run.
+        candidates: Actions that are drawn at a step, as in ``evaluate_run``.
         patience: Seconds between looks, and until the watch gives up.
         console: Console for results and warnings; None shows nothing.
 
@@ -87,7 +89,7 @@ def watch_run(
         PreemptedError: If SIGTERM came; finished evaluations are recorded.
         DataFormatError: If the environment does not fit the data.
         EvaluationError: If the environment or its process fails.
-        UsageError: If a number is out of range.
+        UsageError: If a number is out of range, or the agent draws no candidates.
     """
     console = Console(quiet=True) if console is None else console
     patience = Patience() if patience is None else patience
@@ -109,6 +111,7 @@ def watch_run(
             tasks,
             settings=settings,
             environment=environment,
+            candidates=candidates,
             console=console,
         )
         work = _Work(folder, run, evaluators, stack, console)

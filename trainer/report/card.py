@@ -157,7 +157,11 @@ def _tabulate_results(evaluations: Sequence[Evaluation], run: Run) -> str:
             "evaluates it; an export after that lists the results here."
         )
     rows = []
-    for evaluation in sorted(evaluations, key=lambda other: (other.task, other.seed)):
+    ordered = sorted(
+        evaluations, key=lambda other: (other.task, other.seed, other.candidates or 0)
+    )
+    own = getattr(run.config.agent, "candidates", 1)
+    for evaluation in ordered:
         success = "not reported"
         if evaluation.successes is not None:
             success = str(Score.of(evaluation.successes))
@@ -166,6 +170,7 @@ def _tabulate_results(evaluations: Sequence[Evaluation], run: Run) -> str:
             (
                 f"{evaluation.task}",
                 f"{evaluation.seed}",
+                f"{evaluation.candidates or own}",
                 f"{evaluation.episodes}",
                 success,
                 f"{returns.mean:.2f}",
@@ -173,8 +178,8 @@ def _tabulate_results(evaluations: Sequence[Evaluation], run: Run) -> str:
                 show_score(returns, "n/a"),
             )
         )
-    headings = ("task", "seed", "episodes", "success", "return", "95 % interval")
-    table = to_table((*headings, "normalised score"), rows)
+    headings = ("task", "seed", "candidates", "episodes", "success", "return")
+    table = to_table((*headings, "95 % interval", "normalised score"), rows)
     if all(evaluation.task == run.task.task for evaluation in evaluations):
         return table
     return (

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from pipeline.pages.elements import Table
 from trainer.report.paper import METHODS, PaperResult, find_paper_result
-from trainer.runs.evaluations import Evaluation
+from trainer.runs.evaluations import Evaluation, name_candidates
 from trainer.runs.returns import show_interval, show_score
 from trainer.runs.run import Run
 from trainer.runs.success_rates import STATISTICS, ResultSummary, select_own, summarize
@@ -51,6 +51,8 @@ class ResultRow:
         agent: Name of the agent.
         environment: Environment of the evaluation, where the run is trained for another
             one; else empty.
+        candidates: Actions that were drawn at a step, where they are not as many as in
+            the run's configuration; else None.
         summary: The result; None if the run was never evaluated.
         paper: The paper's number for the same task and method, or VAST's for a method
             that the paper does not have; None if the paper does not have the data set,
@@ -63,6 +65,7 @@ class ResultRow:
     trained_task: int
     agent: str
     environment: str
+    candidates: int | None
     summary: ResultSummary | None
     paper: PaperResult | None
 
@@ -94,15 +97,15 @@ def make_rows(
 
     Returns:
         A row for each statistic, or a row without numbers if the run was never
-        evaluated; then the rows of other tasks and environments.
+        evaluated; then the rows of other tasks and conditions.
     """
     agent, task = run.config.agent.name, run.task
     own = select_own(run, evaluations)
     others: dict[tuple[int, str], list[Evaluation]] = {}
     for evaluation in evaluations:
-        # Rates of other tasks or environments must not be pooled with these.
+        # Rates of other tasks or conditions must not be pooled with these.
         if evaluation not in own:
-            place = (evaluation.task, evaluation.environment)
+            place = (evaluation.task, evaluation.conditions)
             others.setdefault(place, []).append(evaluation)
     rows = []
     for group in (own, *(others[place] for place in sorted(others))):
@@ -110,6 +113,7 @@ def make_rows(
         # Every task has an environment of its own: only another environment of the
         # same task needs a name.
         environment = ""
+        candidates = group[0].candidates if group else None
         if group and number == task.task:
             environment = group[0].environment.removeprefix(task.environment_id)
         paper = None
@@ -124,6 +128,7 @@ def make_rows(
                 trained_task=task.task,
                 agent=agent,
                 environment=environment.strip(),
+                candidates=candidates,
                 summary=summary,
                 paper=paper,
             )
@@ -203,6 +208,8 @@ def write_cells(row: ResultRow) -> tuple[str, ...]:
         task += f" (trained for {row.trained_task})"
     if row.environment:
         task += f", in {row.environment}"
+    if row.candidates is not None:
+        task += f", {name_candidates(row.candidates)}"
     paper = "—" if row.paper is None else f"{row.paper.method} {row.paper}"
     # The first four columns are seen without scrolling on a narrow screen.
     if row.summary is None:
@@ -249,7 +256,7 @@ def to_csv(rows: Sequence[ResultRow]) -> str:
             "successes", "episodes", "training_seeds", "seed_std_percent", "steps",
             "paper_method", "paper_mean_percent", "paper_std_percent", "against_paper",
             "return_mean", "return_low", "return_high", "normalised_score",
-            "normalised_low", "normalised_high", "environment",
+            "normalised_low", "normalised_high", "environment", "candidates",
         ]
     )  # fmt: skip
     for row in rows:
@@ -260,6 +267,7 @@ def to_csv(rows: Sequence[ResultRow]) -> str:
                 *_list_summary(row),
                 *_list_paper(row),
                 *_list_returns(row),
+                "" if row.candidates is None else row.candidates,
             ]
         )
     return buffer.getvalue()

@@ -32,6 +32,7 @@ _DERIVED = (
 # The bound is far above any real count, and low enough that means do not overflow: a
 # file may come from a stranger.
 Number = Annotated[int, pydantic.Field(ge=0, lt=1 << 40)]
+Count = Annotated[int, pydantic.Field(ge=1, lt=1 << 40)]
 Flag = Annotated[int, pydantic.Field(ge=0, le=1)]
 Key = tuple[int | str, ...]
 
@@ -68,9 +69,17 @@ class EvaluationSettings:
                     f"{getattr(self, name)}; raise it"
                 )
 
-    def key(self, *, step: int, seed: int, task: int, environment: str) -> Key:
+    def key(
+        self,
+        *,
+        step: int,
+        seed: int,
+        task: int,
+        environment: str,
+        candidates: int | None = None,
+    ) -> Key:
         """Computes ``Evaluation.key`` of a checkpoint that is yet to be evaluated."""
-        return _key(step, seed, self.seed, task, environment, self.episodes)
+        return _key(step, seed, self.seed, task, environment, candidates, self.episodes)
 
 
 @dataclass(frozen=True)
@@ -99,6 +108,8 @@ class Evaluation:
             None if they are not known.
         environment_arguments: Arguments that the environment was made with besides its
             id, if they differ from the run's.
+        candidates: Actions drawn at a step, of which the best was executed; None if
+            they were as many as in the run's configuration.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
@@ -122,6 +133,7 @@ class Evaluation:
     environment_arguments: dict[str, EnvironmentArgument] = dataclasses.field(
         default_factory=dict
     )
+    candidates: Count | None = None
 
     @property
     def score(self) -> Returns:
@@ -149,6 +161,13 @@ class Evaluation:
         return name_environment(self.environment_id, self.environment_arguments)
 
     @property
+    def conditions(self) -> str:
+        """Where and how the policy acted; only equal conditions may be pooled."""
+        if self.candidates is None:
+            return self.environment
+        return f"{self.environment}, {name_candidates(self.candidates)}"
+
+    @property
     def key(self) -> Key:
         """Key of the evaluation, which a later one of equal key replaces.
 
@@ -160,6 +179,7 @@ class Evaluation:
             self.evaluation_seed,
             self.task,
             self.environment,
+            self.candidates,
             self.episodes,
         )
 
@@ -197,6 +217,16 @@ def name_environment(
     return f"{environment_id} {json.dumps(dict(arguments), sort_keys=True)}"
 
 
+def name_candidates(candidates: int) -> str:
+    """Names a number of candidates.
+
+    Example:
+        >>> name_candidates(1), name_candidates(8)
+        ('1 candidate', '8 candidates')
+    """
+    return f"{candidates} candidate{'s' * (candidates != 1)}"
+
+
 def find_own_arguments(
     asked: TaskEnvironment | None, of_run: Mapping[str, EnvironmentArgument]
 ) -> dict[str, EnvironmentArgument]:
@@ -222,9 +252,11 @@ def _key(
     evaluation_seed: int,
     task: int,
     environment: str,
+    candidates: int | None,
     episodes: int,
 ) -> Key:
-    return (step, seed, evaluation_seed, task, environment, episodes)
+    # Keys are sorted, which None would prevent.
+    return (step, seed, evaluation_seed, task, environment, candidates or 0, episodes)
 
 
 def append_evaluation(folder: RunFolder, evaluation: Evaluation) -> None:

@@ -130,8 +130,8 @@ def select_largest(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
         evaluations: Evaluations of one run.
 
     Returns:
-        One evaluation for each step, training seed, evaluation seed, task and
-        environment, in order.
+        One evaluation for each step, training seed, evaluation seed, task,
+        environment and number of candidates, in order.
     """
     # Episodes 0 to 9 are the same in evaluations of 10 and of 50 episodes with one
     # seed; pooling both would count these twice. The key's last part is the number.
@@ -186,27 +186,28 @@ def select_own(run: Run, evaluations: Sequence[Evaluation]) -> list[Evaluation]:
         evaluations: Evaluations of the run.
 
     Returns:
-        Evaluations of the run's task in the run's environment; if there are none, in
-        the environment that it was evaluated in most often.
+        Evaluations of the run's task in the run's environment, with as many candidates
+        as its configuration says; if there are none, those of the conditions that it
+        was evaluated under most often.
     """
     own = [evaluation for evaluation in evaluations if evaluation.task == run.task.task]
     counts: dict[str, int] = {}
     for evaluation in own:
-        name = evaluation.environment
+        name = evaluation.conditions
         counts[name] = counts.get(name, 0) + 1
     # A run of data that name no environment is evaluated in one that is given each
     # time, so that none of its evaluations are in its own.
     chosen = run.task.environment_id
     if chosen not in counts:
         chosen = max(counts, key=lambda name: counts[name], default=chosen)
-    return [evaluation for evaluation in own if evaluation.environment == chosen]
+    return [evaluation for evaluation in own if evaluation.conditions == chosen]
 
 
 def summarize(evaluations: Sequence[Evaluation]) -> list[ResultSummary]:
     """Computes the results of a run.
 
     Args:
-        evaluations: Evaluations of one run, task and environment.
+        evaluations: Evaluations of one run and task, under equal conditions.
 
     Returns:
         A summary for each of ``STATISTICS``; none without evaluations.

@@ -120,10 +120,11 @@ def write_evaluations(folder: RunFolder, run: Run) -> None:
     written: list[Evaluation] = []
     while (evaluations := read_evaluations(folder)) != written:
         written = evaluations
-        points: dict[tuple[int, int, int], Evaluation] = {}
+        points: dict[tuple[int, ...], Evaluation] = {}
         # A checkpoint may have several evaluations; the one of most episodes is shown.
         for evaluation in sorted(written, key=lambda evaluation: evaluation.episodes):
-            points[evaluation.step, evaluation.task, evaluation.seed] = evaluation
+            key = (evaluation.step, evaluation.task, evaluation.seed)
+            points[*key, evaluation.candidates or 0] = evaluation
         for seed in sorted({evaluation.seed for evaluation in written}):
             sub_run = f"{TENSORBOARD}/seed-{seed}/{EVALUATION}"
             old_names = files.list_names(str(folder), sub_run)

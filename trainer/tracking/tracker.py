@@ -103,9 +103,12 @@ def list_evaluation_points(
         Numbers by tag, such as ``evaluation/return``: success if the environment
         reports it, return, and length in steps.
     """
-    # A run may be evaluated on other tasks than its own; each has a group of charts.
-    task = evaluation.task
+    # A run may be evaluated on other tasks than its own, or with another number of
+    # candidates; each has a group of charts.
+    task, candidates = evaluation.task, evaluation.candidates
     group = EVALUATION if task == own_task else f"{EVALUATION}_task_{task}"
+    if candidates is not None:
+        group += f"_candidates_{candidates}"
     figures = {
         "success": evaluation.success_rate,
         "return": evaluation.mean_return,

@@ -20,7 +20,13 @@ def test_what_is_asked_for_is_played(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(evaluation, "evaluate_run", play)
     played = evaluate(
-        "runs/a", episodes=3, seed=2, steps=[10], workers=1, reference_scores=(0, 5)
+        "runs/a",
+        episodes=3,
+        seed=2,
+        steps=[10],
+        workers=1,
+        reference_scores=(0, 5),
+        candidates=1,
     )
     assert played == ["played"]
     assert asked.pop("console").quiet
@@ -31,6 +37,7 @@ def test_what_is_asked_for_is_played(monkeypatch: pytest.MonkeyPatch) -> None:
         "tasks": (),
         "again": False,
         "environment": None,
+        "candidates": 1,
     }
     with pytest.raises(UsageError, match="episodes: expected at least 1"):
         evaluate("runs/a", episodes=0)

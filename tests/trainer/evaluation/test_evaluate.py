@@ -14,13 +14,16 @@ from rich.console import Console
 
 from pipeline.domains.datasets import TaskEnvironment
 from pipeline.store.action_scale import ActionScale
-from pipeline.store.errors import DataFormatError
+from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.manifest import Task
 from tests.runs import LIMIT, FakeTrainer, make_run
+from trainer.agents.fql_config import FQLConfig
 from trainer.config import TrackingConfig
+from trainer.errors import ConfigError
+from trainer.evaluation import evaluator
 from trainer.evaluation.evaluate import evaluate_run
 from trainer.evaluation.evaluator import find_task_environment
-from trainer.evaluation.rollouts import RolloutPool
+from trainer.evaluation.rollouts import AgentActor, RolloutPool
 from trainer.runs.evaluations import (
     Evaluation,
     EvaluationSettings,
@@ -175,6 +178,46 @@ def test_another_task_is_labelled(run: Path) -> None:
     ]
     assert "step 20, seed 3: " in shown
     assert "step 20, seed 3, task 3 (trained for 1): " in shown
+
+
+def test_another_number_of_candidates_acts_otherwise_and_is_recorded_so(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[int] = []
+
+    def make_actor(agent: Any) -> AgentActor:
+        drawn.append(agent.config.candidates)
+        return AgentActor(agent)
+
+    monkeypatch.setattr(evaluator, "AgentActor", make_actor)
+    own, _ = evaluate(run)
+    fewer, shown = evaluate(run, candidates=1)
+    assert drawn == [4, 1]
+    assert [each.candidates for each in own] == [None, None]
+    assert [each.candidates for each in fewer] == [1, 1]
+    assert "step 20, seed 3, 1 candidate: " in shown
+    # Each is a result of its own; what is played already is not played again.
+    assert read_evaluations(RunFolder.open(run)) == sorted(
+        [*own, *fewer], key=lambda each: (each.seed, each.candidates or 0)
+    )
+    again, shown = evaluate(run, candidates=1)
+    assert again == fewer
+    assert "evaluated already: step 20" in shown
+    # As many as the run's own are the run's own.
+    same, shown = evaluate(run, candidates=4)
+    assert same == own
+    assert "evaluated already: step 20" in shown
+
+
+def test_candidates_of_agents_that_draw_none_are_refused(run: Path) -> None:
+    with pytest.raises(ConfigError, match="candidates: expected at least 1, got 0"):
+        evaluate(run, candidates=0)
+    meta = read_run(RunFolder.open(run))
+    config = dataclasses.replace(meta.config, agent=FQLConfig(width=8))
+    write_run(RunFolder.open(run), dataclasses.replace(meta, config=config))
+    with pytest.raises(UsageError, match="expected none for fql, which draws one"):
+        evaluate(run, candidates=2)
+    assert not (run / EVALUATIONS_FILE).exists()
 
 
 def test_the_environment_of_another_task() -> None:

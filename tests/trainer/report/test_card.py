@@ -25,8 +25,8 @@ def test_a_card_says_data_method_updates_results_and_versions(tmp_path: Path) ->
         "| rewards | -1 to 0 |",
         r"| agent.max\_horizon | 5 |",
         "2,000 of 4,000 updates were done. The file holds training seeds 0, 1.",
-        "| 1 | 0 | 10 | 60 % success (95 % interval 31 to 83 %) | -200.00 |",
-        "| 1 | 1 | 10 | 70 % success",
+        "| 1 | 0 | 4 | 10 | 60 % success (95 % interval 31 to 83 %) | -200.00 |",
+        "| 1 | 1 | 4 | 10 | 70 % success",
         "| jax | 0.0 |",
         "load_file('policy.safetensors')",
     ):

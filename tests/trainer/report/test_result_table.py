@@ -1,9 +1,11 @@
 """Rows of results beside the paper's."""
 
+import csv
 import dataclasses
+import io
 
 from tests.evaluated import RUN, evaluation
-from trainer.report.result_table import make_rows, make_tables, write_cells
+from trainer.report.result_table import make_rows, make_tables, to_csv, write_cells
 from trainer.runs.run import Run
 
 
@@ -26,6 +28,19 @@ def test_rows_compare_with_the_paper() -> None:
 def test_fewer_than_three_checkpoints_are_not_called_three() -> None:
     rows = make_rows("x", RUN, [evaluation(1, 0, 3), evaluation(2, 0, 3)])
     assert write_cells(rows[1])[-1] == "mean of last three (only 2 evaluated)"
+
+
+def test_other_numbers_of_candidates_have_rows_of_their_own() -> None:
+    played = [evaluation(1, 0, 3), evaluation(1, 0, 9, candidates=8)]
+    own, eight = make_rows("x", RUN, played)[::3]
+    assert (own.candidates, eight.candidates) == (None, 8)
+    assert write_cells(own)[1] == "30.0 %"
+    assert write_cells(eight)[1] == "90.0 %"
+    assert write_cells(eight)[5] == "cube-single-play 1, 8 candidates"
+    assert own.paper is not None
+    assert eight.paper is None
+    table = list(csv.DictReader(io.StringIO(to_csv([own, eight]))))
+    assert [row["candidates"] for row in table] == ["", "8"]
 
 
 def test_columns_that_say_nothing_are_left_out() -> None:

@@ -6,6 +6,7 @@ from scipy.stats import binomtest
 from tests.evaluated import RUN, evaluation
 from trainer.runs.success_rates import (
     describe_outcome,
+    select_largest,
     select_own,
     summarize,
     wilson_interval,
@@ -105,3 +106,11 @@ def test_evaluations_in_another_environment_are_not_pooled() -> None:
     assert select_own(RUN, [*elsewhere, *own, *other_task]) == own
     assert select_own(RUN, [*elsewhere, *other_task]) == elsewhere
     assert select_own(RUN, other_task) == []
+
+
+def test_evaluations_with_other_candidates_are_not_pooled() -> None:
+    own, fewer = evaluation(1000, 0, 5), evaluation(1000, 0, 9, candidates=1)
+    assert select_own(RUN, [fewer, own]) == [own]
+    assert select_own(RUN, [fewer]) == [fewer]
+    # Neither replaces the other, although the episodes are the same.
+    assert select_largest([own, fewer]) == [own, fewer]

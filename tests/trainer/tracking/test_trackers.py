@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import re
 import resource
 import sys
 from collections.abc import Iterator
@@ -131,13 +132,15 @@ def test_evaluations_are_points_of_a_sub_run(tmp_path: Path) -> None:
         append_evaluation(folder, made_up_evaluation(step, 3, successes))
         write_evaluations(folder, RUN)
     append_evaluation(folder, made_up_evaluation(20, 3, (1,), task=2))
+    one = replace(made_up_evaluation(20, 3, (0,)), candidates=1)
+    append_evaluation(folder, one)
     write_evaluations(folder, RUN)
     training.close()
     track(tmp_path, resume_step=30).close()  # Leaves them alone.
     own = [
         point
         for point in points(tmp_path, "seed-3/evaluation")
-        if "task" not in point[1]
+        if not re.search("task|candidates", point[1])
     ]
     assert own == [
         (10, "evaluation/success", 0),
@@ -147,7 +150,9 @@ def test_evaluations_are_points_of_a_sub_run(tmp_path: Path) -> None:
         (20, "evaluation/return", -9),
         (20, "evaluation/length", 9),
     ]
-    assert (20, "evaluation_task_2/success", 1) in points(tmp_path, "seed-3/evaluation")
+    others = points(tmp_path, "seed-3/evaluation")
+    assert (20, "evaluation_task_2/success", 1) in others
+    assert (20, "evaluation_candidates_1/success", 0) in others
 
 
 def test_trackers_are_those_asked_for(
