@@ -150,9 +150,9 @@ def test_two_processes_train_what_one_does(
     said = train(store, out, processes=2)
     assert "8 cpu device(s) of 2 process(es)" in said
     host = socket.gethostname()
-    assert f"process 0 on {host}: cpu 0, 1, 2, 3; seeds 0 to 0, rows 0 to 7 of" in said
+    assert f"process 0 on {host}: cpu 0, 1, 2, 3; seed 0, rows 0 to 7 of" in said
     assert f"process 1 on {host}: cpu " in said
-    assert "seeds 0 to 0, rows 8 to 15 of each batch" in said
+    assert "seed 0, rows 8 to 15 of each batch" in said
     np.testing.assert_allclose(weights(out, 40), weights(alone, 40), **TOLERANCE)
     assert np.abs(weights(out, 40) - weights(out, 20)).max() > 1e-3
     # Process 0 writes the records, and no other process does.

@@ -120,13 +120,15 @@ def _show(contents: "CheckpointContents", out: "Console") -> None:
     """Prints the run of a checkpoint, and a table of the checkpoint's arrays."""
     from rich.table import Table
 
+    from trainer.runs.names import describe_seeds
+
     run, trainer = contents.run, contents.run.config.trainer
     steps = ", ".join(map(str, contents.steps))
     say(out, f"steps {steps}; this is step {contents.step}")
     say(
         out,
         f"{run.config.agent.name} on {run.dataset} task {run.task.task} "
-        f"({run.task.name}), seeds {trainer.seed} to {trainer.seed_range[-1]}, "
+        f"({run.task.name}), {describe_seeds(trainer.seed_range)}, "
         f"batches of {trainer.batch_size}; data {run.fingerprint} from {run.store}",
     )
     say(out, ", ".join(f"{name} {version}" for name, version in run.versions.items()))

@@ -1,5 +1,7 @@
 """Names of a sweep's runs, which say the data set, task, method and seeds."""
 
+from collections.abc import Sequence
+
 
 def name_cell(dataset: str, task: int, method: str, seeds: range) -> str:
     """Names the folder of a run in a sweep.
@@ -42,6 +44,23 @@ def find_method(name: str, *, dataset: str, task: int, seeds: range) -> str | No
     if name.startswith(start) and name.endswith(end) and len(name) > len(start + end):
         return name[len(start) : -len(end)]
     return None
+
+
+def describe_seeds(seeds: Sequence[int]) -> str:
+    """Describes consecutive training seeds in words.
+
+    Args:
+        seeds: At least one seed, ascending.
+
+    Returns:
+        The text.
+
+    Example:
+        >>> describe_seeds(range(3)), describe_seeds(range(7, 8))
+        ('seeds 0 to 2', 'seed 7')
+    """
+    first, last = seeds[0], seeds[-1]
+    return f"seed {first}" if first == last else f"seeds {first} to {last}"
 
 
 def _name_seeds(seeds: range) -> str:

@@ -33,6 +33,7 @@ from trainer.parallel.mesh import (
 from trainer.runs.checkpoints import CheckpointWriter
 from trainer.runs.folder import CHECKPOINTS, LOCK_FILE, RUN_FILE, RunFolder
 from trainer.runs.lock import RunLock, lock_run
+from trainer.runs.names import describe_seeds
 from trainer.runs.resumption import check_same_run
 from trainer.runs.run import Run, write_run
 from trainer.step.call import TrainCall, make_train_call
@@ -373,7 +374,7 @@ def _open_feed(
     )
     held, rows_held = part
     for line in agreement.describe_processes(
-        f"seeds {seeds[held][0]} to {seeds[held][-1]}, rows {rows_held.start} to "
+        f"{describe_seeds(seeds[held])}, rows {rows_held.start} to "
         f"{rows_held.stop - 1} of each batch"
     ):
         say(console, line)
