@@ -1,9 +1,9 @@
 """What more cores gain with narrow networks: ``python -m tests.benchmarks.cores``.
 
-Three ways to use two cores take turns: one process as XLA threads it, one process with
-one thread, and one such process per core, as ``sweep --jobs`` runs them. The processes
-of a way compute at the same time, each with its own agent; the updates a second are
-summed over them.
+Four ways to use the cores take turns: one process as XLA threads it, one process with
+one thread, and a process for each core, with XLA's threads or with one thread each, as
+``sweep --jobs`` runs them. The processes of a way compute at the same time, each with
+its own agent; the updates a second are summed over them.
 """
 
 import argparse
@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from trainer.sweep.devices import ONE_THREAD
+from trainer.cores import count_usable_cores
+from trainer.sweep.devices import make_cpu_environment
 
 CALL = 10  # Updates of a call.
 OBSERVATION_DIM, ACTION_DIM = 29, 8
@@ -64,7 +65,7 @@ def measure(
     processes: int, *, one_thread: bool, arguments: Sequence[str]
 ) -> list[float]:
     """Measures updates a second of processes that compute at the same time."""
-    flags = f"{os.environ.get('XLA_FLAGS', '')} {ONE_THREAD if one_thread else ''}"
+    variables = make_cpu_environment(1) if one_thread else {}
     workers = [
         subprocess.Popen(
             [sys.executable, "-m", "tests.benchmarks.cores", "--work", *arguments],
@@ -72,7 +73,7 @@ def measure(
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            env=os.environ | {"XLA_FLAGS": flags.strip(), "JAX_PLATFORMS": "cpu"},
+            env={**os.environ, **variables, "JAX_PLATFORMS": "cpu"},
         )
         for _ in range(processes)
     ]
@@ -96,10 +97,11 @@ def main() -> None:
     if given.work:
         work(given.widths[0], given.batch_size, given.seconds)
         return
-    cores = os.cpu_count() or 1
+    cores = count_usable_cores()
     ways = {
         "one process": (1, False),
         "one process, one thread": (1, True),
+        f"{cores} processes": (cores, False),
         f"{cores} processes, one thread each": (cores, True),
     }
     table = Table("width", *ways, title=f"VAST, updates/s in all, {cores} cores")

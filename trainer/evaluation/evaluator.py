@@ -26,9 +26,10 @@ from pipeline.output import say, working
 from pipeline.store.errors import DataFormatError, MissingPackageError, UsageError
 from trainer.agents import make_agent
 from trainer.agents.base import Agent
+from trainer.cores import count_usable_cores
 from trainer.errors import StorageError
 from trainer.evaluation.environments import EnvironmentFacts, Episode
-from trainer.evaluation.rollouts import AgentActor, RolloutPool, count_usable_cores
+from trainer.evaluation.rollouts import AgentActor, RolloutPool
 from trainer.nn.networks import Params
 from trainer.runs.evaluations import (
     Evaluation,

@@ -8,7 +8,6 @@ which episodes end can change a result, and short episodes are not favoured.
 Dimensions: E environments, C actions of a call, S observation, A action.
 """
 
-import os
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Protocol, cast
@@ -359,12 +358,3 @@ class ActingRows:
             chunk = self._chunks[index]
             actions[index], self._chunks[index] = chunk[0], chunk[1:]
         return actions
-
-
-def count_usable_cores() -> int:
-    """Counts the processors that this process may run on."""
-    # The affinity mask holds what a container or `taskset` allows; the count of the
-    # machine does not.
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -22,11 +22,12 @@ from pipeline.pages.elements import count_noun
 from pipeline.store import files
 from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.reader import Store
+from trainer.cores import count_usable_cores
 from trainer.errors import EvaluationError
 from trainer.evaluation.environments import MazeMap
 from trainer.evaluation.evaluate import choose_steps
 from trainer.evaluation.evaluator import find_task_environment
-from trainer.evaluation.rollouts import RolloutPool, count_usable_cores
+from trainer.evaluation.rollouts import RolloutPool
 from trainer.nn.networks import Params
 from trainer.runs.checkpoints import CheckpointReader
 from trainer.runs.folder import RunFolder

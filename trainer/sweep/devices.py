@@ -9,8 +9,11 @@ import shutil
 import subprocess
 
 from pipeline.store.errors import UsageError
+from trainer.cores import count_usable_cores
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
+# Number of threads of XLA on CPUs.
+THREADS = "PJRT_NPROC"
 # Flag of XLA for CPUs: a matrix product is computed by one thread.
 ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
 _QUERY = ("nvidia-smi", "--query-gpu=index", "--format=csv,noheader")
@@ -49,8 +52,8 @@ def make_environments(jobs: int, gpus: list[str]) -> list[dict[str, str]]:
         gpus: GPUs of this machine.
 
     Returns:
-        Variables of each job. GPUs are shared out evenly; without GPUs, XLA computes
-        each of several jobs with one thread.
+        Variables of each job. GPUs are shared out evenly; without GPUs, the processors
+        are, by numbers of threads.
 
     Raises:
         UsageError: If there are fewer GPUs than jobs.
@@ -58,10 +61,8 @@ def make_environments(jobs: int, gpus: list[str]) -> list[dict[str, str]]:
     if jobs == 1:
         return [{}]
     if not gpus:
-        # Products of narrow networks are too small to be split: two threads are hardly
-        # faster than one, and two jobs with one thread each do twice the work.
-        flags = f"{os.environ.get('XLA_FLAGS', '')} {ONE_THREAD}".strip()
-        return [{"XLA_FLAGS": flags} for _ in range(jobs)]
+        threads = max(1, count_usable_cores() // jobs)
+        return [make_cpu_environment(threads) for _ in range(jobs)]
     # JAX reserves most of a GPU's memory, so two jobs cannot share one.
     if jobs > len(gpus):
         raise UsageError(
@@ -72,3 +73,22 @@ def make_environments(jobs: int, gpus: list[str]) -> list[dict[str, str]]:
     return [
         {_VISIBLE: ",".join(gpus[start:end])} for start, end in itertools.pairwise(ends)
     ]
+
+
+def make_cpu_environment(threads: int) -> dict[str, str]:
+    """Makes the environment variables with which XLA computes with a number of threads.
+
+    Args:
+        threads: Number of threads, at least 1.
+
+    Returns:
+        The variables. XLA's own flags that are set already are kept.
+    """
+    # Otherwise every job has a thread for each processor. They hand small products to
+    # one another, and where the jobs together have more threads than processors, they
+    # wait for each other and take them from each other.
+    variables = {THREADS: str(threads)}
+    if threads == 1:
+        flags = f"{os.environ.get('XLA_FLAGS', '')} {ONE_THREAD}".strip()
+        variables["XLA_FLAGS"] = flags
+    return variables

@@ -18,7 +18,6 @@ from rich.console import Console
 from pipeline import front_door
 from pipeline.output import Output
 from pipeline.store import files
-from pipeline.store.errors import UsageError
 from tests.fake_gcs import forget_clients, serve
 from tests.stores import write_store
 from tests.trainer.sweep.made_up_cells import cells_of, commit, evaluate
@@ -33,7 +32,6 @@ from trainer.runs.folder import (
 )
 from trainer.runs.run import read_run
 from trainer.sweep.cells import Cell
-from trainer.sweep.devices import find_gpus, make_environments
 from trainer.sweep.run import LOGS, Clock, ProcessRunner, run_sweep
 from trainer.sweep.states import read_logged_step, read_state
 
@@ -247,67 +245,6 @@ def test_a_process_leaves_its_words_and_its_code(tmp_path: Path) -> None:
     log = tmp_path / "logs" / "cell.log"
     assert ProcessRunner()(["trian"], log, lambda: None) == 2
     assert "unknown command 'trian'" in log.read_text()
-
-
-def test_processes_that_share_cores_take_one_thread_each(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script = tmp_path / "child"
-    script.write_text('#!/bin/bash\necho "$XLA_FLAGS"\n')
-    script.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(script))
-    monkeypatch.setenv("XLA_FLAGS", "--xla_of_the_user=1")
-    log = tmp_path / "log"
-    assert ProcessRunner()(["train"], log, lambda: None) == 0
-    assert ProcessRunner(make_environments(2, []))(["train"], log, lambda: None) == 0
-    alone, sharing = log.read_text().splitlines()
-    assert alone == "--xla_of_the_user=1"
-    assert sharing == "--xla_of_the_user=1 --xla_cpu_multi_thread_eigen=false"
-
-
-def test_jobs_at_once_have_gpus_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script, both = tmp_path / "child", threading.Barrier(2, timeout=30)
-    script.write_text('#!/bin/bash\nsleep 0.3; echo "$CUDA_VISIBLE_DEVICES"\n')
-    script.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(script))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,GPU-7")
-    monkeypatch.delenv("JAX_PLATFORMS")
-    processes = ProcessRunner(make_environments(2, find_gpus()))
-
-    def work(name: str) -> None:
-        for _ in range(2):
-            both.wait()
-            assert processes(["train"], tmp_path / name, lambda: None) == 0
-
-    threads = [threading.Thread(target=work, args=(name,)) for name in ("a", "b")]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    a, b = ((tmp_path / name).read_text().split() for name in ("a", "b"))
-    assert len(a) == 2
-    assert [{*pair} for pair in zip(a, b, strict=True)] == [{"4,5", "6,GPU-7"}] * 2
-
-
-def test_gpus_are_those_that_jax_would_see(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = tmp_path / "nvidia-smi"
-    program.write_text("#!/bin/bash\necho 0\necho 1\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    assert find_gpus() == []
-    monkeypatch.setenv("JAX_PLATFORMS", "")
-    assert find_gpus() == ["0", "1"]
-    assert make_environments(1, ["0", "1"]) == [{}]  # All of them.
-    with pytest.raises(UsageError, match="--jobs: expected at most 2, one for each"):
-        make_environments(3, ["0", "1"])
-    program.write_text("#!/bin/bash\nexit 9\n")
-    assert find_gpus() == []
 
 
 class FakeProcesses:
