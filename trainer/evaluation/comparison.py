@@ -1,18 +1,29 @@
-"""The comparison of a store with the environment to evaluate in, before training.
+"""Comparisons of stores and runs with the environment to evaluate in.
 
-A store of another environment would otherwise be noticed by the first evaluation, days
-after training started.
+Stores are compared before training: a store of another environment would otherwise be
+noticed by the first evaluation, days after training started.
 """
 
+import numpy as np
 from rich.console import Console
 
 from pipeline.domains.datasets import TaskEnvironment, known_datasets
 from pipeline.domains.spaces import check_spaces, describe_store
 from pipeline.output import say
-from pipeline.store.errors import UsageError
+from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.reader import Store
 from trainer.errors import EvaluationError
+from trainer.evaluation.environments import EnvironmentFacts
 from trainer.evaluation.rollouts import RolloutPool
+from trainer.runs.run import Run
+
+# Difference between the bounds of a policy's actions and the environment's that needs
+# no warning, as a share of their range.
+_BOUNDS_SLACK = 0.05
+_TIMING = {
+    "pre": "by the state before a step ('pre')",
+    "post": "by the state after a step ('post')",
+}
 
 
 def compare_spaces(
@@ -68,4 +79,98 @@ def compare_own_spaces(store: Store, task: int, console: Console) -> None:
             console,
             f"spaces of {environment.environment_id} not compared with the data: "
             f"{error}",
+        )
+
+
+def compare_run(
+    run: Run, spec: TaskEnvironment, facts: EnvironmentFacts, console: Console
+) -> None:
+    """Refuses an environment that cannot be of a run's data.
+
+    Args:
+        run: Run to evaluate.
+        spec: Environment to evaluate in.
+        facts: Facts of that environment.
+        console: Console for warnings: of success that is judged at another moment, and
+            of actions that the policy or the environment alone reaches.
+
+    Raises:
+        DataFormatError: If the spaces differ.
+    """
+    _check_spaces(run, spec, facts, console)
+    _warn_of_timing(run, spec, facts, console)
+    _warn_of_bounds(run, spec, facts, console)
+
+
+def _check_spaces(
+    run: Run, spec: TaskEnvironment, facts: EnvironmentFacts, console: Console
+) -> None:
+    """Refuses an environment whose spaces differ from those of the data."""
+    # Sizes are compared apart, since runs of earlier versions have no `spaces`.
+    sizes = {"observation": run.facts.observation_dim, "action": run.facts.action_dim}
+    for name, trained_size in sizes.items():
+        size = getattr(facts.spaces, name).size
+        if trained_size != size:
+            raise DataFormatError(
+                f"{spec.environment_id}: expected {name}s of {trained_size} numbers, "
+                f"as in the data of {run.dataset}, got {size}; the store was made for "
+                "another environment, or by another version of ogbench: give that one"
+            )
+    if run.spaces is not None:
+        warnings = check_spaces(
+            run.spaces, facts.spaces, environment=spec.environment_id
+        )
+        # `_warn_of_bounds` warns of actions, by the policy's own bounds.
+        if "observation" in warnings:
+            say(console, f"warning: {warnings['observation']}", style="yellow")
+
+
+def _warn_of_timing(
+    run: Run, spec: TaskEnvironment, facts: EnvironmentFacts, console: Console
+) -> None:
+    """Warns if success is judged at another moment than in the data."""
+    # A matter of OGBench's version: 1.2 judges the state before a step by default,
+    # earlier versions judged the one after it.
+    if facts.success_timing != run.task.success_timing:
+        say(
+            console,
+            f"warning: {spec.environment_id} judges success "
+            f"{_TIMING[facts.success_timing]}, and the rewards trained on are labelled "
+            f"{_TIMING[run.task.success_timing]}: lengths and returns differ by one "
+            "step, and a success in the very last step may not count",
+            style="yellow",
+        )
+
+
+def _warn_of_bounds(
+    run: Run, spec: TaskEnvironment, facts: EnvironmentFacts, console: Console
+) -> None:
+    """Warns if policies can reach other actions than the environment takes."""
+    ones = np.ones(facts.spaces.action.size)
+    scale = run.action_scale
+    low, high = (-ones, ones) if scale is None else (scale.low, scale.high)
+    low, high = np.asarray(low), np.asarray(high)
+    space = facts.spaces.action
+    space_low, space_high = np.asarray(space.low), np.asarray(space.high)
+    # The slack is there because bounds that were read off data stay a little within the
+    # environment's own.
+    slack = _BOUNDS_SLACK * (high - low)
+    clipped = (low < space_low - slack) | (high > space_high + slack)
+    # Environments without bounds on an action say infinity, which nothing can reach.
+    short = np.isfinite(space_high - space_low) & (
+        high - low < (1 - _BOUNDS_SLACK) * (space_high - space_low)
+    )
+    if (clipped | short).any():
+        at = int((clipped | short).argmax())
+        consequence = (
+            "actions outside are clipped" if clipped[at] else "they reach no others"
+        )
+        say(
+            console,
+            f"warning: {spec.environment_id} takes actions[{at}] from "
+            f"{space_low[at]:g} to {space_high[at]:g}, and policies of this run act "
+            f"from {low[at]:g} to {high[at]:g}: {consequence}; if the data were "
+            "recorded so, all is well, else shard them again with "
+            f"--action-bounds {space_low[at]:g} {space_high[at]:g}",
+            style="yellow",
         )

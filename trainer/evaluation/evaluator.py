@@ -9,7 +9,6 @@ from types import TracebackType
 from typing import Any
 
 import jax
-import numpy as np
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -21,14 +20,14 @@ from rich.progress import (
 
 from pipeline.domains.datasets import TaskEnvironment
 from pipeline.domains.reference_scores import find_reference_scores
-from pipeline.domains.spaces import check_spaces
 from pipeline.output import say, working
 from pipeline.store.errors import DataFormatError, MissingPackageError, UsageError
 from trainer.agents import make_agent
 from trainer.agents.base import Agent
 from trainer.cores import count_usable_cores
 from trainer.errors import StorageError
-from trainer.evaluation.environments import EnvironmentFacts, Episode
+from trainer.evaluation.comparison import compare_run
+from trainer.evaluation.environments import Episode
 from trainer.evaluation.rollouts import AgentActor, RolloutPool
 from trainer.nn.networks import Params
 from trainer.runs.evaluations import (
@@ -44,9 +43,6 @@ from trainer.runs.folder import EVALUATIONS_FILE, RunFolder
 from trainer.runs.run import Run
 from trainer.runs.success_rates import Score
 
-# Difference between the bounds of a policy's actions and the environment's that needs
-# no warning, as a share of their range.
-_BOUNDS_SLACK = 0.05
 _SINGLE_TASK = re.compile(r"(?<=-singletask-task)\d+(?=-)")
 
 
@@ -142,12 +138,10 @@ class Evaluator:
         with working(self._console, f"starting {self._spec.environment_id}"):
             self._pool.__enter__()
         try:
-            _check_fits(self._run, self._spec, self._pool.facts, self._console)
+            compare_run(self._run, self._spec, self._pool.facts, self._console)
         except BaseException:
             self._pool.close()
             raise
-        _warn_of_timing(self._run, self._spec, self._pool.facts, self._console)
-        _warn_of_bounds(self._run, self._spec, self._pool.facts, self._console)
         return self
 
     def __exit__(
@@ -356,29 +350,6 @@ def make_episode_bars(console: Console) -> Progress:
     )
 
 
-def _check_fits(
-    run: Run, spec: TaskEnvironment, facts: EnvironmentFacts, console: Console
-) -> None:
-    """Refuses an environment whose spaces differ from those of the data."""
-    # Sizes are compared apart, since runs of earlier versions have no `spaces`.
-    sizes = {"observation": run.facts.observation_dim, "action": run.facts.action_dim}
-    for name, trained_size in sizes.items():
-        size = getattr(facts.spaces, name).size
-        if trained_size != size:
-            raise DataFormatError(
-                f"{spec.environment_id}: expected {name}s of {trained_size} numbers, "
-                f"as in the data of {run.dataset}, got {size}; the store was made for "
-                "another environment, or by another version of ogbench: give that one"
-            )
-    if run.spaces is not None:
-        warnings = check_spaces(
-            run.spaces, facts.spaces, environment=spec.environment_id
-        )
-        # `_warn_of_bounds` warns of actions, by the policy's own bounds.
-        if "observation" in warnings:
-            say(console, f"warning: {warnings['observation']}", style="yellow")
-
-
 def _successes(played: Sequence[Episode]) -> tuple[int, ...] | None:
     """Collects outcomes of 0 and 1; None unless every episode reported one."""
     outcomes = tuple(
@@ -405,60 +376,3 @@ def _describe_outcome(evaluation: Evaluation) -> str:
         f"{evaluation.score}, {evaluation.mean_length:.0f} steps on average of "
         f"{evaluation.episodes} episodes; success not reported"
     )
-
-
-def _warn_of_bounds(
-    run: Run, spec: TaskEnvironment, facts: EnvironmentFacts, console: Console
-) -> None:
-    """Warns if policies can reach other actions than the environment takes."""
-    ones = np.ones(facts.spaces.action.size)
-    scale = run.action_scale
-    low, high = (-ones, ones) if scale is None else (scale.low, scale.high)
-    low, high = np.asarray(low), np.asarray(high)
-    space = facts.spaces.action
-    space_low, space_high = np.asarray(space.low), np.asarray(space.high)
-    # The slack is there because bounds that were read off data stay a little within the
-    # environment's own.
-    slack = _BOUNDS_SLACK * (high - low)
-    clipped = (low < space_low - slack) | (high > space_high + slack)
-    # Environments without bounds on an action say infinity, which nothing can reach.
-    short = np.isfinite(space_high - space_low) & (
-        high - low < (1 - _BOUNDS_SLACK) * (space_high - space_low)
-    )
-    if (clipped | short).any():
-        at = int((clipped | short).argmax())
-        consequence = (
-            "actions outside are clipped" if clipped[at] else "they reach no others"
-        )
-        say(
-            console,
-            f"warning: {spec.environment_id} takes actions[{at}] from "
-            f"{space_low[at]:g} to {space_high[at]:g}, and policies of this run act "
-            f"from {low[at]:g} to {high[at]:g}: {consequence}; if the data were "
-            "recorded so, all is well, else shard them again with "
-            f"--action-bounds {space_low[at]:g} {space_high[at]:g}",
-            style="yellow",
-        )
-
-
-def _warn_of_timing(
-    run: Run, spec: TaskEnvironment, facts: EnvironmentFacts, console: Console
-) -> None:
-    """Warns if success is judged at another moment than in the data."""
-    # A matter of OGBench's version: 1.2 judges the state before a step by default,
-    # earlier versions judged the one after it.
-    if facts.success_timing != run.task.success_timing:
-        say(
-            console,
-            f"warning: {spec.environment_id} judges success "
-            f"{_TIMING[facts.success_timing]}, and the rewards trained on are labelled "
-            f"{_TIMING[run.task.success_timing]}: lengths and returns differ by one "
-            "step, and a success in the very last step may not count",
-            style="yellow",
-        )
-
-
-_TIMING = {
-    "pre": "by the state before a step ('pre')",
-    "post": "by the state after a step ('post')",
-}
