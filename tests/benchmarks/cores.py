@@ -80,7 +80,12 @@ def measure(
     for worker in workers:
         if worker.stdout is None or worker.stdout.readline() != "ready\n":
             raise RuntimeError("a worker ended before it was ready")
-    return [float(worker.communicate("go\n")[0]) for worker in workers]
+    # All start before the first is waited for, or they would take turns.
+    for worker in workers:
+        if worker.stdin is not None:
+            worker.stdin.write("go\n")
+            worker.stdin.flush()
+    return [float(worker.communicate()[0]) for worker in workers]
 
 
 def main() -> None:
