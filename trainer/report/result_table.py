@@ -101,11 +101,12 @@ def make_rows(
     """
     agent, task = run.config.agent.name, run.task
     own = select_own(run, evaluations)
-    others: dict[tuple[int, str], list[Evaluation]] = {}
+    others: dict[tuple[int, str, int], list[Evaluation]] = {}
     for evaluation in evaluations:
         # Rates of other tasks or conditions must not be pooled with these.
         if evaluation not in own:
-            place = (evaluation.task, evaluation.conditions)
+            candidates = evaluation.candidates or 0
+            place = (evaluation.task, evaluation.environment, candidates)
             others.setdefault(place, []).append(evaluation)
     rows = []
     for group in (own, *(others[place] for place in sorted(others))):
@@ -113,7 +114,7 @@ def make_rows(
         # Every task has an environment of its own: only another environment of the
         # same task needs a name.
         environment = ""
-        candidates = group[0].candidates if group else None
+        drawn = group[0].candidates if group else None
         if group and number == task.task:
             environment = group[0].environment.removeprefix(task.environment_id)
         paper = None
@@ -128,7 +129,7 @@ def make_rows(
                 trained_task=task.task,
                 agent=agent,
                 environment=environment.strip(),
-                candidates=candidates,
+                candidates=drawn,
                 summary=summary,
                 paper=paper,
             )

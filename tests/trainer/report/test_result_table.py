@@ -31,8 +31,10 @@ def test_fewer_than_three_checkpoints_are_not_called_three() -> None:
 
 
 def test_other_numbers_of_candidates_have_rows_of_their_own() -> None:
-    played = [evaluation(1, 0, 3), evaluation(1, 0, 9, candidates=8)]
-    own, eight = make_rows("x", RUN, played)[::3]
+    counts = (None, 16, 8)
+    played = [evaluation(1, 0, 9 if count else 3, candidates=count) for count in counts]
+    own, eight, sixteen = make_rows("x", RUN, played)[::3]
+    assert sixteen.candidates == 16
     assert (own.candidates, eight.candidates) == (None, 8)
     assert write_cells(own)[1] == "30.0 %"
     assert write_cells(eight)[1] == "90.0 %"
