@@ -43,8 +43,9 @@ class Evaluate:
         environments: Number of environments acted in at once.
         workers: Number of processes; one for each core if not given. Results do not
             depend on it.
-        again: Play again what has been evaluated with as many episodes and the same
-            seed. Without this option, and always with --watch, it is left out.
+        again: Play again what has been evaluated with as many episodes and candidates
+            and the same seed. Without this option, and always with --watch, it is
+            left out.
         watch: Wait for checkpoints, and for the run itself if it has not started.
         poll: Seconds between two looks at the folder, with --watch.
         timeout: Minutes without a new checkpoint after which --watch gives up.

@@ -21,6 +21,7 @@ from rich.progress import (
 from pipeline.domains.datasets import TaskEnvironment
 from pipeline.domains.reference_scores import find_reference_scores
 from pipeline.output import say, working
+from pipeline.pages.elements import count_noun
 from pipeline.store.errors import DataFormatError, MissingPackageError, UsageError
 from trainer.agents import make_agent
 from trainer.agents.base import Agent
@@ -36,7 +37,6 @@ from trainer.runs.evaluations import (
     Key,
     append_evaluation,
     find_own_arguments,
-    name_candidates,
     name_environment,
 )
 from trainer.runs.folder import EVALUATIONS_FILE, RunFolder
@@ -260,7 +260,7 @@ class Evaluator:
         own = self._run.task.task
         label = ""
         if self._candidates is not None:
-            label += f", {name_candidates(self._candidates)}"
+            label += f", {count_noun(self._candidates, 'candidate')}"
         if self._task != own:
             label += f", task {self._task} (trained for {own})"
         return label

@@ -8,9 +8,9 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.pages.elements import Table
+from pipeline.pages.elements import Table, count_noun
 from trainer.report.paper import METHODS, PaperResult, find_paper_result
-from trainer.runs.evaluations import Evaluation, name_candidates
+from trainer.runs.evaluations import Evaluation
 from trainer.runs.returns import show_interval, show_score
 from trainer.runs.run import Run
 from trainer.runs.success_rates import STATISTICS, ResultSummary, select_own, summarize
@@ -105,8 +105,7 @@ def make_rows(
     for evaluation in evaluations:
         # Rates of other tasks or conditions must not be pooled with these.
         if evaluation not in own:
-            candidates = evaluation.candidates or 0
-            place = (evaluation.task, evaluation.environment, candidates)
+            place = (evaluation.task, *evaluation.conditions)
             others.setdefault(place, []).append(evaluation)
     rows = []
     for group in (own, *(others[place] for place in sorted(others))):
@@ -114,7 +113,7 @@ def make_rows(
         # Every task has an environment of its own: only another environment of the
         # same task needs a name.
         environment = ""
-        drawn = group[0].candidates if group else None
+        candidates = group[0].candidates if group else None
         if group and number == task.task:
             environment = group[0].environment.removeprefix(task.environment_id)
         paper = None
@@ -129,7 +128,7 @@ def make_rows(
                 trained_task=task.task,
                 agent=agent,
                 environment=environment.strip(),
-                candidates=drawn,
+                candidates=candidates,
                 summary=summary,
                 paper=paper,
             )
@@ -210,7 +209,7 @@ def write_cells(row: ResultRow) -> tuple[str, ...]:
     if row.environment:
         task += f", in {row.environment}"
     if row.candidates is not None:
-        task += f", {name_candidates(row.candidates)}"
+        task += f", {count_noun(row.candidates, 'candidate')}"
     paper = "—" if row.paper is None else f"{row.paper.method} {row.paper}"
     # The first four columns are seen without scrolling on a narrow screen.
     if row.summary is None:

@@ -161,11 +161,9 @@ class Evaluation:
         return name_environment(self.environment_id, self.environment_arguments)
 
     @property
-    def conditions(self) -> str:
-        """Where and how the policy acted; only equal conditions may be pooled."""
-        if self.candidates is None:
-            return self.environment
-        return f"{self.environment}, {name_candidates(self.candidates)}"
+    def conditions(self) -> tuple[str, int]:
+        """Environment and candidates (0: the run's own); only equal ones may pool."""
+        return self.environment, self.candidates or 0
 
     @property
     def key(self) -> Key:
@@ -215,16 +213,6 @@ def name_environment(
     if not arguments:
         return environment_id
     return f"{environment_id} {json.dumps(dict(arguments), sort_keys=True)}"
-
-
-def name_candidates(candidates: int) -> str:
-    """Names a number of candidates.
-
-    Example:
-        >>> name_candidates(1), name_candidates(8)
-        ('1 candidate', '8 candidates')
-    """
-    return f"{candidates} candidate{'s' * (candidates != 1)}"
 
 
 def find_own_arguments(

@@ -6,6 +6,7 @@ This module is pure arithmetic on evaluations; it knows no files and draws no ch
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -191,15 +192,12 @@ def select_own(run: Run, evaluations: Sequence[Evaluation]) -> list[Evaluation]:
         was evaluated under most often.
     """
     own = [evaluation for evaluation in evaluations if evaluation.task == run.task.task]
-    counts: dict[str, int] = {}
-    for evaluation in own:
-        name = evaluation.conditions
-        counts[name] = counts.get(name, 0) + 1
+    counts = Counter(evaluation.conditions for evaluation in own)
     # A run of data that name no environment is evaluated in one that is given each
     # time, so that none of its evaluations are in its own.
-    chosen = run.task.environment_id
+    chosen = (run.task.environment_id, 0)
     if chosen not in counts:
-        chosen = max(counts, key=lambda name: counts[name], default=chosen)
+        chosen = max(counts, key=lambda conditions: counts[conditions], default=chosen)
     return [evaluation for evaluation in own if evaluation.conditions == chosen]
 
 

@@ -13,9 +13,9 @@ from trainer.cores import count_usable_cores
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 # Number of threads of XLA on CPUs.
-THREADS = "PJRT_NPROC"
+_THREADS = "PJRT_NPROC"
 # Flag of XLA for CPUs: a matrix product is computed by one thread.
-ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
+_ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
 _QUERY = ("nvidia-smi", "--query-gpu=index", "--format=csv,noheader")
 _QUERY_TIMEOUT_S = 30
 
@@ -87,8 +87,8 @@ def make_cpu_environment(threads: int) -> dict[str, str]:
     # Otherwise every job has a thread for each processor. They hand small products to
     # one another, and where the jobs together have more threads than processors, they
     # wait for each other and take them from each other.
-    variables = {THREADS: str(threads)}
+    variables = {_THREADS: str(threads)}
     if threads == 1:
-        flags = f"{os.environ.get('XLA_FLAGS', '')} {ONE_THREAD}".strip()
+        flags = f"{os.environ.get('XLA_FLAGS', '')} {_ONE_THREAD}".strip()
         variables["XLA_FLAGS"] = flags
     return variables

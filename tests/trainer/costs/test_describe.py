@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,14 @@ from trainer.costs.describe import Description, describe
 def described(dataset: str, observation_dim: int) -> Description:
     loaded = config.load(Path("configs") / f"{dataset}.toml", task=1)
     return describe(loaded, observation_dim=observation_dim, action_dim=5)
+
+
+def described_demo(table: str, **changes: Any) -> Description:
+    """The demo's configuration with changes of one of its tables."""
+    loaded = config.load("configs/demo.toml", task=1)
+    changed = dataclasses.replace(getattr(loaded, table), **changes)
+    loaded = dataclasses.replace(loaded, **{table: changed})
+    return describe(loaded, observation_dim=28, action_dim=5)
 
 
 def test_networks_of_vast_are_those_of_the_paper() -> None:
@@ -59,25 +68,13 @@ def test_parameters_with_targets_are_about_the_papers(
 
 
 def test_an_average_takes_the_memory_of_the_parameters_once_more() -> None:
-    loaded = config.load("configs/demo.toml", task=1)
-    averaged = dataclasses.replace(
-        loaded, agent=dataclasses.replace(loaded.agent, ema_decay=0.9)
-    )
-    one, other = (
-        describe(each, observation_dim=4, action_dim=2) for each in (loaded, averaged)
-    )
+    one, other = described_demo("agent"), described_demo("agent", ema_decay=0.9)
     more = other.state_bytes - one.state_bytes
     assert more == 4 * one.count_parameters("optimised")
 
 
 def test_seeds_multiply_the_cost_and_not_the_networks() -> None:
-    loaded = config.load("configs/demo.toml", task=1)
-    eight = dataclasses.replace(
-        loaded, trainer=dataclasses.replace(loaded.trainer, seeds=8)
-    )
-    one, many = (
-        describe(each, observation_dim=28, action_dim=5) for each in (loaded, eight)
-    )
+    one, many = described_demo("trainer"), described_demo("trainer", seeds=8)
     assert one.networks == many.networks
     assert one.cost
     assert many.cost
