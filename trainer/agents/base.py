@@ -14,6 +14,7 @@ import optax
 
 from trainer.agents.settings import AgentSettings
 from trainer.data.sampling import Sampler
+from trainer.nn.choices import StateScaling
 from trainer.nn.networks import Params
 
 
@@ -151,7 +152,19 @@ class Agent(Protocol[BatchT]):
         """Chooses actions for one observation ``f32[S]``: ``f32[chunk, A]``."""
 
 
-def observation_scale(facts: DataFacts, how: str) -> tuple[jax.Array, jax.Array]:
+def scale_states(states: jax.Array, facts: DataFacts, how: StateScaling) -> jax.Array:
+    """Scales states ``f32[..., S]`` for networks, see ``observation_scale``."""
+    if how == "none":
+        return states
+    shift, scale = observation_scale(facts, how)
+    return (states - jnp.broadcast_to(shift, states.shape)) / jnp.broadcast_to(
+        scale, states.shape
+    )
+
+
+def observation_scale(
+    facts: DataFacts, how: StateScaling
+) -> tuple[jax.Array, jax.Array]:
     """Computes the shift and scale that are applied to observations.
 
     Args:

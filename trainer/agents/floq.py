@@ -38,7 +38,6 @@ from trainer.agents.floq_config import FloqConfig
 from trainer.agents.parts.baseline import (
     CRITICS,
     BaselineAgent,
-    clip_actions,
     collect_metrics,
 )
 from trainer.agents.parts.flow_policies import DistilledPolicy, FlowPolicy
@@ -89,7 +88,7 @@ class Floq(BaselineAgent):
     def act(self, params: Params, observation: jax.Array, key: jax.Array) -> jax.Array:
         """Draws an action of the one-step policy: ``f32[S]`` to ``f32[1, A]``."""
         noise = jax.random.normal(key, (1, self.facts.action_dim))
-        return self._policy.act(params, observation[None], noise)
+        return self._policy.act(params, self.scale_states(observation)[None], noise)
 
     def total_loss(
         self, params: Params, targets: Params, batch: NStepBatch, key: jax.Array
@@ -105,7 +104,7 @@ class Floq(BaselineAgent):
         Returns:
             The loss ``f32[]``, and the metrics to log.
         """
-        batch = clip_actions(batch)
+        batch = self.prepare(batch)
         # Each loss trains its own network in `params` and reads the others from here.
         frozen = jax.lax.stop_gradient(params)
         value_key, noise_key, time_key, policy_key = jax.random.split(key, 4)
@@ -137,7 +136,7 @@ class Floq(BaselineAgent):
         self, params: Params, batch: NStepBatch, key: jax.Array
     ) -> jax.Array:
         """Computes the mean of both critics at the recorded actions: ``f32[B]``."""
-        batch = clip_actions(batch)
+        batch = self.prepare(batch)
         return self._critics(params, batch.observations, batch.actions).mean(axis=0)
 
     def values(

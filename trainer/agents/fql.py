@@ -36,7 +36,6 @@ from trainer.agents.fql_config import FQLConfig
 from trainer.agents.parts.baseline import (
     CRITICS,
     BaselineAgent,
-    clip_actions,
     collect_metrics,
 )
 from trainer.agents.parts.flow_policies import DistilledPolicy, FlowPolicy
@@ -73,7 +72,7 @@ class FQL(BaselineAgent):
         """Draws an action of the one-step policy: ``f32[S]`` to ``f32[1, A]``."""
         # The published evaluation is stochastic, too: it draws one noise.
         noise = jax.random.normal(key, (1, self.facts.action_dim))
-        return self._policy.act(params, observation[None], noise)
+        return self._policy.act(params, self.scale_states(observation)[None], noise)
 
     def total_loss(
         self, params: Params, targets: Params, batch: NStepBatch, key: jax.Array
@@ -89,7 +88,7 @@ class FQL(BaselineAgent):
         Returns:
             The loss ``f32[]``, and the metrics to log.
         """
-        batch = clip_actions(batch)
+        batch = self.prepare(batch)
         frozen = jax.lax.stop_gradient(params)
         target_key, policy_key = jax.random.split(key)
         target = self.critic_target(frozen, targets, batch, target_key)
@@ -113,7 +112,7 @@ class FQL(BaselineAgent):
         self, params: Params, batch: NStepBatch, key: jax.Array
     ) -> jax.Array:
         """Computes the mean of both critics at the recorded actions: ``f32[B]``."""
-        batch = clip_actions(batch)
+        batch = self.prepare(batch)
         return self._critics(params, batch.observations, batch.actions).mean(axis=0)
 
     def critic_target(

@@ -23,7 +23,6 @@ from trainer.agents.base import AgentState, Metrics
 from trainer.agents.ifql_config import IFQLConfig
 from trainer.agents.parts.baseline import (
     BaselineAgent,
-    clip_actions,
     collect_metrics,
 )
 from trainer.agents.parts.flow_policies import FlowPolicy, pick_best
@@ -57,9 +56,8 @@ class IFQL(BaselineAgent):
     def act(self, params: Params, observation: jax.Array, key: jax.Array) -> jax.Array:
         """Takes the best of several flow actions: ``f32[S]`` to ``f32[1, A]``."""
         count = self.config.candidates
-        states, actions = self._policy.candidates(
-            params, observation[None], key, count=count
-        )
+        state = self.scale_states(observation)[None]
+        states, actions = self._policy.candidates(params, state, key, count=count)
         # The smaller of the online critics; only losses read the targets.
         scores = self._values.critics(params, states, actions).min(axis=0)
         return pick_best(actions, scores, count=count)
@@ -78,7 +76,7 @@ class IFQL(BaselineAgent):
         Returns:
             The loss ``f32[]``, and the metrics to log.
         """
-        batch = clip_actions(batch)
+        batch = self.prepare(batch)
         frozen = jax.lax.stop_gradient(params)
         value_loss, values = self._values.value_loss(params, targets, batch)
         critic_loss, critics = self._values.critic_loss(params, frozen, batch)
@@ -104,6 +102,7 @@ class IFQL(BaselineAgent):
         self, params: Params, batch: NStepBatch, key: jax.Array
     ) -> jax.Array:
         """Computes the mean of both critics at the recorded actions: ``f32[B]``."""
+        batch = self.prepare(batch)
         return self._values.recorded_values(params, batch)
 
     @cached_property

@@ -29,7 +29,6 @@ from trainer.agents.base import AgentState, Metrics
 from trainer.agents.iql_config import IQLConfig
 from trainer.agents.parts.baseline import (
     BaselineAgent,
-    clip_actions,
     collect_metrics,
 )
 from trainer.agents.parts.implicit_values import ImplicitValues
@@ -62,7 +61,8 @@ class IQL(BaselineAgent):
     def act(self, params: Params, observation: jax.Array, key: jax.Array) -> jax.Array:
         """Takes the policy's mean: ``f32[S]`` to ``f32[1, A]``; the key is not used."""
         # The published evaluation acts at temperature 0.
-        mean = networks.apply(self._actor, params["actor"], observation)
+        state = self.scale_states(observation)
+        mean = networks.apply(self._actor, params["actor"], state)
         return jnp.clip(mean, -1, 1)[None]
 
     def total_loss(
@@ -79,7 +79,7 @@ class IQL(BaselineAgent):
         Returns:
             The loss ``f32[]``, and the metrics to log.
         """
-        batch = clip_actions(batch)
+        batch = self.prepare(batch)
         frozen = jax.lax.stop_gradient(params)
         value_loss, values = self._values.value_loss(params, targets, batch)
         critic_loss, critics = self._values.critic_loss(params, frozen, batch)
@@ -104,6 +104,7 @@ class IQL(BaselineAgent):
         self, params: Params, batch: NStepBatch, key: jax.Array
     ) -> jax.Array:
         """Computes the mean of both critics at the recorded actions: ``f32[B]``."""
+        batch = self.prepare(batch)
         return self._values.recorded_values(params, batch)
 
     def advantage(self, frozen: Params, batch: NStepBatch) -> jax.Array:

@@ -27,7 +27,6 @@ from trainer.agents.base import AgentState, Metrics
 from trainer.agents.parts.baseline import (
     CRITICS,
     BaselineAgent,
-    clip_actions,
     collect_metrics,
 )
 from trainer.agents.parts.flow_policies import FlowPolicy, pick_best
@@ -68,7 +67,8 @@ class QC(BaselineAgent):
 
     def act(self, params: Params, observation: jax.Array, key: jax.Array) -> jax.Array:
         """Takes the best of several chunks: ``f32[S]`` to ``f32[h, A]``."""
-        chunk = self.best_chunks(params, observation[None], key)
+        state = self.scale_states(observation)[None]
+        chunk = self.best_chunks(params, state, key)
         return chunk.reshape(self.chunk, self.facts.action_dim)
 
     def best_chunks(
@@ -78,7 +78,7 @@ class QC(BaselineAgent):
 
         Args:
             params: Parameters of ``flow`` and ``critic``.
-            states: ``f32[B, S]``.
+            states: ``f32[B, S]``, scaled.
             key: PRNG key.
 
         Returns:
@@ -103,7 +103,7 @@ class QC(BaselineAgent):
         Returns:
             The loss ``f32[]``, and the metrics to log.
         """
-        batch = clip_actions(batch)
+        batch = self.prepare(batch)
         frozen = jax.lax.stop_gradient(params)
         target_key, flow_key = jax.random.split(key)
         target = self.critic_target(frozen, targets, batch, target_key)
@@ -120,7 +120,7 @@ class QC(BaselineAgent):
         self, params: Params, batch: NStepBatch, key: jax.Array
     ) -> jax.Array:
         """Computes values of the recorded chunks, as acting ranks them: ``f32[B]``."""
-        batch = clip_actions(batch)
+        batch = self.prepare(batch)
         return self._values(params, batch.observations, _flatten(batch.chunks))
 
     def critic_target(

@@ -36,7 +36,6 @@ from trainer.agents.base import AgentState, Metrics
 from trainer.agents.parts.baseline import (
     CRITICS,
     BaselineAgent,
-    clip_actions,
     collect_metrics,
 )
 from trainer.agents.parts.flow_policies import FlowPolicy, pick_best
@@ -86,7 +85,7 @@ class ValueFlows(BaselineAgent):
         actions_key, values_key = jax.random.split(key)
         count = self.config.candidates
         states, actions = self._policy.candidates(
-            params, observation[None], actions_key, count=count
+            params, self.scale_states(observation)[None], actions_key, count=count
         )
         scores = self.values(params, states, actions, values_key)
         return pick_best(actions, scores, count=count)
@@ -128,7 +127,7 @@ class ValueFlows(BaselineAgent):
         Returns:
             The loss ``f32[]``, and the metrics to log.
         """
-        batch = clip_actions(batch)
+        batch = self.prepare(batch)
         # Each loss trains its own network in `params` and reads the others from here.
         frozen = jax.lax.stop_gradient(params)
         keys = jax.random.split(key, 7)
@@ -171,7 +170,7 @@ class ValueFlows(BaselineAgent):
         self, params: Params, batch: NStepBatch, key: jax.Array
     ) -> jax.Array:
         """Computes values of the recorded actions, read off the fields: ``f32[B]``."""
-        batch = clip_actions(batch)
+        batch = self.prepare(batch)
         return self.values(params, batch.observations, batch.actions, key)
 
     def draw_actions(

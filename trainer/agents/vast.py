@@ -24,7 +24,13 @@ import jax.numpy as jnp
 import optax
 
 from trainer.agents import vast_metrics
-from trainer.agents.base import AgentState, DataFacts, Metrics, observation_scale
+from trainer.agents.base import (
+    AgentState,
+    DataFacts,
+    Metrics,
+    observation_scale,
+    scale_states,
+)
 from trainer.agents.vast_config import VASTConfig
 from trainer.agents.vast_networks import VASTNetworks
 from trainer.data.horizon_windows import STATE_FIELDS, HorizonBatch, HorizonSampler
@@ -427,12 +433,7 @@ class VAST:
         )
 
     def _scale(self, states: jax.Array) -> jax.Array:
-        if self.config.state_scaling == "none":
-            return states
-        shift, scale = observation_scale(self.facts, self.config.state_scaling)
-        return (states - jnp.broadcast_to(shift, states.shape)) / jnp.broadcast_to(
-            scale, states.shape
-        )
+        return scale_states(states, self.facts, self.config.state_scaling)
 
     def _scale_batch(self, batch: HorizonBatch) -> HorizonBatch:
         return batch._replace(

@@ -19,7 +19,7 @@ from trainer.data.horizon_windows import (
     GoalRule,
     HorizonSampler,
 )
-from trainer.nn.choices import Aggregation, Precision
+from trainer.nn.choices import Aggregation, Precision, StateScaling
 
 Success = Literal["ends", "mixed"]
 
@@ -122,7 +122,7 @@ class VASTConfig(AgentSettings):
     advantage_return: Literal["model", "data"] = "model"
     composed_gradient: bool = True
     success: Success = "ends"
-    state_scaling: Literal["none", "common", "standard"] = "none"
+    state_scaling: StateScaling = "none"
     precision: Precision = "float32"
     rematerialise: bool = False
 

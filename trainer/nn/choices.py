@@ -9,3 +9,5 @@ from typing import Literal
 Precision = Literal["float32", "bfloat16"]
 # Reduction of several critics' values to one, see ``nn.losses.aggregate``.
 Aggregation = Literal["min", "mean"]
+# Scaling of states for networks, see ``agents.base.observation_scale``.
+StateScaling = Literal["none", "common", "standard"]

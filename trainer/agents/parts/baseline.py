@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from trainer.agents.base import AgentState, DataFacts, Metrics
+from trainer.agents.base import AgentState, DataFacts, Metrics, scale_states
 from trainer.agents.parts.baseline_config import BaselineConfig
 from trainer.data.nstep_windows import NStepBatch
 from trainer.nn import optimizers
@@ -85,6 +85,20 @@ class BaselineAgent:
             step=jnp.zeros((), jnp.int32),
         )
 
+    def prepare(self, batch: NStepBatch) -> NStepBatch:
+        """Scales states, and clips recorded actions to slightly less than [-1, 1]."""
+        return batch._replace(
+            observations=self.scale_states(batch.observations),
+            states_n=self.scale_states(batch.states_n),
+            # As in the published code.
+            actions=jnp.clip(batch.actions, -LARGEST_ACTION, LARGEST_ACTION),
+            chunks=jnp.clip(batch.chunks, -LARGEST_ACTION, LARGEST_ACTION),
+        )
+
+    def scale_states(self, states: jax.Array) -> jax.Array:
+        """Scales states ``f32[..., S]`` in the data's units for the networks."""
+        return scale_states(states, self.facts, self.config.state_scaling)
+
     def move_targets(self, targets: Params, *, before: Params, after: Params) -> Params:
         """Moves the targets towards the critics from *before* the step."""
         # The published code of all six methods does so: targets lag by one step more
@@ -94,14 +108,6 @@ class BaselineAgent:
             {name: before[name] for name in targets},
             rate=self.config.target_rate,
         )
-
-
-def clip_actions(batch: NStepBatch) -> NStepBatch:
-    """Clips recorded actions to slightly less than [-1, 1], as the published code."""
-    return batch._replace(
-        actions=jnp.clip(batch.actions, -LARGEST_ACTION, LARGEST_ACTION),
-        chunks=jnp.clip(batch.chunks, -LARGEST_ACTION, LARGEST_ACTION),
-    )
 
 
 def collect_metrics(

@@ -10,7 +10,7 @@ from trainer.agents.settings import (
     Share,
 )
 from trainer.errors import ConfigError
-from trainer.nn.choices import Precision
+from trainer.nn.choices import Precision, StateScaling
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,8 @@ class BaselineConfig(AgentSettings):
         target_rate: Rate of the soft update of the target critics.
         ema_decay: Decay of the moving average of parameters that acts, see
             ``step.update``; 0 acts with the trained parameters.
+        state_scaling: Scaling of states for networks, see
+            ``agents.base.observation_scale``; published code has none.
         precision: Precision of the hidden layers' products, see ``nn.networks.MLP``.
         rematerialise: Whether gradients evaluate networks again, one evaluation at a
             time, instead of keeping the outputs of layers; saves memory.
@@ -39,6 +41,7 @@ class BaselineConfig(AgentSettings):
     learning_rate: Positive = 3e-4
     target_rate: Share = 0.005
     ema_decay: Decay = 0.0
+    state_scaling: StateScaling = "none"
     precision: Precision = "float32"
     rematerialise: bool = False
 

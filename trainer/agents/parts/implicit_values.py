@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from trainer.agents.parts.baseline import CRITICS, clip_actions
+from trainer.agents.parts.baseline import CRITICS
 from trainer.data.nstep_windows import NStepBatch
 from trainer.nn import losses, networks
 from trainer.nn.networks import MLP, Params
@@ -54,7 +54,6 @@ class ImplicitValues:
 
     def recorded_values(self, params: Params, batch: NStepBatch) -> jax.Array:
         """Computes the mean of both critics at the recorded actions: ``f32[B]``."""
-        batch = clip_actions(batch)
         return self.critics(params, batch.observations, batch.actions).mean(axis=0)
 
     def value_loss(
