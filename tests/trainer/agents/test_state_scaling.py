@@ -3,7 +3,6 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -48,18 +47,18 @@ def test_networks_see_scaled_states(name: str) -> None:
     rng = np.random.default_rng(0)
     params = jax.tree.map(lambda x: x + 0.1 * rng.normal(size=x.shape), state.params)
 
-    def outputs(agent: Agent, batch) -> tuple[jax.Array, ...]:
+    def outputs(agent: Agent, params, batch) -> tuple[jax.Array, ...]:
         loss, _ = agent.total_loss(params, state.targets, batch, key)
         values = agent.action_values(params, batch, key)
         return loss, values, agent.act(params, batch.observations[0], key)
 
-    def compute(agent: Agent, batch) -> tuple[jax.Array, ...]:
-        return jax.jit(lambda b: outputs(agent, b))(jax.tree.map(jnp.asarray, batch))
-
-    expected = compute(raw, beforehand)
-    for got, want, unscaled in zip(
-        compute(scaled, batch), expected, compute(raw, batch), strict=True
-    ):
+    compute = jax.jit(outputs, static_argnums=0)
+    results = (
+        compute(scaled, params, batch),
+        compute(raw, params, beforehand),
+        compute(raw, params, batch),
+    )
+    for got, want, unscaled in zip(*results, strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
         assert np.abs(unscaled - want).max() > 1e-3
 
