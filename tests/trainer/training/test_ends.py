@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -35,10 +36,19 @@ def test_a_finished_run_started_again_changes_nothing(
     assert (whole / METRICS_FILE).read_text() == before
 
 
+@pytest.fixture
+def set_hangup() -> Iterator[Callable[[signal.Handlers], None]]:
+    """Sets the handler of SIGHUP, which tests that `nohup` runs would ignore."""
+    before = signal.getsignal(signal.SIGHUP)
+    yield lambda handler: signal.signal(signal.SIGHUP, handler)
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_stop_saves_and_says_so(
-    store: Store, table: RowTable, tmp_path: Path, number: signal.Signals
+    store: Store, table: RowTable, tmp_path: Path, number: signal.Signals, set_hangup
 ) -> None:
+    set_hangup(signal.SIG_DFL)
     run = make_run(store, table, steps=1_000_000)
 
     def stop() -> None:
@@ -55,6 +65,16 @@ def test_a_signal_to_stop_saves_and_says_so(
     assert step is not None
     assert 10 <= step < 1_000_000
     assert RunFolder.open(tmp_path).read_lines(METRICS_FILE)[-1]["step"] == step
+
+
+def test_a_hangup_stops_training_except_under_nohup(tmp_path: Path, set_hangup) -> None:
+    folder = RunFolder.open(tmp_path)
+    for handler, stops in ((signal.SIG_IGN, False), (signal.SIG_DFL, True)):
+        set_hangup(handler)
+        with loop._collect_signals(folder, 20) as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert stop.requested is stops
+        assert signal.getsignal(signal.SIGHUP) is handler
 
 
 class EndedError(Exception):
