@@ -13,6 +13,7 @@ from trainer.config import Config, TrainerConfig
 from trainer.data.feed import BatchSource, make_feed
 from trainer.runs.checkpoints import CheckpointReader, CheckpointWriter
 from trainer.runs.folder import RunFolder
+from trainer.runs.retention import Retention
 from trainer.runs.run import Run, read_run, write_run
 from trainer.step.state import TrainState
 
@@ -79,7 +80,7 @@ class FakeTrainer:
             TABLE, agent.sampler, seeds=(3, 4), batch_size=8, steps=20, gather=False
         )
         self._feed = make_feed(source, CONFIG.feed, updates_per_call=5)
-        self._checkpoints = CheckpointWriter(RunFolder.open(folder), keep=keep)
+        self._checkpoints = CheckpointWriter(RunFolder.open(folder), Retention(keep))
         self._rng = np.random.default_rng(0)
         self._shapes = TrainState(
             jax.eval_shape(

@@ -31,6 +31,7 @@ from trainer.parallel.mesh import make_mesh, replicated
 from trainer.parallel.mesh_shape import MeshConfig
 from trainer.runs.checkpoints import CheckpointWriter
 from trainer.runs.folder import RunFolder
+from trainer.runs.retention import Retention
 from trainer.runs.run import Run
 from trainer.step.state import abstract_state
 
@@ -101,7 +102,9 @@ def main() -> None:
     for _ in range(3):  # The first one compiles.
         state, alone_s = timed_rewrite(state)
     with tempfile.TemporaryDirectory(dir=given.out) as folder:
-        checkpoints = CheckpointWriter(RunFolder.open(Path(folder) / "run"), keep=1)
+        checkpoints = CheckpointWriter(
+            RunFolder.open(Path(folder) / "run"), Retention(keep=1)
+        )
         started = time.perf_counter()
         checkpoints.prepare(state)
         prepared_s = time.perf_counter() - started

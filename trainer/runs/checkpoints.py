@@ -34,6 +34,7 @@ from trainer.nn.networks import Params
 from trainer.runs.digests import digest_arrays, name_leaves
 from trainer.runs.folder import RunFolder
 from trainer.runs.resumption import check_same_arrays, convert_data_state
+from trainer.runs.retention import KEEP_ALL, Retention
 from trainer.runs.run import Run
 from trainer.runs.snapshot import Snapshot
 from trainer.step.state import TrainState
@@ -212,25 +213,17 @@ class CheckpointWriter(CheckpointReader):
 
     Args:
         folder: Folder of the run, RUN; made if it does not exist.
-        keep: Number of latest steps that are kept; None keeps all.
-        keep_every: Steps that are multiples of this number are kept for good.
+        retention: Which steps are kept; all by default.
     """
 
-    def __init__(
-        self,
-        folder: RunFolder,
-        *,
-        keep: int | None = None,
-        keep_every: int | None = None,
-    ) -> None:
+    def __init__(self, folder: RunFolder, retention: Retention = KEEP_ALL) -> None:
         self.folder = folder.checkpoints
         self._failed = False
         self._snapshot: Snapshot | None = None
         self._like: dict[str, Any] = {}
         self._deletes = not folder.remote and jax.process_index() == 0
         options = ocp.CheckpointManagerOptions(
-            max_to_keep=keep,
-            keep_period=keep_every,
+            preservation_policy=retention,
             create=True,
             # A killed save leaves files as large as a checkpoint, and its step may
             # never be saved again.

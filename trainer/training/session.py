@@ -35,6 +35,7 @@ from trainer.runs.folder import CHECKPOINTS, LOCK_FILE, RUN_FILE, RunFolder
 from trainer.runs.lock import RunLock, lock_run
 from trainer.runs.names import describe_seeds
 from trainer.runs.resumption import check_same_run
+from trainer.runs.retention import Retention
 from trainer.runs.run import Run, write_run
 from trainer.step.call import TrainCall, make_train_call
 from trainer.step.state import TrainState, init_state, read_step
@@ -219,9 +220,10 @@ def open_session(
         lock = _take_lock(folder, take_over=take_over, console=console)
         if lock is not None:
             on_error.callback(lock.release)
-        checkpoints = CheckpointWriter(
-            folder, keep=config.keep_checkpoints, keep_every=config.keep_every
+        retention = Retention(
+            config.keep_checkpoints, config.keep_every, config.checkpoint_every
         )
+        checkpoints = CheckpointWriter(folder, retention)
         latest = checkpoints.latest()
         agreement.check_alike({"the latest checkpoint": latest})
         if latest is not None:

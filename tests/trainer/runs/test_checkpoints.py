@@ -17,6 +17,7 @@ from trainer.parallel.mesh import make_mesh
 from trainer.parallel.mesh_shape import AXES, MeshConfig
 from trainer.runs.checkpoints import CheckpointReader, CheckpointWriter
 from trainer.runs.folder import RunFolder
+from trainer.runs.retention import Retention
 from trainer.runs.run import Run
 from trainer.step.state import TrainState, abstract_state, layout
 
@@ -165,11 +166,33 @@ def test_another_architecture_is_refused_with_what_differs(
 
 def test_the_last_steps_are_kept_and_some_for_good(tmp_path: Path) -> None:
     state = made_up(mesh_of(MeshConfig(data=1), 1))
-    checkpoints = CheckpointWriter(RunFolder.open(tmp_path), keep=2, keep_every=20)
+    checkpoints = CheckpointWriter(
+        RunFolder.open(tmp_path), Retention(keep=2, keep_every=20)
+    )
     for step in range(5, 50, 5):
         checkpoints.save(step, state, make_feed_of(RUN), RUN)
     checkpoints.close()
     assert CheckpointReader(RunFolder.open(tmp_path)).steps() == [20, 40, 45]
+
+
+def test_steps_of_preemptions_take_no_other_s_place(tmp_path: Path) -> None:
+    state = made_up(mesh_of(MeshConfig(data=1), 1))
+    folder, retention = RunFolder.open(tmp_path), Retention(keep=3, every=10)
+    # After each save: a preempted step stays until there is a later one.
+    expected = {
+        10: [10],
+        20: [10, 20],
+        25: [10, 20, 25],
+        30: [10, 20, 30],
+        35: [10, 20, 30, 35],
+        36: [10, 20, 30, 36],
+        40: [20, 30, 40],
+    }
+    for step, kept in expected.items():
+        checkpoints = CheckpointWriter(folder, retention)  # As after a restart.
+        checkpoints.save(step, state, make_feed_of(RUN), RUN)
+        checkpoints.close()
+        assert CheckpointReader(folder).steps() == kept
 
 
 def test_all_are_kept_if_nothing_is_said(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from trainer.agents.vast_config import VASTConfig
 from trainer.data.table import RowTable
 from trainer.runs.checkpoints import CheckpointReader, CheckpointWriter
 from trainer.runs.folder import METRICS_FILE, RunFolder
+from trainer.runs.retention import Retention
 from trainer.runs.run import Run
 from trainer.training import loop, session
 
@@ -172,9 +173,9 @@ def test_the_call_and_what_is_kept_are_as_configured(
     class EnoughError(Exception):
         pass
 
-    def keep(folder: RunFolder, **given: Any) -> CheckpointWriter:
-        asked.update(given)
-        return CheckpointWriter(folder, **given)
+    def keep(folder: RunFolder, retention: Retention) -> CheckpointWriter:
+        asked["retention"] = retention
+        return CheckpointWriter(folder, retention)
 
     def make(agent: Any, mesh: Any, **given: Any) -> Any:
         asked.update(given)
@@ -193,8 +194,7 @@ def test_the_call_and_what_is_kept_are_as_configured(
     with pytest.raises(EnoughError):
         loop.train(run, table, RunFolder.open(tmp_path), console=QUIET)
     assert asked == {
-        "keep": 2,
-        "keep_every": 40,
+        "retention": Retention(keep=2, keep_every=40, every=20),
         "seeds": 2,
         "microbatches": 4,
     }
