@@ -36,7 +36,7 @@ from trainer.runs.evaluations import (
     EvaluationSettings,
     Key,
     append_evaluation,
-    find_own_arguments,
+    choose_environment,
     name_environment,
 )
 from trainer.runs.folder import EVALUATIONS_FILE, RunFolder
@@ -125,8 +125,7 @@ class Evaluator:
         self._candidates = candidates
         self._console = console
         own = find_task_environment(run, task)
-        self._spec = environment or own
-        self._arguments = find_own_arguments(environment, own.kwargs)
+        self._spec, self._arguments = choose_environment(environment, own)
         self._pool = RolloutPool(
             self._spec,
             environments=settings.environments,

@@ -215,23 +215,28 @@ def name_environment(
     return f"{environment_id} {json.dumps(dict(arguments), sort_keys=True)}"
 
 
-def find_own_arguments(
-    asked: TaskEnvironment | None, of_run: Mapping[str, EnvironmentArgument]
-) -> dict[str, EnvironmentArgument]:
-    """Finds the arguments of an environment that differ from the run's.
+def choose_environment(
+    asked: TaskEnvironment | None, own: TaskEnvironment
+) -> tuple[TaskEnvironment, dict[str, EnvironmentArgument]]:
+    """Chooses the environment to evaluate a run in.
 
     Args:
-        asked: Environment that the user gave; None for that of the run.
-        of_run: Arguments of the run's environment.
+        asked: Environment that the user gave; None for the run's own. The run's own
+            that is given without arguments, such as for its module, has the run's.
+        own: Environment of the run.
 
     Returns:
-        Arguments that are part of an evaluation's key; none if they are the run's.
+        The environment, and those of its arguments that are part of an evaluation's
+        key; none if they are the run's.
     """
+    if asked is None:
+        return own, {}
+    if asked.environment_id == own.environment_id and not asked.kwargs:
+        return dataclasses.replace(asked, kwargs=own.kwargs), {}
     # Evaluations of earlier versions in the run's own environment are keyed by the
     # environment's id alone.
-    if asked is None or dict(asked.kwargs) == dict(of_run):
-        return {}
-    return dict(asked.kwargs)
+    arguments = dict(asked.kwargs)
+    return asked, {} if arguments == dict(own.kwargs) else arguments
 
 
 def _key(

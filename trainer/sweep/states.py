@@ -9,9 +9,10 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
+from pipeline.domains.datasets import TaskEnvironment
 from trainer.config import find_differences
 from trainer.runs.evaluations import (
-    find_own_arguments,
+    choose_environment,
     name_environment,
     read_evaluations,
 )
@@ -90,12 +91,9 @@ def read_state(cell: Cell) -> State:
     if cell.config.trainer.steps not in steps:
         return State("begun", step=max(steps, default=0))
     evaluated = {evaluation.key for evaluation in read_evaluations(cell.folder)}
-    environment = name_environment(
-        cell.environment.environment_id
-        if cell.environment
-        else run.task.environment_id,
-        find_own_arguments(cell.environment, run.task.environment_kwargs),
-    )
+    own = TaskEnvironment(run.task.environment_id, run.task.environment_kwargs)
+    chosen, arguments = choose_environment(cell.environment, own)
+    environment = name_environment(chosen.environment_id, arguments)
     missing = tuple(
         step
         for step in cell.evaluated_steps

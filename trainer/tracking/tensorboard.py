@@ -120,17 +120,17 @@ def write_evaluations(folder: RunFolder, run: Run) -> None:
     written: list[Evaluation] = []
     while (evaluations := read_evaluations(folder)) != written:
         written = evaluations
-        points: dict[tuple[int, ...], Evaluation] = {}
+        points: dict[tuple[object, ...], Evaluation] = {}
         # A checkpoint may have several evaluations; the one of most episodes is shown.
         for evaluation in sorted(written, key=lambda evaluation: evaluation.episodes):
             key = (evaluation.step, evaluation.task, evaluation.seed)
-            points[*key, evaluation.candidates or 0] = evaluation
+            points[*key, *evaluation.conditions] = evaluation
         for seed in sorted({evaluation.seed for evaluation in written}):
             sub_run = f"{TENSORBOARD}/seed-{seed}/{EVALUATION}"
             old_names = files.list_names(str(folder), sub_run)
             name = _new_name()
             events = (
-                _evaluation_event(point, own_task=run.task.task)
+                _evaluation_event(point, run)
                 for _, point in sorted(points.items())
                 if point.seed == seed
             )
@@ -208,10 +208,10 @@ def _histogram(counts: Sequence[float]) -> HistogramProto:
     )
 
 
-def _evaluation_event(evaluation: Evaluation, *, own_task: int) -> Event:
+def _evaluation_event(evaluation: Evaluation, run: Run) -> Event:
     values = [
         Summary.Value(tag=tag, simple_value=value)
-        for tag, value in list_evaluation_points(evaluation, own_task=own_task).items()
+        for tag, value in list_evaluation_points(evaluation, run).items()
     ]
     return Event(step=evaluation.step, summary=Summary(value=values))
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
@@ -90,23 +91,25 @@ def list_histogram_points(record: Json) -> dict[str, Sequence[float]]:
     }
 
 
-def list_evaluation_points(
-    evaluation: Evaluation, *, own_task: int
-) -> dict[str, float]:
+def list_evaluation_points(evaluation: Evaluation, run: Run) -> dict[str, float]:
     """Lists the points of an evaluation that boards show.
 
     Args:
         evaluation: Evaluation of one checkpoint of one training seed.
-        own_task: Number of the task that the run was trained for.
+        run: The evaluated run.
 
     Returns:
         Numbers by tag, such as ``evaluation/return``: success if the environment
         reports it, return, and length in steps.
     """
-    # A run may be evaluated on other tasks than its own, or with another number of
-    # candidates; each has a group of charts.
-    task, candidates = evaluation.task, evaluation.candidates
-    group = EVALUATION if task == own_task else f"{EVALUATION}_task_{task}"
+    # A run may be evaluated on other tasks than its own, in another environment, or
+    # with another number of candidates; each has a group of charts.
+    own, candidates = run.task, evaluation.candidates
+    group = EVALUATION
+    if evaluation.task != own.task:
+        group += f"_task_{evaluation.task}"
+    elif own.environment_id and evaluation.environment != own.environment_id:
+        group += "_" + re.sub(r"[^\w.-]+", "-", evaluation.environment).strip("-")
     if candidates is not None:
         group += f"_candidates_{candidates}"
     figures = {

@@ -93,7 +93,7 @@ def send_evaluation(folder: RunFolder, run: Run, evaluation: Evaluation) -> None
     # W&B accepts the steps of a run in ascending order only, and training may be far
     # ahead of the checkpoint. So evaluations of a seed are a W&B run of their own. Its
     # steps count evaluations, and its charts are over the updates of the checkpoints.
-    points = list_evaluation_points(evaluation, own_task=run.task.task)
+    points = list_evaluation_points(evaluation, run)
     wandb_run = _start(folder, run, evaluation.seed, part=EVALUATION)
     for tag in points:
         wandb_run.define_metric(tag, step_metric=UPDATES)

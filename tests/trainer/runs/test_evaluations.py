@@ -6,10 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.domains.datasets import TaskEnvironment
 from pipeline.store.errors import DataFormatError
 from tests.evaluated import evaluation
 from tests.fuzz import MUTATIONS, drill, mutate_json_lines
-from trainer.runs.evaluations import append_evaluation, read_evaluations
+from trainer.runs.evaluations import (
+    append_evaluation,
+    choose_environment,
+    read_evaluations,
+)
 from trainer.runs.folder import EVALUATIONS_FILE, RunFolder
 
 
@@ -28,6 +33,24 @@ def test_what_is_no_evaluation_is_refused_with_its_line(tmp_path: Path) -> None:
         with pytest.raises(DataFormatError, match=r"jsonl, line 3: .*remove the line"):
             read_evaluations(folder)
         folder.write(EVALUATIONS_FILE, there)
+
+
+def test_the_run_s_environment_named_again_is_the_run_s_with_its_arguments() -> None:
+    own = TaskEnvironment("Walk-v0", {"size": 3})
+    # It has to be named again where a module registers it.
+    named = TaskEnvironment("Walk-v0", {}, module="walk")
+    chosen, arguments = choose_environment(named, own)
+    assert chosen == TaskEnvironment("Walk-v0", {"size": 3}, module="walk")
+    assert arguments == {}
+    assert choose_environment(None, own) == (own, {})
+    same = TaskEnvironment("Walk-v0", {"size": 3}, module="walk")
+    assert choose_environment(same, own) == (same, {})
+    for other in (
+        TaskEnvironment("Walk-v0", {"size": 4}),
+        TaskEnvironment("Run-v0", {"size": 4}),
+        TaskEnvironment("Run-v0"),
+    ):
+        assert choose_environment(other, own) == (other, other.kwargs)
 
 
 def test_a_line_tells_the_figures_that_follow_from_its_episodes(tmp_path: Path) -> None:

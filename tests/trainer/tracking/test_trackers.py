@@ -134,13 +134,19 @@ def test_evaluations_are_points_of_a_sub_run(tmp_path: Path) -> None:
     append_evaluation(folder, made_up_evaluation(20, 3, (1,), task=2))
     one = replace(made_up_evaluation(20, 3, (0,)), candidates=1)
     append_evaluation(folder, one)
+    elsewhere = replace(
+        made_up_evaluation(20, 3, (0, 0, 0)),
+        environment_id="Icy-v0",
+        environment_arguments={"size": 3},
+    )
+    append_evaluation(folder, elsewhere)
     write_evaluations(folder, RUN)
     training.close()
     track(tmp_path, resume_step=30).close()  # Leaves them alone.
     own = [
         point
         for point in points(tmp_path, "seed-3/evaluation")
-        if not re.search("task|candidates", point[1])
+        if not re.search("task|candidates|Icy", point[1])
     ]
     assert own == [
         (10, "evaluation/success", 0),
@@ -153,6 +159,7 @@ def test_evaluations_are_points_of_a_sub_run(tmp_path: Path) -> None:
     others = points(tmp_path, "seed-3/evaluation")
     assert (20, "evaluation_task_2/success", 1) in others
     assert (20, "evaluation_candidates_1/success", 0) in others
+    assert (20, "evaluation_Icy-v0-size-3/success", 0) in others
 
 
 def test_trackers_are_those_asked_for(
