@@ -25,8 +25,9 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from pipeline.output import say
 from pipeline.store import files
+from pipeline.store.errors import DataFormatError
 from pipeline.store.units import format_duration
-from trainer.errors import EXIT_FAILED, EXIT_PREEMPTED
+from trainer.errors import EXIT_FAILED, EXIT_PREEMPTED, StorageError
 from trainer.signals import handle_signals
 from trainer.sweep.cells import Cell
 from trainer.sweep.states import State, read_logged_step, read_state
@@ -98,6 +99,11 @@ class ProcessRunner:
                         return child.wait(_POLL_S)
                     except subprocess.TimeoutExpired:
                         tick()
+            except BaseException:
+                # A child that nobody waits for would keep its device, and the run.
+                child.terminate()
+                child.wait()
+                raise
             finally:
                 self._children.discard(child)
 
@@ -218,12 +224,16 @@ def run_sweep(
                 return _STOPPED, 0.0
             say(console, f"[{index + 1}/{len(waiting)}] {cell.name}: {state}")
             started = clock.now()
-            problem = _finish(
-                cell,
-                state,
-                runner,
-                lambda: show(index, read_logged_step(cell) - state.step),
-            )
+            try:
+                problem = _finish(
+                    cell,
+                    state,
+                    runner,
+                    lambda: show(index, read_logged_step(cell) - state.step),
+                )
+            # The state could not be read; other cells can go on.
+            except (OSError, DataFormatError, StorageError) as error:
+                problem = str(error)
             if problem == _STOPPED:
                 stop.set()
             return problem, clock.now() - started

@@ -125,7 +125,7 @@ def read_logged_rates(cell: Cell) -> list[float]:
 
 
 def _read_last_records(cell: Cell) -> list[Json]:
-    """Reads the last records of a cell's training; empty if they are damaged.
+    """Reads the last records of a cell's training; empty if that fails.
 
     These records are only shown. Commands that depend on the file report its damage.
     """
@@ -137,6 +137,7 @@ def _read_last_records(cell: Cell) -> list[Json]:
             lines = file.read().split(b"\n")[:-1]
         # Unless it is the file's first, the first line may have been cut.
         records = [json.loads(line) for line in lines[1 if start else 0 :]]
-    except (FileNotFoundError, ValueError, RecursionError):
+    # Storage may fail in many ways, and a failure to show progress must end no sweep.
+    except Exception:
         return []
     return [record for record in records if isinstance(record, dict)]

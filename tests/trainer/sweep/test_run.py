@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -33,7 +34,7 @@ from trainer.runs.folder import (
 from trainer.runs.run import read_run
 from trainer.sweep.cells import Cell
 from trainer.sweep.run import LOGS, Clock, ProcessRunner, run_sweep
-from trainer.sweep.states import read_logged_step, read_state
+from trainer.sweep.states import State, read_logged_step, read_state
 
 
 class FakeRunner:
@@ -245,6 +246,53 @@ def test_a_process_leaves_its_words_and_its_code(tmp_path: Path) -> None:
     log = tmp_path / "logs" / "cell.log"
     assert ProcessRunner()(["trian"], log, lambda: None) == 2
     assert "unknown command 'trian'" in log.read_text()
+
+
+def test_a_process_whose_progress_fails_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = [sys.executable, "-c", "import time; time.sleep(60)"]
+    begun: list[subprocess.Popen[bytes]] = []
+
+    def start(_: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+        begun.append(popen(program, **options))
+        return begun[0]
+
+    popen = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", start)
+    monkeypatch.setattr("trainer.sweep.run._POLL_S", 0.05)
+
+    def fail() -> None:
+        raise OSError("stale file handle")
+
+    with pytest.raises(OSError, match="stale"):
+        ProcessRunner()(["train"], tmp_path / "log", fail)
+    assert begun[0].returncode == -signal.SIGTERM
+
+
+def test_a_cell_whose_state_cannot_be_read_ends_no_other(
+    sweep: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = cells_of(sweep, only="*-1-vast-*")
+    assert len(cells) == 2
+    runner = FakeRunner(cells)
+
+    def read(cell: Cell) -> State:
+        if cell is cells[0] and runner.ran:
+            raise OSError("stale file handle")
+        return read_state(cell)
+
+    monkeypatch.setattr("trainer.sweep.run.read_state", read)
+    code, said = run(cells, runner)
+    assert code == 1
+    assert f"{cells[0].name}: stale file handle" in said
+    assert read_state(cells[1]).stage == "finished"
+
+
+def test_progress_that_cannot_be_read_is_not_shown(sweep: Path) -> None:
+    (cell, *_) = cells_of(sweep)
+    (Path(str(cell.folder)) / METRICS_FILE).mkdir(parents=True)
+    assert read_logged_step(cell) == 0
 
 
 class FakeProcesses:
