@@ -148,6 +148,8 @@ class Trajectories:
 
         Batch b is a pure function of the data, the agent's sampler, the seed and b. It
         is the batch that ``train`` uses with that seed, whatever Grain's threads do.
+        If the data exceed the limit of memory, ``train`` uses it only for its first
+        seed, which the order of blocks depends on.
 
         Args:
             agent: Settings of an agent, or its name for the default settings.

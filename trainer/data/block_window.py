@@ -26,6 +26,7 @@ from pipeline.store.manifest import PartManifest
 from pipeline.store.reader import Store
 from pipeline.store.returns import next_solved
 from trainer.data.fingerprint import (
+    WINDOW,
     fingerprint_rows,
     make_former_fingerprint,
     read_labels,
@@ -213,12 +214,12 @@ class ResidentRows:
         self.schedule = Schedule(len(self._blocks), resident, swap_every, seed)
         # Uniform numbers choose among the resident rows, so another window makes other
         # batches of the same numbers; the fingerprint has to tell the two apart.
-        window = f"resident/{self.schedule}/{block_rows}"
+        window = f"{WINDOW}{self.schedule}/{block_rows}"
         labels = read_labels(store, self._returns, self._column, split=split)
         now = fingerprint_rows(store, labels, split=split, task=task)
         before = make_former_fingerprint(store, split=split, task=task)
-        self.fingerprint = f"{now}/{window}"
-        self.former_fingerprint = f"{before}/{window}"
+        self.fingerprint = f"{now}{window}"
+        self.former_fingerprint = f"{before}{window}"
         self._slots = resident + _AHEAD + _BEHIND
         rows = self._slots * self._slot_rows
         self._arrays: dict[str, Any] = {

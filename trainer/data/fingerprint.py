@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 
+# Separates the fingerprint of rows from the window that they are read through.
+WINDOW = "/resident/"
+
 _PER_ROW = ("observations", "actions")
 _EPISODES = "episode_lengths"
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from pipeline.store.errors import DataFormatError
 from trainer.config import find_differences
+from trainer.data.fingerprint import WINDOW
 from trainer.runs.run import Run
 
 # Arrays that are listed at most; another width changes every array.
@@ -25,21 +26,41 @@ def check_same_run(saved: Run, run: Run, *, where: str) -> None:
     Raises:
         DataFormatError: If data, hyperparameters, batch or seeds differ.
     """
-    # Steps, meshes and settings of the feed may differ: none changes what is computed.
+    # Steps and meshes may differ: neither changes what is computed.
+    differences = find_differences(saved.config, run.config)
+    if saved.task.task != run.task.task:
+        differences.insert(0, ("task", saved.task.task, run.task.task))
+    if saved.fingerprint != run.fingerprint:
+        differences += _find_window_differences(saved, run)
+    if differences:
+        differing = "; ".join(
+            f"{name}: {before!r} before, {now!r} now"
+            for name, before, now in differences
+        )
+        raise DataFormatError(
+            f"{where}: is of another run than the one asked for ({differing}); train "
+            "into another folder"
+        )
+    # Compared last, because the fingerprint depends on settings as well: on the task,
+    # the discount, and the window through which large data are read.
     if saved.fingerprint != run.fingerprint:
         raise DataFormatError(
             f"{where}: was trained on data {saved.fingerprint}, and the store now is "
             f"{run.fingerprint}; train into another folder, or give the former store"
         )
-    differing = [
-        f"{name}: {before!r} before, {now!r} now"
-        for name, before, now in find_differences(saved.config, run.config)
+
+
+def _find_window_differences(saved: Run, run: Run) -> list[tuple[str, Any, Any]]:
+    """Compares the settings of the window, where the rows in the store are the same."""
+    data, _, _ = saved.fingerprint.partition(WINDOW)
+    if data != run.fingerprint.partition(WINDOW)[0]:
+        return []
+    before, now = saved.config.feed, run.config.feed
+    return [
+        (f"feed.{name}", getattr(before, name), getattr(now, name))
+        for name in ("memory_limit_bytes", "block_rows", "reuse")
+        if getattr(before, name) != getattr(now, name)
     ]
-    if differing:
-        raise DataFormatError(
-            f"{where}: is of another run than the one asked for "
-            f"({'; '.join(differing)}); train into another folder"
-        )
 
 
 def check_same_arrays(

@@ -31,12 +31,18 @@ from trainer.parallel.mesh import (
     replicated,
 )
 from trainer.runs.checkpoints import CheckpointWriter
-from trainer.runs.folder import CHECKPOINTS, LOCK_FILE, RUN_FILE, RunFolder
+from trainer.runs.folder import (
+    CHECKPOINTS,
+    EVALUATIONS_FILE,
+    LOCK_FILE,
+    RUN_FILE,
+    RunFolder,
+)
 from trainer.runs.lock import RunLock, lock_run
 from trainer.runs.names import describe_seeds
 from trainer.runs.resumption import check_same_run
 from trainer.runs.retention import Retention
-from trainer.runs.run import Run, write_run
+from trainer.runs.run import Run, read_run, write_run
 from trainer.step.call import TrainCall, make_train_call
 from trainer.step.state import TrainState, init_state, read_step
 from trainer.step.validate import ValidationCall, make_validation_call
@@ -234,6 +240,11 @@ def open_session(
                 rows = rows.with_fingerprint(saved.fingerprint)
                 run = replace(run, fingerprint=saved.fingerprint)
             check_same_run(saved, run, where=f"{checkpoints.folder}/{latest}")
+
+        elif folder.read(EVALUATIONS_FILE).data:
+            # The checkpoints were deleted. Results of another run would be taken for
+            # results of this one.
+            check_same_run(read_run(folder), run, where=f"{folder}/{EVALUATIONS_FILE}")
 
         state = init_state(agent, mesh, seeds)
         call = make_train_call(

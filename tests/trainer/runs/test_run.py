@@ -14,6 +14,7 @@ from tests.runs import FakeTrainer, make_run
 from trainer.agents.floq_config import FloqConfig
 from trainer.agents.fql_config import FQLConfig
 from trainer.agents.iql_config import IQLConfig
+from trainer.data.fingerprint import WINDOW
 from trainer.runs.checkpoints import CheckpointReader
 from trainer.runs.folder import RUN_FILE, RunFolder
 from trainer.runs.resumption import check_same_run
@@ -83,6 +84,35 @@ def test_runs_of_before_went_past_success_and_go_on_so(tmp_path: Path) -> None:
         DataFormatError, match=r"agent\.success: 'mixed' before, 'ends' now"
     ):
         check_same_run(saved, make_run(), where="10")
+
+
+def test_settings_are_named_before_data_whose_fingerprint_depends_on_them() -> None:
+    run = make_run()
+
+    def refuse(expected: str, **changes: Any) -> None:
+        changes = {"fingerprint": "other", **changes}
+        with pytest.raises(DataFormatError, match=f"10: is of another run.*{expected}"):
+            check_same_run(run, dataclasses.replace(run, **changes), where="10")
+
+    slower = with_agent(run, discount=0.9)
+    refuse(r"agent\.discount: 0\.99 before, 0\.9 now", config=slower.config)
+    refuse(
+        rf"task: {run.task.task} before, 5 now",
+        task=dataclasses.replace(run.task, task=5),
+    )
+    feed = dataclasses.replace(run.config.feed, memory_limit_bytes=9, reuse=2.0)
+    windowed = dataclasses.replace(run.config, feed=feed)
+    refuse(
+        r"feed\.memory_limit_bytes: None before, 9 now; feed\.reuse: 8\.0 before, 2",
+        config=windowed,
+        fingerprint=f"{run.fingerprint}{WINDOW}of blocks",
+    )
+    # If the rows differ as well, they are the reason.
+    other = dataclasses.replace(run, config=windowed, fingerprint="other")
+    with pytest.raises(DataFormatError, match="was trained on data"):
+        check_same_run(run, other, where="10")
+    # Without a change of data, the settings of the feed may differ.
+    check_same_run(run, dataclasses.replace(run, config=windowed), where="10")
 
 
 def test_other_agents_have_no_such_choice() -> None:

@@ -14,14 +14,16 @@ from pipeline.assembly.relabel import commit_labels, plan_relabelling, write_lab
 from pipeline.store.action_scale import ActionScale
 from pipeline.store.errors import DataFormatError
 from pipeline.store.reader import Store
+from tests.evaluated import evaluation
 from tests.small_runs import CONFIG, QUIET, everything, make_run
 from tests.stores import write_store
 from trainer.data.table import RowTable, load_table
 from trainer.errors import StorageError
 from trainer.parallel.mesh_shape import MeshConfig
 from trainer.runs.checkpoints import CheckpointReader
-from trainer.runs.folder import RunFolder
-from trainer.runs.run import Run, describe_run, find_action_outside
+from trainer.runs.evaluations import append_evaluation
+from trainer.runs.folder import EVALUATIONS_FILE, RunFolder
+from trainer.runs.run import Run, describe_run, find_action_outside, read_run
 from trainer.training import loop
 from trainer.training.session import check_folder
 
@@ -108,6 +110,29 @@ def test_another_run_is_refused_and_nothing_is_lost(
         loop.train(moved, table, RunFolder.open(whole), console=QUIET)
     assert json.loads((whole / "run.json").read_text())["fingerprint"] != "other"
     assert CheckpointReader(RunFolder.open(whole)).steps() == [20, 40]
+
+
+def test_evaluations_of_another_run_are_not_taken_for_this_one_s(
+    whole: Path, store: Store, table: RowTable, tmp_path: Path
+) -> None:
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    shutil.rmtree(tmp_path / "checkpoints")
+    folder = RunFolder.open(tmp_path)
+    append_evaluation(folder, evaluation(40, 0, 3))
+    run = make_run(store, table)
+    agent = dataclasses.replace(run.config.agent, learning_rate=0.5)
+    other = dataclasses.replace(
+        run, config=dataclasses.replace(run.config, agent=agent)
+    )
+    with pytest.raises(
+        DataFormatError, match=rf"{EVALUATIONS_FILE}: .* \(agent\.learning_rate: "
+    ):
+        loop.train(other, table, folder, console=QUIET)
+    assert read_run(folder) == read_run(RunFolder.open(whole))
+    # Without evaluations nothing is lost, and a first start may have had a mistake.
+    (tmp_path / EVALUATIONS_FILE).unlink()
+    assert loop.train(other, table, folder, console=QUIET) == 40
+    assert read_run(folder).config == other.config
 
 
 def test_store_of_another_data_set_is_refused(store: Store, table: RowTable) -> None:
