@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 from rich.console import Console
 
@@ -29,6 +28,8 @@ from trainer.runs.folder import LOCK_FILE, RunFolder
 RENEW_S, LAPSE_S = 15.0, 60.0
 # Seconds between two looks at a lock that may lapse.
 _LOOK_S = 1.0
+# Errors of reading a damaged lock file.
+_DAMAGE = (ValueError, KeyError, TypeError, RecursionError)
 
 
 class RunLock:
@@ -65,11 +66,11 @@ class RunLock:
             StorageError: Names the process that has taken over.
         """
         with self._busy:
-            data = self._folder.read(LOCK_FILE).data
-            if data == self._content.data:
+            content = self._folder.read(LOCK_FILE)
+            if self._adopt(content):
                 return
         self._over.set()
-        owner = None if data is None else _read_owner(data)
+        owner = None if content.data is None else _read_owner(content.data)
         who = "another process, which has ended," if owner is None else str(owner)
         raise StorageError(
             f"{self._folder}: {who} has taken over; this process has saved nothing "
@@ -82,7 +83,7 @@ class RunLock:
         self._thread.join()
         # If the file cannot be deleted, the lock lapses.
         with suppress(OSError):
-            if self._folder.read(LOCK_FILE).data == self._content.data:
+            if self._adopt(self._folder.read(LOCK_FILE)):
                 self._folder.delete(LOCK_FILE, replacing=self._content)
 
     def _keep_renewing(self) -> None:
@@ -95,22 +96,25 @@ class RunLock:
     def _renew(self) -> bool:
         """Writes the lock file again; says whether this process holds the lock."""
         # The number changes the file, so that others see that it was renewed.
+        self._renewals += 1
         value = {
             "owner": dataclasses.asdict(self._owner),
             "token": self._token,
             "renewals": self._renewals,
         }
         data = (json.dumps(value, indent=1) + "\n").encode()
-        try:
+        # Refused if somebody has written the file: another process, or this one in a
+        # renewal that took effect though it seemed to fail.
+        with suppress(DataFormatError):
             self._folder.commit(LOCK_FILE, data, replacing=self._content)
-        except DataFormatError:  # Another process has written the file.
-            return False
         # Read back for the generation or time stamp that the next renewal replaces.
-        content = self._folder.read(LOCK_FILE)
-        if content.data != data:
+        return self._adopt(self._folder.read(LOCK_FILE))
+
+    def _adopt(self, content: Content) -> bool:
+        """Notes the lock file's content if this process wrote it; says whether so."""
+        if content.data is None or _read_token(content.data) != self._token:
             return False
         self._content = content
-        self._renewals += 1
         return True
 
 
@@ -188,8 +192,13 @@ def _make_refusal(folder: RunFolder, data: bytes | None) -> RunLockedError:
 
 def _read_owner(data: bytes) -> Owner | None:
     # None for a damaged file: its lock lapses like any other.
-    try:
-        value: Any = json.loads(data)
-        return Owner.decode(value["owner"])
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
+    with suppress(*_DAMAGE):
+        return Owner.decode(json.loads(data)["owner"])
+    return None
+
+
+def _read_token(data: bytes) -> str | None:
+    with suppress(*_DAMAGE):
+        token: str = json.loads(data)["token"]
+        return token
+    return None

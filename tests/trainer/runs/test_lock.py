@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -125,6 +126,38 @@ def test_a_trainer_that_takes_over_ends_the_other_before_it_saves(
     any_folder.write(LOCK_FILE, b"{}")
     with pytest.raises(StorageError, match="another process, which has ended,"):
         third.check()
+
+
+@pytest.mark.parametrize("lost", ["answer", "look"])
+def test_a_renewal_whose_success_is_not_seen_is_no_takeover(
+    any_folder: RunFolder, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    lock = lock_run(any_folder, console=QUIET)
+    before = any_folder.read(LOCK_FILE).data
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("timed out")
+
+    def commit(folder: RunFolder, *given: Any, **options: Any) -> None:
+        real(folder, *given, **options)
+        fail()
+
+    real = RunFolder.commit
+    with monkeypatch.context() as patched:
+        if lost == "answer":
+            patched.setattr(RunFolder, "commit", commit)
+        else:
+            patched.setattr(RunFolder, "read", fail)
+        with pytest.raises(OSError, match="timed out"):
+            lock._renew()
+    assert any_folder.read(LOCK_FILE).data != before
+    # The next renewal replaces what was written, whether a save comes before it or not.
+    if lost == "answer":
+        lock.check()
+    assert lock._renew()
+    lock.check()
+    lock.release()
+    assert any_folder.read(LOCK_FILE).data is None
 
 
 def test_a_killed_trainer_of_this_machine_is_succeeded_at_once(
