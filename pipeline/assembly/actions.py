@@ -20,13 +20,16 @@ Float64 = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ActionRange:
-    """The range of the finite actions of some rows.
+    """The range of the finite actions that are taken in some episodes.
+
+    The last row of an episode has an action that leads nowhere, and that a source may
+    have made up.
 
     Attributes:
         low: ``f64[A]``, smallest value of each component, in the units of the data.
         high: ``f64[A]``, largest value of each component.
-        rows: Number of rows, those with NaN or Inf included.
-        outside: Number of rows with a component outside the scale's bounds.
+        rows: Number of actions, those with NaN or Inf included.
+        outside: Number of actions with a component outside the scale's bounds.
     """
 
     low: Float64
@@ -52,11 +55,13 @@ class ActionRange:
             The range of the actions.
 
         Raises:
-            DataFormatError: If the source is damaged, or no action is finite.
+            DataFormatError: If the source is damaged, or no action that is taken is
+                finite.
         """
         lows, highs, rows, outside = [], [], 0, 0
         for block in source.read(cut_blocks(description.episodes, description.fields)):
-            actions: npt.NDArray[Any] = block.rows[schema.ACTIONS]
+            last = np.cumsum(block.lengths) - 1
+            actions: npt.NDArray[Any] = np.delete(block.rows[schema.ACTIONS], last, 0)
             finite = actions[np.isfinite(actions).all(axis=1)].astype(np.float64)
             unit = finite if scale is None else scale.to_unit(finite)
             bound = 1 + schema.ACTION_TOLERANCE
@@ -67,8 +72,8 @@ class ActionRange:
                 highs.append(finite.max(axis=0))
         if not lows:
             raise DataFormatError(
-                f"{description.name}: expected finite actions, got none "
-                f"in {rows:,} rows; look into the input"
+                f"{description.name}: expected finite actions before the last rows of "
+                f"episodes, got none in {rows:,}; look into the input"
             )
         return cls(np.min(lows, axis=0), np.max(highs, axis=0), rows, outside)
 

@@ -129,7 +129,7 @@ def _write(plan: PartPlan, blocks: Iterator[Block]) -> PartManifest:
             continue
         columns = make_columns(plan, block)
         part.append(columns)
-        summary.add(columns)
+        summary.add(columns, block.lengths)
         lengths.append(block.lengths)
         digests.append(digest_episodes(columns, block.lengths))
     if not lengths:
@@ -212,7 +212,7 @@ def _label_and_check(
 ) -> Columns:
     """Casts, labels and checks rows of whole episodes."""
     stored = schema.cast_rows(rows, plan.action_scale)
-    schema.check_rows(stored, where=where, given=rows)
+    schema.check_rows(stored, where=where, given=rows, lengths=lengths)
     labels = label_episodes(plan.tasks, plan.discounts, stored, lengths)
     # Labels are checked as well: a finite float64 reward may be infinite as float32.
     schema.check_rows(labels, where=where)
@@ -236,9 +236,9 @@ def _add_range(plan: PartPlan, error: BadEpisodeError) -> BadEpisodeError:
     actions = ActionRange.of(plan.source, plan.source.describe(), plan.action_scale)
     scale = plan.action_scale
     bounds = "[-1, 1]" if scale is None else f"{list(scale.low)} to {list(scale.high)}"
-    share = f"{actions.outside / actions.rows:.2%} of the file's {actions.rows:,} rows"
+    share = f"{actions.outside / actions.rows:.2%} of the file's {actions.rows:,}"
     return BadEpisodeError(
-        f"{error}. Outside {bounds} are {share}; the file's actions reach from "
+        f"{error}. Outside {bounds} are {share} actions, which reach from "
         f"{actions.low.min():g} to {actions.high.max():g}. {_ADVICE[scale is None]}",
         reason=error.reason,
     )

@@ -168,14 +168,12 @@ def write_labels(plan: LabelsPlan) -> PartManifest:
     lengths = store.episode_lengths(plan.part)
     summary = Summary()
     for block in cut(EpisodeRange(0, 0, tuple(lengths.tolist())), BLOCK_ROWS):
+        counts = np.asarray(block.lengths, np.int64)
         columns = label_episodes(
-            plan.tasks,
-            plan.discounts,
-            _read_inputs(store, plan, block),
-            np.asarray(block.lengths, np.int64),
+            plan.tasks, plan.discounts, _read_inputs(store, plan, block), counts
         )
         writer.append(columns)
-        summary.add(columns)
+        summary.add(columns, counts)
     result = dataclasses.replace(
         renewed,
         statistics=_drop_labels(plan.part.statistics) | summary.statistics(),

@@ -140,18 +140,19 @@ def _check_labels(store: Store, part: PartManifest) -> Iterator[str]:
         rows = {
             name: store.read_rows(part, name, first, last) for name in manifest.fields
         }
-        summary.add(rows)
-        digests.append(digest_episodes(rows, np.asarray(block.lengths, np.int64)))
+        counts = np.asarray(block.lengths, np.int64)
+        summary.add(rows, counts)
+        digests.append(digest_episodes(rows, counts))
         where = f"rows {first} to {last - 1}"
         try:
-            schema.check_rows(rows, where=where)
+            schema.check_rows(rows, where=where, lengths=counts)
         except BadEpisodeError as error:
             yield str(error)
         labels = label_episodes(
             manifest.tasks,
             manifest.discounts,
             rows,
-            np.asarray(block.lengths, np.int64),
+            counts,
         )
         for name, values in labels.items():
             # The same code made the labels, so they have to be equal to the bit.

@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.store import schema
 from pipeline.store.manifest import PartManifest, Statistics
 
 # 4096 rows of a hundred float64 components are 3.3 MB, which a core's cache holds: the
@@ -19,6 +20,7 @@ from pipeline.store.manifest import PartManifest, Statistics
 _PIECE_ROWS = 4096
 
 Array = npt.NDArray[Any]
+Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
 
 
@@ -123,16 +125,24 @@ class Summary:
     def __init__(self) -> None:
         self._moments: dict[str, Moments] = {}
 
-    def add(self, columns: Mapping[str, Array]) -> None:
-        """Adds a block of rows.
+    def add(self, columns: Mapping[str, Array], lengths: Int64) -> None:
+        """Adds a block of whole episodes.
 
         Fields of several axes, such as images, are summarised over all but their last
         axis: statistics of each pixel would be as large as the pixels' images.
+        Actions that `schema.find_unused` finds are left out.
 
         Args:
             columns: ``[n, ...]`` for each field.
+            lengths: ``i64[E]``, rows of each episode; their sum is n.
         """
         for name, values in columns.items():
+            if name == schema.ACTIONS:
+                unused = schema.find_unused(values, lengths)
+                values = values[~unused] if unused.any() else values
+            # Episodes of a single row may leave no action at all.
+            if not len(values):
+                continue
             if values.ndim > 2:
                 values = values.reshape(-1, values.shape[-1])
             moments = Moments.of(values)

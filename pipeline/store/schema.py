@@ -19,6 +19,7 @@ from pipeline.store.errors import BadEpisodeError, DataFormatError
 from pipeline.store.manifest import FieldSpec
 
 Array = npt.NDArray[Any]
+Int64 = npt.NDArray[np.int64]
 
 OBSERVATIONS = "observations"
 ACTIONS = "actions"
@@ -173,8 +174,36 @@ def cast_rows(
     return cast
 
 
+def find_unused(actions: Array, lengths: Int64) -> npt.NDArray[np.bool_]:
+    """Finds the actions outside [-1, 1] that nobody takes: those of last rows.
+
+    Sources add the row of an episode's final state with a made-up action 0, which the
+    bounds of actions may exclude. Such an action is neither checked nor counted as
+    data. Other actions of last rows are, as in all stores written so far.
+
+    Args:
+        actions: ``[n, A]``, as they are stored.
+        lengths: ``i64[E]``, rows of each episode; their sum is n.
+
+    Returns:
+        ``bool[n]``.
+
+    Example:
+        >>> find_unused(np.array([[0.5], [-7.0], [0.5], [0.0]]), np.array([2, 2]))
+        array([False,  True, False, False])
+    """
+    unused = np.zeros(len(actions), np.bool_)
+    last = np.cumsum(lengths) - 1
+    unused[last] = (np.abs(actions[last]) > 1 + ACTION_TOLERANCE).any(axis=1)
+    return unused
+
+
 def check_rows(
-    rows: Mapping[str, Array], *, where: str, given: Mapping[str, Array] | None = None
+    rows: Mapping[str, Array],
+    *,
+    where: str,
+    given: Mapping[str, Array] | None = None,
+    lengths: Int64 | None = None,
 ) -> None:
     """Refuses rows that cannot be trained on.
 
@@ -183,15 +212,18 @@ def check_rows(
         where: File and episode, for the error.
         given: The same rows before any cast. Errors quote them, because they are what a
             user finds in the file. None if there was no cast.
+        lengths: ``i64[E]``, rows of each episode, whose last actions may be outside
+            [-1, 1]; None if no action may.
 
     Raises:
         BadEpisodeError: If fields differ in length, a value is NaN, Inf or too large
-            for float32, a mask is neither 0 nor 1, or an action is outside [-1, 1].
+            for float32, a mask is neither 0 nor 1, or an action that is taken is
+            outside [-1, 1].
     """
-    lengths = {name: len(values) for name, values in rows.items()}
-    if len(set(lengths.values())) > 1:
+    counts = {name: len(values) for name, values in rows.items()}
+    if len(set(counts.values())) > 1:
         raise BadEpisodeError(
-            f"{where}: expected fields of one length, got {lengths}; mend the file",
+            f"{where}: expected fields of one length, got {counts}; mend the file",
             reason="length_mismatch",
         )
     for name, values in rows.items():
@@ -207,7 +239,7 @@ def check_rows(
                 "elsewhere; mend the file",
                 reason="no_mask",
             )
-        if name == ACTIONS and (bad := _find_outside(values)):
+        if name == ACTIONS and (bad := _find_outside(values, lengths)):
             raise BadEpisodeError(
                 f"{where}, row {bad[0]}: {name}{bad[1:]} is {before[tuple(bad)]:g}, "
                 "outside the bounds of actions; mend the file or the bounds",
@@ -247,12 +279,15 @@ def _unstorable_error(which: str, given: Array, bad: Sequence[int]) -> BadEpisod
     )
 
 
-def _find_outside(actions: Array) -> list[int] | None:
+def _find_outside(actions: Array, lengths: Int64 | None) -> list[int] | None:
     """Returns the index of the first action outside [-1, 1] by more than rounding."""
     bound = 1.0 + ACTION_TOLERANCE
     if not actions.size or (actions.min() >= -bound and actions.max() <= bound):
         return None
-    return _find_first(np.abs(actions) > bound)
+    outside = np.abs(actions) > bound
+    if lengths is not None:
+        outside[find_unused(actions, lengths)] = False
+    return _find_first(outside)
 
 
 def _find_first(flags: npt.NDArray[np.bool_]) -> list[int] | None:

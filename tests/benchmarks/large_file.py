@@ -139,7 +139,7 @@ def stages(meter: Meter, path: Path, work: Path) -> None:
                 if labels:
                     columns = parts.make_columns(part, block)
                 if sums:
-                    summary.add(columns)
+                    summary.add(columns, block.lengths)
                     known_episodes.digest_episodes(columns, block.lengths)
 
     def write(beam: bool) -> None:

@@ -1,5 +1,6 @@
 """One rule for the rows of all sources: what one refuses, every other one does too."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -10,6 +11,7 @@ from pipeline.assembly.actions import choose_scale
 from pipeline.assembly.append import commit_append, plan_append
 from pipeline.assembly.commit import commit_store
 from pipeline.assembly.plan import PlanOptions, describe_inputs, plan_inputs
+from pipeline.domains.spaces import Space, check_spaces, describe_store
 from pipeline.inspection.export import export_npz
 from pipeline.inspection.verify import verify_store
 from pipeline.sources.d4rl_hdf5 import D4rlHdf5
@@ -258,8 +260,8 @@ def test_actions_outside_are_told_with_share_and_bounds(tmp_path):
     rows["actions"][:9] = np.linspace(-2, 1.5, 18).reshape(9, 2)
     assert (np.abs(rows["actions"]) > 1).any(axis=1).sum() == 5
     said = say(write_npz, rows, tmp_path)
-    # Of 21 rows: three episodes of six transitions, and the states they end in.
-    assert "23.81% of the file's 21 rows" in said
+    # Three episodes of six transitions; the added rows of their last states hold none.
+    assert "27.78% of the file's 18 actions" in said
     assert "reach from -2 to 1.5" in said
     assert "--action-bounds data" in said
 
@@ -299,6 +301,46 @@ def test_actions_in_other_bounds_are_stored_scaled(write, bounds, tmp_path):
     (path,) = export_npz(store, str(tmp_path / "out.npz"))
     np.testing.assert_array_equal(np.load(path)["actions"], scale.from_unit(stored))
     assert verify_store(store, deep=True) == []
+
+
+@pytest.mark.parametrize("write", REWARDED)
+@pytest.mark.parametrize("bounds", [("data",), ("22.5", "30")])
+def test_bounds_of_actions_may_exclude_0(write, bounds, tmp_path):
+    """The action of an episode's added last row is made up: 0, no set point."""
+    rows = transitions()
+    rows["actions"] = 26.25 + 3.75 * rows["actions"]
+    rows["actions"][:2] = [[22.5], [30]]
+    inputs = describe_inputs([("train", write(tmp_path / "set", rows))])
+    scale = choose_scale(inputs, bounds)
+    assert (scale.low, scale.high) == ((22.5, 22.5), (30, 30))
+    root = str(tmp_path / "store")
+    plan = plan_store(inputs.described[0][1], root, action_scale=scale)
+    commit_store(plan, write_alone(*plan.parts))
+    store = Store(root)
+    stored = store.read("actions")
+    if write is not write_masked_npz:  # It has all T+1 rows of its own.
+        # 0 as the store holds it: (0 - 22.5) / 7.5 * 2 - 1.
+        assert (stored == -7).all(axis=1).sum() == EPISODES
+    known = store.manifest.statistics["actions"]
+    assert (known.minimum, known.maximum) == ((-1, -1), (1, 1))
+    assert verify_store(store, deep=True) == []
+    offered = Space("float32", 2, "", (22.5, 22.5), (30, 30))
+    spaces = describe_store(store.manifest)
+    assert check_spaces(spaces, replace(spaces, action=offered), environment="E") == {}
+    (again,) = export_npz(store, str(tmp_path / "out.npz"))
+    actions = np.load(again)["actions"]
+    assert np.unique(actions[stored[:, 0] == -7]).tolist() in ([0], [])
+
+
+def test_an_action_before_the_last_row_is_within_the_bounds(tmp_path):
+    rows = transitions()
+    rows["actions"] = 26.25 + 3.75 * rows["actions"]
+    rows["actions"][T - 1] = 0
+    source = write_d4rl(tmp_path / "set", rows)
+    scale = ActionScale((22.5, 22.5), (30, 30))
+    plan = plan_store(source, tmp_path / "store", action_scale=scale)
+    with pytest.raises(DataFormatError, match=r"episode 0, row 5: actions\[0\] is 0,"):
+        write_alone(*plan.parts)
 
 
 def test_what_is_appended_is_scaled_as_the_store(tmp_path):

@@ -127,6 +127,23 @@ def test_data_a_little_outside_are_said():
     assert "observation" in check_spaces(HERE, half, environment="Line-v0")
 
 
+@pytest.mark.parametrize("ends", [(0.0, 29.0), (-29.0, 0.0)])
+def test_an_action_of_0_may_be_made_up_and_refuses_no_environment(ends):
+    here = changed(HERE, "action", low=ends[:1], high=ends[1:])
+    bounds = [np.sign(sum(ends)) * end for end in (22.5, 30.0)]
+    there = changed(THERE, "action", low=(min(bounds),), high=(max(bounds),))
+    assert set(check_spaces(here, there, environment="Line-v0")) == {"action"}
+    # The other end is an action of the data, and 0 a true observation.
+    for name, low, high in (("action", 0.0, 60.0), ("observation", 0.0, 29.0)):
+        size = getattr(HERE, name).size
+        here = changed(HERE, name, low=(low,) * size, high=(high,) * size)
+        there = changed(THERE, name, low=(22.5,) * size, high=(30.0,) * size)
+        with pytest.raises(
+            DataFormatError, match=f"{name}s\\[0\\] of the data go from"
+        ):
+            check_spaces(here, there, environment="Line-v0")
+
+
 def test_a_store_is_described_by_its_manifest(tmp_path):
     manifest = Store(str(write_store(tmp_path / "store", S=4, A=2))).manifest
     found = describe_store(manifest)

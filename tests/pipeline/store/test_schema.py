@@ -121,6 +121,20 @@ def test_scaled_actions_are_within_the_bounds_of_their_scale():
         schema.check_rows(schema.cast_rows(given, scale), where="x", given=given)
 
 
+def test_the_action_of_a_last_row_may_be_outside():
+    given = {**rows(), "actions": np.array([[0.5], [-7.0], [9.0]], np.float32)}
+    schema.check_rows(
+        {**given, "actions": given["actions"][[0, 1, 1]]},
+        where="x",
+        lengths=np.array([2, 1]),
+    )
+    with pytest.raises(BadEpisodeError, match=r"row 1: actions\[0\] is -7,"):
+        schema.check_rows(given, where="x", lengths=np.array([3]))
+    given["actions"][1:] = [[0.5], [np.nan]]
+    with pytest.raises(BadEpisodeError, match=r"row 2: actions\[0\] is nan,"):
+        schema.check_rows(given, where="x", lengths=np.array([3]))
+
+
 def test_fields_of_unlike_length_are_refused():
     given = {**rows(), "actions": np.zeros((4, 1), np.float32)}
     with pytest.raises(
