@@ -10,6 +10,8 @@
 #   stores/  reads, writes    reads
 #   runs/    -                reads, writes
 #
+# Other buckets of the project are closed to both accounts.
+#
 # NAMESPACE is the namespace of Kubernetes in which accounts of the same two names act as
 # these: training as vast-trainer, pipelines on Flink as vast-pipeline. No keys are made,
 # because Dataflow and GKE attach accounts to workers. With REPOSITORY, a repository of
@@ -61,6 +63,14 @@ make_folder() {
     change gcloud storage managed-folders create "gs://$bucket/$1/"
 }
 
+# A role that exists gets the permissions of this script, which may have changed since.
+make_role() {
+  local name=$1 title=$2 permissions=$3 verb=create
+  if there gcloud iam roles describe "$name" --project="$project"; then verb=update; fi
+  change gcloud iam roles "$verb" "$name" --project="$project" --title="$title" \
+    --permissions="$permissions" --stage=GA
+}
+
 # Adding an existing binding again changes nothing.
 grant_folder() {
   local folder=$1 account=$2 role=$3
@@ -90,10 +100,23 @@ for account in "$pipeline" "$trainer"; do
     --member="serviceAccount:$account" --role=roles/storage.bucketViewer
 done
 
-# Dataflow requires this role of a worker's account, and it can only be granted for the
-# whole project.
-change gcloud projects add-iam-policy-binding "$project" \
-  --member="serviceAccount:$pipeline" --role=roles/dataflow.worker --condition=None
+# Rights of a Dataflow worker can only be granted for the whole project. These are those
+# of roles/dataflow.worker but for storage.buckets.get, storage.objects.get and
+# storage.objects.create, which would open runs/ and all other buckets of the project.
+worker=(
+  autoscaling.sites.{readRecommendations,writeMetrics,writeState}
+  compute.instanceGroupManagers.update
+  compute.instances.{delete,setDiskAutoDelete}
+  dataflow.jobs.get
+  dataflow.shuffle.{read,write}
+  dataflow.streamingWorkItems.{ImportState,commitWork,getData,getWork,getWorkerMetadata}
+  dataflow.workItems.{lease,sendMessage,update}
+  logging.logEntries.{create,route}
+  monitoring.timeSeries.create
+)
+make_role vastDataflowWorker "vast-rl Dataflow worker" "$(IFS=, && echo "${worker[*]}")"
+change gcloud projects add-iam-policy-binding "$project" --condition=None \
+  --member="serviceAccount:$pipeline" --role="projects/$project/roles/vastDataflowWorker"
 
 if [[ -n ${REPOSITORY:-} ]]; then
   change gcloud artifacts repositories add-iam-policy-binding "$REPOSITORY" \

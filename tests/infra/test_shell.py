@@ -125,12 +125,29 @@ def gcloud(tmp_path):
 def test_a_second_set_up_makes_nothing_again(gcloud):
     first = gcloud(*ARGUMENTS)
     made = [words for words in first if "create" in words]
-    # The first set-up makes two accounts, the bucket and four folders.
-    assert len(made) == 7
+    # The first set-up makes two accounts, the bucket, four folders and a role.
+    assert len(made) == 8
     again = gcloud(*ARGUMENTS)[len(first) :]
     assert [words for words in again if "create" in words] == []
     bindings = [words for words in first if "create" not in words]
-    assert again == bindings
+    assert [words for words in again if "update" not in words] == bindings
+    # The permissions of a role may have changed since it was made.
+    (role,) = [words for words in made if "roles" in words]
+    assert [words for words in again if "update" in words] == [
+        ["update" if word == "create" else word for word in role]
+    ]
+
+
+def test_a_worker_has_no_right_to_storage_in_the_whole_project(gcloud):
+    (role,) = [words for words in gcloud(*ARGUMENTS) if words[:2] == ["iam", "roles"]]
+    (given,) = [word for word in role if word.startswith("--permissions=")]
+    names = given.partition("=")[2].split(",")
+    # Those of roles/dataflow.worker, 23, but for three that name storage.
+    assert len(set(names)) == len(names) == 20
+    assert {name.partition(".")[0] for name in names} == {
+        *("autoscaling", "compute", "dataflow", "logging", "monitoring")
+    }
+    assert {"dataflow.workItems.lease", "compute.instances.delete"} < {*names}
 
 
 def test_accounts_may_do_what_their_jobs_need_and_no_more(gcloud):
@@ -154,7 +171,7 @@ def test_accounts_may_do_what_their_jobs_need_and_no_more(gcloud):
     }
     others = {(each[0], each[2]) for each in granted - storage}
     assert others == {
-        ("vast-pipeline", "roles/dataflow.worker"),
+        ("vast-pipeline", "projects/my-project/roles/vastDataflowWorker"),
         *(
             (
                 f"my-project.svc.id.goog[training/{name}]",
@@ -168,7 +185,7 @@ def test_accounts_may_do_what_their_jobs_need_and_no_more(gcloud):
 def test_a_dry_run_changes_nothing():
     done = set_up(*ARGUMENTS, DRY_RUN="1", REPOSITORY="vast")
     assert done.returncode == 0
-    assert done.stdout.count("gcloud ") == 18
+    assert done.stdout.count("gcloud ") == 19
     assert "roles/artifactregistry.reader" in done.stdout
 
 
