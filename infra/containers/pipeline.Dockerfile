@@ -21,7 +21,10 @@ RUN pip install --no-cache-dir --require-hashes --requirement infra/requirements
   && python -c "import importlib.metadata as m; assert m.version('vast-rl') == '${VERSION}'" \
   && useradd --uid 10001 --create-home worker
 
-# Relabelling and collecting draw nothing, so MuJoCo needs no display.
-ENV MUJOCO_GL=disabled
-USER 10001
+# Relabelling and collecting draw nothing, so MuJoCo needs no display. Beam's program boot
+# would otherwise make a virtual environment at every start, in a folder of root's; the
+# image's own environment has all packages.
+ENV MUJOCO_GL=disabled RUN_PYTHON_SDK_IN_DEFAULT_ENVIRONMENT=1
+# There is no USER, because Dataflow mounts folders that only root may write to. The
+# manifests for Kubernetes name the unprivileged user instead.
 ENTRYPOINT ["/opt/apache/beam/boot"]
