@@ -18,7 +18,9 @@ and errors to standard error. A command that fails exits with the code of its ex
 An exception without a code is a bug: its traceback is shown, and Python exits with 1.
 """
 
+import dataclasses
 import os
+import re
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -40,6 +42,8 @@ from pipeline.store.errors import (
 PARSING = threading.Lock()
 
 _PACKAGE = "vast-rl"
+# One slash is enough, because pathlib joins two into one.
+_SCHEME = re.compile("([A-Za-z][A-Za-z0-9+.-]+):/+")
 # Extra of pyproject.toml that installs each module. An ImportError names the module
 # only, and the error should give the command that installs it.
 EXTRAS = {
@@ -80,7 +84,11 @@ EXTRAS = {
 
 
 class Command(Protocol):
-    """A command: a dataclass whose fields are its arguments."""
+    """A command: a dataclass whose fields are its arguments.
+
+    Its class may have ``local_paths``, the names of fields whose files are written on
+    this machine only: such a path may not be in a bucket.
+    """
 
     def execute(self, output: Output) -> int:
         """Runs the command.
@@ -205,7 +213,8 @@ def parse(
         The command, and the arguments that it passes on.
 
     Raises:
-        UsageError: If arguments follow ``--`` and the command passes none on.
+        UsageError: If arguments follow ``--`` and the command passes none on, or if a
+            path is in a bucket and has to be local.
         SystemExit: If arguments are wrong, or help was asked for.
     """
     name, ours, more = arguments[0], list(arguments[1:]), []
@@ -225,9 +234,11 @@ def parse(
         options["args"], fields = _split_fields(ours)
         with PARSING:
             command, unknown = tyro.cli(kind, return_unknown_args=True, **options)
+        _check_local(command)
         return command, [*fields, *unknown, *more]
     with PARSING:
         command = tyro.cli(kind, **options)
+    _check_local(command)
     if more and not isinstance(command, PassingCommand):
         passing = [
             command_name
@@ -239,6 +250,25 @@ def parse(
             f"out (these commands do: {', '.join(passing)})"
         )
     return command, more
+
+
+def _check_local(command: Any) -> None:
+    """Refuses paths in a bucket where files are written on this machine only.
+
+    Without this check such files would land in a local folder called ``gs:``.
+    """
+    for name in getattr(command, "local_paths", ()):
+        path = str(getattr(command, name))
+        if (scheme := _SCHEME.match(path)) is not None:
+            raise UsageError(
+                f"--{name}: expected a local path, got {scheme[1]}://"
+                f"{path[scheme.end() :]}; write to a local folder, and copy the files "
+                "to the bucket afterwards"
+            )
+    for field in dataclasses.fields(command):
+        # A command may have subcommands.
+        if dataclasses.is_dataclass(subcommand := getattr(command, field.name)):
+            _check_local(subcommand)
 
 
 def _split_fields(words: Sequence[str]) -> tuple[list[str], list[str]]:

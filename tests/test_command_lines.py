@@ -1,6 +1,7 @@
 """The three programs treat help, the version and mistakes alike."""
 
 import importlib.metadata
+from pathlib import Path
 
 import pytest
 
@@ -88,3 +89,53 @@ def test_a_wrong_option_ends_with_2(
     shown, said = capsys.readouterr()
     assert shown == ""
     assert said != ""
+
+
+@pytest.mark.parametrize(
+    ("program", "words", "option"),
+    [
+        ("pipeline", "fetch cube-single-play", "--out"),
+        ("pipeline", "export STORE", "--npz"),
+        ("pipeline", "inspect STORE", "--plot"),
+        ("pipeline", "inspect STORE", "--html"),
+        (
+            "pipeline",
+            "collect cube-single-v0 --dataset-type play --episodes 1 --out gs://b/store",
+            "--npz",
+        ),
+        ("trainer", "checkpoint export RUN", "--out"),
+        ("trainer", "compile CONFIG --topology v5e:2x2", "--out"),
+        ("trainer", "toy", "--out"),
+    ],
+)
+def test_files_of_this_machine_are_written_to_no_bucket(
+    program: str,
+    words: str,
+    option: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (called,) = [each for each in PROGRAMS if each.name == program]
+    assert front_door.run(called, [*words.split(), option, "gs://b/of/x.npz"]) == 2
+    assert capsys.readouterr().err == (
+        f"error: {option}: expected a local path, got gs://b/of/x.npz; write to a "
+        "local folder, and copy the files to the bucket afterwards\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("pipeline", "export STORE --npz out/gs:/x.npz"),
+        ("pipeline", "export gs://b/store --npz C:/x.npz"),
+        ("trainer", "checkpoint inspect gs://b/run"),
+        ("trainer", "report gs://b/run --out gs://b/report"),
+        ("trainer", "subgoals gs://b/run --store gs://b/store --out gs://b/goals"),
+    ],
+)
+def test_other_paths_may_be_in_a_bucket(program: str, words: str) -> None:
+    (called,) = [each for each in PROGRAMS if each.name == program]
+    front_door.parse(called, words.split())

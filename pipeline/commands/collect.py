@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pipeline.commands.arguments import (
     LOCAL,
@@ -43,6 +43,8 @@ class Collect:
         take_over: Continue in the place of another collect into this folder, which may
             still run.
     """
+
+    local_paths: ClassVar[tuple[str, ...]] = ("npz",)
 
     environment_id: EnvironmentId
     dataset_type: str

@@ -1,6 +1,7 @@
 """``export``: writes a store as OGBench's npz."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from pipeline.commands.arguments import StorePath
 from pipeline.output import Output
@@ -15,6 +16,8 @@ class Export:
         npz: File for the training split, ending in .npz. The validation split is
             written beside it, to a file ending in -val.npz.
     """
+
+    local_paths: ClassVar[tuple[str, ...]] = ("npz",)
 
     store: StorePath
     npz: str

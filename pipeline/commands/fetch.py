@@ -2,7 +2,7 @@
 
 import os
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import tyro
 
@@ -19,6 +19,8 @@ class Fetch:
         mirror: URL of the folder that holds NAME-v0.npz and NAME-v0-val.npz.
         out: Folder for the files.
     """
+
+    local_paths: ClassVar[tuple[str, ...]] = ("out",)
 
     dataset: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATASET")]
     mirror: str = MIRROR

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from typing import ClassVar
 
 from pipeline.commands.arguments import Flag, StorePath
 from pipeline.output import Output, say, working
@@ -20,6 +21,8 @@ class Inspect:
             and frames of an episode if they can be drawn. Of a large store the page
             shows a sample, and names it.
     """
+
+    local_paths: ClassVar[tuple[str, ...]] = ("plot", "html")
 
     store: StorePath
     json: Flag = False

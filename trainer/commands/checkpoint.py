@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import tyro
 
@@ -59,6 +59,8 @@ class ExportCheckpoint:
         seed: Training seed to export. If not given, safetensors hold all seeds on a
             leading axis, and a program holds the first one.
     """
+
+    local_paths: ClassVar[tuple[str, ...]] = ("out",)
 
     run: Annotated[str, tyro.conf.Positional]
     out: Path

@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import tyro
 
@@ -56,6 +56,8 @@ class Compile:
         out: Folder for the text of the compiled program and the figures.
         json: Print one JSON object, which `python -m infra` takes, instead of tables.
     """
+
+    local_paths: ClassVar[tuple[str, ...]] = ("out",)
 
     config: Annotated[Path, tyro.conf.Positional]
     topology: str

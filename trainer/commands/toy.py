@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from pipeline.output import Output, say
 
@@ -14,6 +15,8 @@ class Toy:
         out: Folder for toy.png, chain.png and toy.json.
         seed: Seed of the networks.
     """
+
+    local_paths: ClassVar[tuple[str, ...]] = ("out",)
 
     out: Path
     seed: int = 0
