@@ -62,11 +62,11 @@ class EvaluationSettings:
     reference_scores: ReferenceScores | None = None
 
     def __post_init__(self) -> None:
-        for name in ("episodes", "environments"):
-            if getattr(self, name) < 1:
+        for name in ("episodes", "environments", "workers"):
+            count = getattr(self, name)
+            if count is not None and count < 1:
                 raise UsageError(
-                    f"evaluation.{name}: expected at least 1, got "
-                    f"{getattr(self, name)}; raise it"
+                    f"evaluation.{name}: expected at least 1, got {count}; raise it"
                 )
 
     def key(

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from pipeline.domains.datasets import TaskEnvironment
-from pipeline.store.errors import DataFormatError
+from pipeline.store.errors import DataFormatError, UsageError
 from tests.evaluated import evaluation
 from tests.fuzz import MUTATIONS, drill, mutate_json_lines
 from trainer.runs.evaluations import (
+    EvaluationSettings,
     append_evaluation,
     choose_environment,
     read_evaluations,
@@ -33,6 +34,14 @@ def test_what_is_no_evaluation_is_refused_with_its_line(tmp_path: Path) -> None:
         with pytest.raises(DataFormatError, match=r"jsonl, line 3: .*remove the line"):
             read_evaluations(folder)
         folder.write(EVALUATIONS_FILE, there)
+
+
+@pytest.mark.parametrize("name", ["episodes", "environments", "workers"])
+def test_numbers_below_1_are_refused(name: str) -> None:
+    with pytest.raises(
+        UsageError, match=f"{name}: expected at least 1, got 0"
+    ):
+        EvaluationSettings(**{name: 0})
 
 
 def test_the_run_s_environment_named_again_is_the_run_s_with_its_arguments() -> None:
