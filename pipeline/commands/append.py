@@ -11,6 +11,7 @@ from pipeline.commands.arguments import (
     Input,
     StorePath,
     describe,
+    list_input_paths,
     make_paths_absolute,
 )
 from pipeline.output import Output, say
@@ -62,7 +63,8 @@ class Append:
     def execute_with(self, output: Output, more: Sequence[str]) -> int:
         """Plans the new parts, writes them, and adds them to the store."""
         arguments = self.engine.beam_arguments(more)
-        self = make_paths_absolute(self, arguments, "store", "input", "val")
+        paths = "store", *list_input_paths(self.source)
+        self = make_paths_absolute(self, arguments, *paths)
         return self._append(output, arguments)
 
     def _append(self, output: Output, beam_arguments: Sequence[str]) -> int:

@@ -88,6 +88,22 @@ def make_paths_absolute(
     return dataclasses.replace(command, **changed)  # type: ignore[type-var]
 
 
+def list_input_paths(source: str | None) -> tuple[str, ...]:
+    """Lists the fields of a command that hold paths of inputs.
+
+    Args:
+        source: Kind of the input, as the user gave it.
+
+    Returns:
+        Names for `make_paths_absolute`. No names for a reader of the user's own, whose
+        input may be any text, such as the name of a table.
+    """
+    # Imported here because `own` needs NumPy, and help should be quick.
+    from pipeline.sources.own import is_own
+
+    return () if source is not None and is_own(source) else ("input", "val")
+
+
 def describe(command: str, **options: object) -> str:
     """Formats the part of a command line that determines a store's content.
 

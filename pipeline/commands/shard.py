@@ -11,6 +11,7 @@ from pipeline.commands.arguments import (
     Flag,
     Input,
     describe,
+    list_input_paths,
     make_paths_absolute,
 )
 from pipeline.output import Output, say
@@ -74,7 +75,8 @@ class Shard:
     def execute_with(self, output: Output, more: Sequence[str]) -> int:
         """Plans the store, then writes it."""
         arguments = self.engine.beam_arguments(more)
-        self = make_paths_absolute(self, arguments, "input", "val", "out")
+        paths = "out", *list_input_paths(self.source)
+        self = make_paths_absolute(self, arguments, *paths)
         return self._shard(output, arguments)
 
     def _shard(self, output: Output, beam_arguments: Sequence[str]) -> int:
