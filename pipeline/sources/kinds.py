@@ -92,9 +92,10 @@ KINDS: dict[str, InputKind] = {
         InputKind(
             "npz",
             "`observations`, `actions`, `rewards` (`[rows, tasks]` of several tasks), "
-            "`terminals`, and either `masks` (0 where the task is solved, for all "
-            "tasks or each; rows are states) or `timeouts` (1 where an episode was cut "
-            "off; rows are transitions), perhaps `next_observations`",
+            "`terminals`, and `masks` (0 where the task is solved, for all tasks or "
+            "each) or `timeouts` (1 where an episode was cut off); rows are "
+            "transitions, but states if there are `masks` and neither "
+            "`next_observations` nor `timeouts`",
             RewardedNpz,
             NPZ,
         ),

@@ -3,10 +3,16 @@
 Rewards are ``[rows]`` or ``[rows, tasks]``; masks likewise, or ``[rows]`` for all
 tasks.
 
-The file may have one of two layouts. A file with ``masks`` has OGBench's rows: an
-episode of T transitions has T+1 rows, ``terminals`` marks the last of them, and masks
-are 0 where the task is solved. A file with ``timeouts`` has one row for each
-transition, as D4RL's files do.
+The file may have one of two layouts:
+
+- A row for each transition: a file without ``masks``, as D4RL's are; with
+  ``next_observations``, as OGBench's regular form is; or with ``timeouts`` that mark
+  ends which ``terminals`` does not. An episode ends at ``terminals`` or ``timeouts``.
+  Masks are 0 where the task is solved; without them ``terminals`` marks these rows.
+- OGBench's rows: all other files with ``masks``. An episode of T transitions has T+1
+  rows, ``terminals`` marks the last of them, and masks are 0 where the task is solved.
+
+A file with ``masks`` needs no ``timeouts``: its ``terminals`` can mark all ends.
 """
 
 import os
@@ -56,8 +62,9 @@ class RewardedNpz:
 
         Raises:
             UsageError: If there is no such file.
-            DataFormatError: If the file is cut short or lacks a member, or does not
-                mark where episodes end and where not to bootstrap.
+            DataFormatError: If the file is cut short or lacks a member, does not mark
+                where episodes end and where not to bootstrap, or may have either
+                layout.
         """
         listing = self._read_listing()
         members = listing.members
@@ -67,9 +74,7 @@ class RewardedNpz:
             name: self._flatten(name, np.empty((0, *member.shape[1:]), member.dtype))
             for name, member in members.items()
         }
-        # Without masks the rows are transitions, which need more members.
-        if schema.MASKS not in samples:
-            transitions.check_members(samples, where=self.path)
+        transitions.check_members(samples, where=self.path)
         warnings: tuple[str, ...] = ()
         table = self._read_table(members)
         if table is None:
@@ -85,7 +90,7 @@ class RewardedNpz:
             name: samples[name]
             for name in (schema.OBSERVATIONS, schema.ACTIONS, schema.REWARDS)
         }
-        # Masks of transitions are made from `terminals` when rows are read.
+        # Masks that the file lacks are made from `terminals` when rows are read.
         fields[schema.MASKS] = samples.get(schema.MASKS, np.empty(0, np.bool_))
         return Description(
             source="own_npz",
@@ -139,21 +144,40 @@ class RewardedNpz:
                 f"{', '.join(listing.names) or 'none'}; add "
                 f"{', '.join(missing)}"
             )
-        if schema.MASKS in members:
-            # In this layout the next row holds the next observation, and `terminals`
-            # ends an episode whether the task is solved or a time limit is reached.
-            members.pop(TIMEOUTS, None)
-            members.pop(NEXT_OBSERVATIONS, None)
         return listing
 
     def _read_table(self, members: dict[str, npz.Member]) -> TransitionTable | None:
-        """Reads where episodes of transitions end; None if rows are OGBench's."""
-        if TIMEOUTS not in members:
+        """Reads where episodes of transitions end; None if rows are OGBench's.
+
+        Raises:
+            DataFormatError: If ``timeouts`` do not tell which of the two layouts a file
+                with masks has.
+        """
+        has_next = NEXT_OBSERVATIONS in members
+        if not has_next and TIMEOUTS not in members:
             return None
+        names = [name for name in _PER_STEP if name in members]
+        # Masks decide only which last transitions are kept without a state after them.
+        if not has_next and schema.MASKS in members:
+            names.append(schema.MASKS)
+        given = {
+            name: self._flatten(name, npz.read_array(self.path, members[name]))
+            for name in names
+        }
+        terminals, timeouts = given[TERMINALS], given.get(TIMEOUTS)
+        masks = given.get(schema.MASKS)
+        if masks is not None and not ((timeouts != 0) & (terminals == 0)).any():
+            raise DataFormatError(
+                f"{self.path}: expected {TIMEOUTS} beside {schema.MASKS} to mark an "
+                f"end that {TERMINALS} does not, got none, so rows may be states (T+1 "
+                f"for T transitions) or transitions; remove {TIMEOUTS} if they are "
+                f"states, add {NEXT_OBSERVATIONS} if they are transitions"
+            )
         return transitions.find_episodes(
-            npz.read_array(self.path, members[TERMINALS]),
-            npz.read_array(self.path, members[TIMEOUTS]),
-            has_next=NEXT_OBSERVATIONS in members,
+            terminals,
+            timeouts,
+            masks=masks,
+            has_next=has_next,
             where=os.path.basename(self.path),
         )
 

@@ -34,10 +34,10 @@ def check_members(samples: Mapping[str, Array], *, where: str) -> None:
         where: Path of the file, for the error.
 
     Raises:
-        DataFormatError: If no member marks time limits, or next observations differ in
-            dtype or shape from observations.
+        DataFormatError: If no member tells ends of the task from time limits, or next
+            observations differ in dtype or shape from observations.
     """
-    if TIMEOUTS not in samples:
+    if TIMEOUTS not in samples and schema.MASKS not in samples:
         raise DataFormatError(
             f"{where}: expected masks or timeouts beside rewards and terminals, got "
             "neither, and a terminal could be the end of the task or a time limit; add "
@@ -129,7 +129,12 @@ class TransitionTable:
 
 
 def find_episodes(
-    terminals: Array, timeouts: Array | None, *, has_next: bool, where: str
+    terminals: Array,
+    timeouts: Array | None,
+    *,
+    has_next: bool,
+    where: str,
+    masks: Array | None = None,
 ) -> TransitionTable:
     """Cuts a file of transitions at ends of the task and at time limits.
 
@@ -145,6 +150,9 @@ def find_episodes(
             transition; None if the file has none.
         has_next: Whether the file has ``next_observations``.
         where: Name of the file, for errors.
+        masks: ``[N]`` or ``[N, tasks]``, 0 where the task is solved; None if it is
+            solved where ``terminals`` is 1. They are needed only if the file has no
+            ``next_observations``.
 
     Returns:
         The table. A last episode without an end is treated as cut off, with a warning.
@@ -183,7 +191,15 @@ def find_episodes(
         )
         last = np.append(last, len(ended) - 1)
     starts = np.concatenate([[0], last[:-1] + 1]).astype(np.int64)
-    completed = np.ones(len(last), np.bool_) if has_next else ended[last]
+    solved = (ended[last] if masks is None else masks[last] == 0).reshape(len(last), -1)
+    completed = np.asarray(solved.all(axis=1) | has_next)
+    lost = int((~completed & solved.any(axis=1)).sum())
+    if lost:
+        warnings.append(
+            f"{where}: {lost} episodes lose their last transition although it solves "
+            "a task, because other tasks need the state after it, which is not in the "
+            f"file; add {NEXT_OBSERVATIONS}"
+        )
     return TransitionTable(starts, last - starts + 1, completed, tuple(warnings))
 
 
@@ -202,7 +218,8 @@ def to_rows(
 
     Returns:
         ``[n + completed, ...]`` for each member except ``terminals``, ``timeouts`` and
-        ``next_observations``; and ``masks``, 0 where the task ended.
+        ``next_observations``; and ``masks``, those of the file or else 0 where the
+        task ended.
     """
     span = slice(episodes.first_episode, episodes.first_episode + episodes.episodes)
     completed = table.completed[span]
@@ -215,7 +232,8 @@ def to_rows(
     given = dict(transitions)
     following = given.pop(NEXT_OBSERVATIONS, None)
     given.pop(TIMEOUTS, None)
-    given[schema.MASKS] = given.pop(TERMINALS) == 0
+    ended = given.pop(TERMINALS)
+    given.setdefault(schema.MASKS, ended == 0)
     rows = {name: values[taken] for name, values in given.items()}
     if following is not None:
         states = rows[schema.OBSERVATIONS]

@@ -235,10 +235,13 @@ def test_terminations_are_yes_or_no(tmp_path):
         shard(write_minari(tmp_path / "bad", rows), tmp_path / "store")
 
 
-def test_masks_are_0_or_1(tmp_path):
+@pytest.mark.parametrize("regular", [True, False])
+def test_masks_are_0_or_1(regular, tmp_path):
     rows = {**transitions(), "masks": np.ones(T * EPISODES)}
     rows["masks"][8] = 0.5
     rows["terminals"] = rows.pop("timeouts")
+    if not regular:
+        del rows["next_observations"]
     source = write_npz(tmp_path / "bad", rows)
     with pytest.raises(DataFormatError, match=r"episode 1, row 2: masks is 0\.5"):
         shard(source, tmp_path / "store")

@@ -3,6 +3,7 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
+import ogbench
 import pytest
 
 from pipeline.cli import main
@@ -11,6 +12,7 @@ from pipeline.sources.rewarded_npz import RewardedNpz
 from pipeline.store import schema
 from pipeline.store.errors import DataFormatError
 from pipeline.store.reader import Store
+from pipeline.store.returns import suffix_sums
 from tests.fuzz import MUTATIONS, drill_source, mutate_bytes
 
 LENGTHS = (5, 5, 7, 4, 1, 6)
@@ -67,6 +69,128 @@ def test_rows_with_timeouts_are_transitions(make_npz, make_rows):
     )
     assert found["rewards"].sum() == 28
     assert (~found["masks"]).sum() == 3
+
+
+def make_forms(make_npz, make_rows, tasks, *, unmarked=(), **members):
+    """The same trajectories as OGBench's compact form, and as its regular form."""
+    lengths, n = (5, 5, 7, 2, 6), 25
+    random = np.random.default_rng(7)
+    shape = (n, tasks) if tasks else (n,)
+    last = np.cumsum(lengths) - 1
+    labels = {
+        "rewards": random.normal(size=shape),
+        "masks": random.integers(0, 2, shape).astype(np.float32),
+    }
+    # The regular form has no row for the last state, so that no reward belongs to it.
+    labels["rewards"][last], labels["masks"][last] = 0, 1
+    actions = make_rows(lengths)["actions"]
+    actions[last] = 0
+    compact = make_npz(lengths, name="compact.npz", actions=actions, **labels)
+    regular = ogbench.utils.load_dataset(compact, compact_dataset=False)
+    assert len(regular["terminals"]) == n - len(lengths)
+    regular |= {name: np.delete(v, last, axis=0) for name, v in labels.items()}
+    regular["terminals"][list(unmarked)] = 0
+    regular = make_npz(
+        name="regular.npz", without=["qpos", "qvel"], **regular, **members
+    )
+    return compact, regular, lengths
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {},
+        # The first time limit is marked in both members, or in `timeouts` alone.
+        {"timeouts": np.arange(20) == 3},
+        {"timeouts": np.arange(20) == 3, "unmarked": [3]},
+    ],
+)
+@pytest.mark.parametrize("tasks", [0, 1, 3])
+def test_the_regular_form_is_read_as_the_compact_one(
+    make_npz, make_rows, tasks, members
+):
+    compact, regular, lengths = make_forms(make_npz, make_rows, tasks, **members)
+    one, two = RewardedNpz(compact), RewardedNpz(regular)
+    assert one.describe().lengths == two.describe().lengths == lengths
+    assert one.describe().fields == two.describe().fields
+    for rows in (1, 8, 100):
+        expected, found = read_all(one, rows), read_all(two, rows)
+        assert expected.keys() == found.keys()
+        for name, values in expected.items():
+            np.testing.assert_array_equal(values, found[name])
+    assert len(np.unique(found["masks"])) == 2
+    sums = [
+        suffix_sums(
+            rows["rewards"].reshape(25, -1),
+            rows["masks"].reshape(25, -1),
+            np.array(lengths),
+            discount=0.9,
+        )
+        for rows in (expected, found)
+    ]
+    np.testing.assert_array_equal(*sums)
+
+
+def make_timed(make_npz, make_rows, **members):
+    """Transitions that end by the task and by time limits in turn."""
+    ends = np.flatnonzero(make_rows(LENGTHS)["terminals"])
+    terminals, timeouts = np.zeros((28, 1)), np.zeros(28)
+    terminals[ends[::2]], timeouts[ends[1::2]] = 1, 1
+    random = np.random.default_rng(5)
+    given = {"terminals": terminals, "timeouts": timeouts}
+    given |= {"rewards": random.normal(size=28), "masks": 1 - terminals, **members}
+    return make_npz(LENGTHS, without=["qpos", "qvel"], **given), given
+
+
+@pytest.mark.parametrize("following", [False, True])
+def test_masks_take_no_time_limits_away(make_npz, make_rows, following):
+    more = make_rows(LENGTHS, 1)["observations"]
+    more = {"next_observations": more} if following else {}
+    path, given = make_timed(make_npz, make_rows, **more)
+    source = RewardedNpz(path)
+    del given["masks"]
+    plain = make_npz(LENGTHS, name="b.npz", without=["qpos", "qvel"], **given)
+    plain = RewardedNpz(plain)
+    lengths = (6, 5 + following, 8, 4 + following, 2, 6 + following)
+    assert source.describe().lengths == plain.describe().lengths == lengths
+    for name, values in read_all(plain).items():
+        np.testing.assert_array_equal(values, read_all(source)[name])
+
+
+def test_masks_say_which_last_states_are_made_up(make_npz, make_rows):
+    # Terminals end the first, third and fifth episode. The masks say that the first
+    # solves both tasks, the third none and the fifth one.
+    masks = np.ones((28, 2))
+    masks[[4, 21]], masks[21, 1] = 0, 1
+    members = {"rewards": np.ones((28, 2)), "masks": masks}
+    source = RewardedNpz(make_timed(make_npz, make_rows, **members)[0])
+    description = source.describe()
+    assert description.lengths == (6, 5, 7, 4, 1, 6)
+    assert "1 episodes lose their last transition" in description.warnings[0]
+    found = read_all(source)
+    np.testing.assert_array_equal(found["observations"][4], found["observations"][5])
+    assert (found["masks"] == 0).all(axis=1).tolist() == [n == 4 for n in range(29)]
+
+
+@pytest.mark.parametrize("marked", [0, 1])
+@pytest.mark.parametrize("tasks", [0, 2])
+def test_masks_and_timeouts_of_two_readings_are_refused(make_own, marked, tasks):
+    ends = np.zeros(28)
+    ends[np.cumsum(LENGTHS)[:3] - 1] = marked
+    shape = (28, tasks) if tasks else (28,)
+    members = {"rewards": np.ones(shape), "masks": np.ones(shape), "timeouts": ends}
+    message = r"npz: expected timeouts .* remove timeouts if .*, add next_observations"
+    with pytest.raises(DataFormatError, match=message) as said:
+        RewardedNpz(make_own(**members)).describe()
+    assert "\n" not in str(said.value)
+
+
+def test_ends_that_the_regular_form_lacks_are_suspected(make_npz, make_rows):
+    _, regular, _ = make_forms(make_npz, make_rows, 0)
+    assert RewardedNpz(regular).describe().warnings == ()
+    _, regular, _ = make_forms(make_npz, make_rows, 0, unmarked=[7])
+    (warning,) = RewardedNpz(regular).describe().warnings
+    assert "a boundary may be missing after rows 7" in warning
 
 
 @pytest.mark.parametrize("named", [(), ("--source", "npz")])

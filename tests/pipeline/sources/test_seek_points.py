@@ -118,12 +118,18 @@ def make_source(kind, make_npz, compressed):
         return RewardedNpz(make_npz(lengths, masks=np.ones(rows), **options))
     ends = np.zeros(rows, bool)
     ends[499::500] = True
+    if kind == "regular":
+        states = np.random.default_rng(1).normal(size=(rows, 28)).astype(np.float32)
+        options |= {"next_observations": states, "masks": np.ones(rows, bool)}
+        return RewardedNpz(make_npz(lengths, terminals=ends, **options))
+    if kind == "masked":
+        options["masks"] = np.ones(rows, bool)
     options |= {"terminals": np.zeros(rows, bool), "timeouts": ends}
     return RewardedNpz(make_npz(lengths, **options))
 
 
 @pytest.mark.parametrize("compressed", [True, False])
-@pytest.mark.parametrize("kind", ["ogbench", "masks", "timeouts"])
+@pytest.mark.parametrize("kind", ["ogbench", "masks", "timeouts", "regular", "masked"])
 def test_no_part_costs_what_lies_before_it(make_npz, kind, compressed, inflated):
     source = make_source(kind, make_npz, compressed)
     assert isinstance(source, Divisible)
@@ -140,7 +146,7 @@ def test_no_part_costs_what_lies_before_it(make_npz, kind, compressed, inflated)
             np.testing.assert_array_equal(block.rows[name], values)
     # Ends of episodes are read whole by each, a hundredth of the file.
     assert len(costs) == 10
-    most = 2000 * row_bytes + 5 * 2 * SPACING + 20_000 * 2
+    most = 2000 * row_bytes + 6 * 2 * SPACING + 20_000 * 3
     assert max(costs) < most < size / 3
     # Without places it grows with what lies before.
     inflated[0] = 0
