@@ -45,7 +45,7 @@ class OgbenchNpz:
                 differ in length, or if the last trajectory does not end.
         """
         listing = self._read_listing()
-        members = listing.members
+        members, file_name = listing.members, os.path.basename(self.path)
         lengths = {name: member.shape[0] for name, member in members.items()}
         transitions.check_rows(lengths, where=self.path)
         table = episode_lengths(
@@ -57,13 +57,23 @@ class OgbenchNpz:
             for name, member in members.items()
             if name != TERMINALS
         }
+        warnings: tuple[str, ...] = ()
+        # OGBench's published files and compact form have no such member.
+        if transitions.NEXT_OBSERVATIONS in listing.names:
+            warnings = (
+                f"{file_name}: {transitions.NEXT_OBSERVATIONS} is not read, because a "
+                "row is taken as a state; if rows are transitions, the state after the "
+                "last one of each trajectory is lost: use the compact form, which has "
+                "a row for that state too",
+            )
         return Description(
             source="ogbench_npz",
-            name=os.path.basename(self.path),
+            name=file_name,
             digest=listing.digest,
             fields=schema.input_fields(sample, where=self.path),
             lengths=tuple(table.tolist()),
             ignored=tuple(name for name in listing.names if name not in members),
+            warnings=warnings,
         )
 
     def read(self, ranges: Sequence[EpisodeRange]) -> Iterator[Block]:

@@ -95,6 +95,17 @@ def test_other_members_are_reported_and_not_read(make_npz):
     assert OgbenchNpz(path).describe().ignored == ("next_observations", "names")
 
 
+def test_the_regular_form_is_told_what_it_loses(make_npz):
+    compact = make_npz(LENGTHS)
+    assert OgbenchNpz(compact).describe().warnings == ()
+    rows = ogbench.utils.load_dataset(compact, compact_dataset=False, add_info=True)
+    regular = OgbenchNpz(make_npz(name="regular.npz", **rows)).describe()
+    assert regular.lengths == tuple(n - 1 for n in LENGTHS if n > 1)
+    (warning,) = regular.warnings
+    assert warning.startswith("regular.npz: next_observations is not read")
+    assert "use the compact form" in warning
+
+
 def test_the_digest_is_of_the_content_alone(make_npz, tmp_path):
     path = make_npz(LENGTHS)
     digest = OgbenchNpz(path).describe().digest
