@@ -38,9 +38,7 @@ def test_what_is_no_evaluation_is_refused_with_its_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["episodes", "environments", "workers"])
 def test_numbers_below_1_are_refused(name: str) -> None:
-    with pytest.raises(
-        UsageError, match=f"{name}: expected at least 1, got 0"
-    ):
+    with pytest.raises(UsageError, match=f"{name}: expected at least 1, got 0"):
         EvaluationSettings(**{name: 0})
 
 
