@@ -1,9 +1,11 @@
 """Searches files of transitions for episode boundaries that the file does not mark.
 
 The search reads rows through a function that it is given, and nothing else. It only
-warns: a jump of the state may be a missing boundary, or a robot that falls.
+warns: a jump of the state may be a missing boundary, or a robot that falls. Images,
+which are rows of three or more axes, are not searched: a step may change any pixel.
 """
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -22,9 +24,11 @@ ReadStates = Callable[[Sequence[tuple[int, int]]], Iterator[States]]
 
 # A step is a jump if a component moves more than 10 times as far as in 99 % of steps.
 _JUMP = 10.0
-_BLOCK_ROWS = 65_536
+# Blocks and samples are bounded in bytes too, as float64, because rows may be wide.
+_BLOCK_ROWS, _BLOCK_BYTES = 65_536, 16 << 20
 # The 99 % are estimated from 32 stretches of rows spread over the file.
-_SAMPLES, _SAMPLE_ROWS = 32, 4096
+_SAMPLES, _SAMPLE_ROWS, _SAMPLE_BYTES = 32, 4096, 128 << 20
+_IMAGE_AXES = 3
 # Rows that a warning lists at most.
 _LISTED = 10
 # Several files are searched in threads at once; two blocks of wide rows at a time keep
@@ -32,43 +36,64 @@ _LISTED = 10
 _LOOKING = threading.BoundedSemaphore(2)
 
 
-def find_suspects(read: ReadStates, table: TransitionTable, *, where: str) -> list[str]:
+def find_suspects(
+    read: ReadStates,
+    table: TransitionTable,
+    *,
+    row_shape: tuple[int, ...],
+    where: str,
+) -> list[str]:
     """Searches for steps inside episodes that are too long for the environment.
 
     Args:
         read: Reads observations, and next observations if the file has them.
         table: Episodes as the file marks them.
+        row_shape: Shape of one row of observations.
         where: Name of the file, for the warnings.
 
     Returns:
-        Warnings that list suspicious rows; empty if nothing looks wrong.
+        Warnings that list suspicious rows; empty if nothing looks wrong, or if
+        observations are images.
     """
+    if len(row_shape) >= _IMAGE_AXES:
+        return []
     with _LOOKING:
-        return _find(read, table, where)
+        return _find(read, table, 8 * max(1, math.prod(row_shape)), where)
 
 
-def _find(read: ReadStates, table: TransitionTable, where: str) -> list[str]:
+def _find(
+    read: ReadStates, table: TransitionTable, row_bytes: int, where: str
+) -> list[str]:
     n = int(table.starts[-1] + table.counts[-1])
     inside = np.ones(n - 1, np.bool_)
     inside[table.starts[1:] - 1] = False
-    sampled = inside & _sample(n)
-    blocks = [(at, min(_BLOCK_ROWS, n - 1 - at)) for at in range(0, n - 1, _BLOCK_ROWS)]
-    samples, furthest, broken, jumps = [], [], [], []
+    sampled = inside & _sample(n, row_bytes)
+    rows = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // row_bytes))
+    blocks = [(at, min(rows, n - 1 - at)) for at in range(0, n - 1, rows)]
+    # Longest steps are kept for groups of blocks, no more groups than rows of a block,
+    # because those of all blocks of wide rows would fill the memory.
+    per_group = -(-len(blocks) // rows)
+    furthest: list[Array] = []
+    samples, broken, jumps = [], [], []
     # NaN and infinities pass without a warning here, because every row is checked for
     # them later, with a better message.
     with np.errstate(invalid="ignore", over="ignore"):
         for first, steps, gaps in _steps(read, blocks):
             within = inside[first : first + len(steps)]
             samples.append(steps[sampled[first : first + len(steps)]])
-            furthest.append(np.fmax.reduce(steps[within], axis=0, initial=0.0))
+            longest = np.fmax.reduce(steps[within], axis=0, initial=0.0)
+            if first // rows % per_group:
+                np.fmax(furthest[-1], longest, out=furthest[-1])
+            else:
+                furthest.append(longest)
             broken += (first + np.flatnonzero(within & gaps)).tolist()
         # The threshold is known only after the first pass. A second pass reads just
-        # those blocks whose longest step exceeds it, mostly none.
+        # those groups whose longest step exceeds it, mostly none.
         far = _JUMP * _usual_steps(samples)
         suspected = [
             block
-            for block, longest in zip(blocks, furthest, strict=True)
-            if (longest > far).any()
+            for i, block in enumerate(blocks)
+            if (furthest[i // per_group] > far).any()
         ]
         for first, steps, _ in _steps(read, suspected):
             within = inside[first : first + len(steps)]
@@ -91,10 +116,11 @@ def _find(read: ReadStates, table: TransitionTable, where: str) -> list[str]:
     return warnings
 
 
-def _sample(n: int) -> npt.NDArray[np.bool_]:
+def _sample(n: int, row_bytes: int) -> npt.NDArray[np.bool_]:
     """Chooses steps by which to estimate usual lengths, as ``bool[n - 1]``."""
     sampled = np.zeros(n - 1, np.bool_)
-    count = min(_SAMPLE_ROWS, max(2, n // _SAMPLES)) - 1
+    bounded = _SAMPLE_BYTES // (_SAMPLES * row_bytes)
+    count = min(_SAMPLE_ROWS, max(2, min(n // _SAMPLES, bounded))) - 1
     for i in range(_SAMPLES):
         first = n * i // _SAMPLES
         sampled[first : first + count] = True
@@ -108,7 +134,7 @@ def _usual_steps(samples: Sequence[Array]) -> Array:
         return np.full(1, np.inf)
     # A component that rests in 99 % of steps, such as a drawer, moves in jumps by
     # nature: an infinite threshold leaves it out.
-    usual = np.quantile(moved, 0.99, axis=0)
+    usual = np.quantile(moved, 0.99, axis=0, overwrite_input=True)
     return np.where(usual > 0, usual, np.inf)
 
 

@@ -74,7 +74,10 @@ class D4rlHdf5:
                         None if after is None else hdf5.read(after, *rows),
                     )
 
-            suspects = boundaries.find_suspects(read, table, where=self.name)
+            row_shape = tuple(members[schema.OBSERVATIONS].shape[1:])
+            suspects = boundaries.find_suspects(
+                read, table, row_shape=row_shape, where=self.name
+            )
             kept = (schema.OBSERVATIONS, schema.ACTIONS, schema.REWARDS)
             sample = {name: samples[name] for name in kept}
             # Masks are made from terminals when rows are read.

@@ -192,7 +192,12 @@ class RewardedNpz:
             for block in npz.stream(self.path, states, slices):
                 yield block[schema.OBSERVATIONS], block.get(NEXT_OBSERVATIONS)
 
-        return boundaries.find_suspects(read, table, where=os.path.basename(self.path))
+        return boundaries.find_suspects(
+            read,
+            table,
+            row_shape=members[schema.OBSERVATIONS].shape[1:],
+            where=os.path.basename(self.path),
+        )
 
     def _flatten(self, name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Removes a second axis of length one; returns other members unchanged.

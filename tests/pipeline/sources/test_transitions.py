@@ -1,3 +1,5 @@
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -107,7 +109,9 @@ def suspects(states, ends, following=None):
             rows_read.extend(range(first, end))
             yield states[first:end], None if following is None else following[first:end]
 
-    found = boundaries.find_suspects(read, table, where="x.hdf5")
+    found = boundaries.find_suspects(
+        read, table, row_shape=states.shape[1:], where="x.hdf5"
+    )
     # Once, and again what may be a jump.
     assert rows_read[: len(states)] == list(range(len(states)))
     if not any("steps" in warning for warning in found):
@@ -146,3 +150,56 @@ def test_b2_next_observations_that_are_not_next_are_listed():
     (warning,) = suspects(states, ENDS[[0, 2, 3]], following)
     assert "1 next observations are not the observation of the next row" in warning
     assert "after rows 499" in warning
+
+
+def make_table(rows):
+    return transitions.find_episodes(
+        np.arange(rows) == rows - 1, None, has_next=True, where="x"
+    )
+
+
+def test_wide_rows_are_searched_in_bounded_memory(monkeypatch):
+    limit, width, n = 1 << 20, 4096, 2000
+    monkeypatch.setattr(boundaries, "_BLOCK_BYTES", limit)
+    monkeypatch.setattr(boundaries, "_SAMPLE_BYTES", limit)
+    slices = []
+
+    def read(asked):
+        for first, count in asked:
+            slices.append(count)
+            # All components move by 1 a step, and by 101 after row 1510.
+            steps = np.arange(first, first + count, dtype=np.float32)
+            states = np.repeat((steps + 100 * (steps > 1510))[:, None], width, axis=1)
+            yield states, states + 1
+
+    tracemalloc.start()
+    found = boundaries.find_suspects(
+        read, make_table(n), row_shape=(width,), where="x.npz"
+    )
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    # 1 MiB holds 32 rows of 4096 float64, and all 2000 rows would take 62 MiB.
+    assert max(slices) == 33
+    assert peak < 12 * limit < 8 * width * n / 5, peak
+    assert all("after rows 1510" in warning for warning in found)
+    assert len(found) == 2
+
+
+@pytest.mark.parametrize("width", [1, 29, 128])
+def test_usual_widths_are_sampled_in_full(width):
+    sampled = boundaries._sample(1_000_000, 8 * width)
+    assert sampled.sum() == boundaries._SAMPLES * (boundaries._SAMPLE_ROWS - 1)
+
+
+def test_images_are_not_searched():
+    def read(asked):
+        raise AssertionError(asked)
+
+    def find(*shape):
+        return boundaries.find_suspects(
+            read, make_table(9), row_shape=shape, where="x.npz"
+        )
+
+    assert find(64, 64, 3) == []
+    with pytest.raises(AssertionError, match="9"):
+        find(64, 3)
