@@ -110,6 +110,7 @@ def version_1() -> Iterator[None]:
             assert part.pop("key") == ""
         assert plain.pop("action_scale", None) is None
         assert not plain.pop("history", None)
+        assert not plain.pop("empty_parts", None)
         assert plain.pop("reference_scores", None) is None
         return json.dumps(plain, indent=1, sort_keys=True) + "\n"
 

@@ -17,6 +17,7 @@ from pipeline.assembly.commit import (
     check_whole,
     clear_parts,
     digest_content,
+    separate_empty,
 )
 from pipeline.assembly.known_episodes import find_known
 from pipeline.assembly.plan import (
@@ -85,7 +86,7 @@ def plan_append(
     """
     store = Store(root)
     old = store.manifest
-    held = {(part.split, part.origin.digest) for part in old.parts}
+    held = {(part.split, part.origin.digest) for part in old.planned_parts}
     # The digest of an input's content decides, because files are renamed and copied.
     for split, _, description in inputs.described:
         other = "val" if split == "train" else "train"
@@ -109,7 +110,7 @@ def plan_append(
         discounts=old.discounts,
         options=options,
         action_scale=old.action_scale,
-        first_part=len(old.parts),
+        first_part=old.planned_parts[-1].index + 1,
         keyed=old.format_version > 1,
         command=command,
     )
@@ -150,7 +151,7 @@ def claim(
         take_over=take_over,
         # An append that is killed after its commit leaves a claim on committed parts.
         # The next append must not wait for it.
-        settled=[part.plan for part in Store(root).manifest.parts],
+        settled=[part.plan for part in Store(root).manifest.planned_parts],
     )
 
 
@@ -182,26 +183,29 @@ def commit_append(
             f"{[part.index for part in new]}; repeat the command to write the rest"
         )
     check_dropped(plan.added, new)
+    kept, empty = separate_empty(plan.added, new)
     store = Store(root)
     old = store.manifest
     # Runners may run the committing step twice, and another process may have committed
     # the same parts: both count as success.
-    if all(part in old.parts for part in new):
+    if all(part in old.parts for part in kept):
         return old
     if plan.on_known_episode == "refuse":
-        _check_new(root, new, claimed)
-    check_seen(root, new)
+        _check_new(root, kept, claimed)
+    check_seen(root, kept)
     check_unchanged(root, store.content, plan.planned_for)
-    all_parts = (*old.parts, *new)
+    all_parts = (*old.parts, *kept)
     changed = dataclasses.replace(
         old,
         parts=all_parts,
         statistics=merge_statistics(all_parts),
         skipped=old.skipped | plan.added.skipped,
         history=old.after(plan.added.command, plan.added.versions),
+        # Readers of version 1 refuse a manifest with empty parts.
+        empty_parts=(*old.empty_parts, *empty) if old.checked else (),
     )
 
-    _clear(root, new, claimed)
+    _clear(root, kept, claimed)
     data = manifest_json.to_json(changed).encode()
     files.commit(root, manifest.DATASET_MANIFEST, data, replacing=store.content)
     return changed

@@ -9,7 +9,6 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from operator import attrgetter
 
 from pipeline.assembly.plan import StorePlan
 from pipeline.store import arrays, claims, files, layout, manifest, manifest_json
@@ -73,8 +72,7 @@ def find_committed(plan: StorePlan) -> DatasetManifest | None:
         DataFormatError: If another store is finished there, which is never
             overwritten, or if files of the plan's own store are missing.
     """
-    asked = [part.digest() for part in plan.parts]
-    return _find(plan.root, asked, of=attrgetter("plan"))
+    return _find(plan.root, [part.digest() for part in plan.parts], _list_plans)
 
 
 def check_whole(root: str, committed: DatasetManifest) -> None:
@@ -156,8 +154,9 @@ def commit_store(
         The store's manifest.
 
     Raises:
-        DataFormatError: If parts are missing, if too many episodes were dropped, or if
-            another process has taken over or committed another store meanwhile.
+        DataFormatError: If parts are missing, if too many episodes were dropped or no
+            training episode is left, or if another process has taken over or committed
+            another store meanwhile.
     """
     # Workers finish in any order, and the manifest must not depend on it.
     written = sorted(parts, key=lambda part: part.index)
@@ -167,28 +166,35 @@ def commit_store(
             f"{[part.index for part in written]}; repeat the command to write the rest"
         )
     check_dropped(plan, written)
+    kept, empty = separate_empty(plan, written)
+    if not any(part.split == "train" for part in kept):
+        raise DataFormatError(
+            f"{plan.root}: expected good episodes to train on, got bad ones alone in "
+            "the train split; look into the input"
+        )
     store = DatasetManifest(
         dataset=plan.dataset,
         environment_id=plan.environment_id,
         fields=plan.parts[0].stored_fields(),
         tasks=plan.parts[0].tasks,
         discounts=plan.parts[0].discounts,
-        parts=tuple(written),
-        statistics=merge_statistics(written),
+        parts=kept,
+        statistics=merge_statistics(kept),
         versions=plan.versions,
         skipped=plan.skipped,
         action_scale=plan.parts[0].action_scale,
         history=(Step(plan.command, plan.versions),) if plan.command else (),
         reference_scores=plan.reference_scores,
+        empty_parts=empty,
     )
     # The generation is read before the check. If another process commits between the
     # two, either the check sees its store or the conditional commit below fails; in the
     # other order its store could be replaced unseen.
     before = files.read(plan.root, manifest.DATASET_MANIFEST)
-    committed = _find(plan.root, [part.plan for part in written], of=attrgetter("plan"))
+    committed = _find(plan.root, [part.plan for part in written], _list_plans)
     if committed is not None:
         return committed
-    check_seen(plan.root, written)
+    check_seen(plan.root, kept)
 
     def check() -> None:
         if claimed is not None:
@@ -199,7 +205,7 @@ def commit_store(
                 "nothing was overwritten, look at what it wrote"
             )
 
-    clear_parts(plan.root, written, check)
+    clear_parts(plan.root, kept, check)
     if claimed is not None:
         claimed.check()
     data = manifest_json.to_json(store).encode()
@@ -240,7 +246,7 @@ def holds_parts(root: str, keys: Sequence[str]) -> bool:
         DataFormatError: If another store is finished there, or if files of this one
             are missing.
     """
-    return _find(root, keys, of=attrgetter("key")) is not None
+    return _find(root, keys, lambda s: [part.key for part in s.parts]) is not None
 
 
 def commit_parts(root: str, store: DatasetManifest, claimed: Claim | None) -> None:
@@ -287,6 +293,30 @@ def check_seen(root: str, parts: Sequence[PartManifest]) -> None:
             raise UnseenFileError.of(path)
 
 
+def separate_empty(
+    plan: StorePlan, parts: Sequence[PartManifest]
+) -> tuple[tuple[PartManifest, ...], tuple[PartManifest, ...]]:
+    """Separates parts from those whose episodes are all bad.
+
+    Args:
+        plan: Plan that the parts were written by.
+        parts: Manifests of the parts, in order.
+
+    Returns:
+        Parts with rows, at least one, and parts without.
+
+    Raises:
+        DataFormatError: If no part has rows.
+    """
+    kept = tuple(part for part in parts if part.rows)
+    if not kept:
+        raise DataFormatError(
+            f"{plan.root}: expected a good episode, got bad ones alone and nothing to "
+            "write; look into the input"
+        )
+    return kept, tuple(part for part in parts if not part.rows)
+
+
 def check_dropped(plan: StorePlan, parts: Sequence[PartManifest]) -> None:
     """Refuses a run that has dropped too large a share of the episodes.
 
@@ -310,24 +340,29 @@ def check_dropped(plan: StorePlan, parts: Sequence[PartManifest]) -> None:
 
 
 def _find(
-    root: str, asked: Sequence[str], *, of: Callable[[PartManifest], str]
+    root: str, asked: Sequence[str], of: Callable[[DatasetManifest], list[str]]
 ) -> DatasetManifest | None:
     """Returns the manifest of a finished store that begins with the given parts.
 
     Args:
         root: Local path or ``gs://bucket/path`` of the store.
         asked: Digests or keys of the parts, in order.
-        of: Reads the same from the manifest of a part.
+        of: Lists the same of a store.
     """
     committed = read_committed(root)
     if committed is None:
         return None
     # Only the first parts are compared: after an append there are more of them, and the
     # store still holds what was asked for.
-    if [of(part) for part in committed.parts][: len(asked)] != list(asked):
+    if of(committed)[: len(asked)] != list(asked):
         raise make_occupied_error(root, committed)
     check_whole(root, committed)
     return committed
+
+
+def _list_plans(store: DatasetManifest) -> list[str]:
+    """Lists the plans' digests of a store's parts, empty ones included."""
+    return [part.plan for part in store.planned_parts]
 
 
 def clear_parts(

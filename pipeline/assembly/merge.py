@@ -106,6 +106,7 @@ def plan_merge(
     # number or key for different parts.
     _check_distinct(copies)
     parts = tuple(copy.joined for copy in copies)
+    empty = [part for store in stores for part in store.manifest.empty_parts]
     joined_from = " ".join(s.manifest.fingerprint()[:16] for s in stores)
     merged = dataclasses.replace(
         first.manifest,
@@ -116,6 +117,10 @@ def plan_merge(
         skipped={k: v for s in stores for k, v in s.manifest.skipped.items()},
         history=tuple(step for s in stores for step in s.manifest.history),
         reference_scores=_join_scores([s.manifest.reference_scores for s in stores]),
+        empty_parts=tuple(
+            dataclasses.replace(part, index=index)
+            for index, part in enumerate(empty, start=len(parts))
+        ),
     )
     history = merged.after(f"merge of {joined_from}", installed_versions())
     merged = dataclasses.replace(merged, history=history)

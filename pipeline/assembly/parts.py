@@ -19,7 +19,7 @@ from pipeline.assembly.labels import label_episodes
 from pipeline.assembly.plan import PartPlan
 from pipeline.sources.base import Block, Divisible, Rows
 from pipeline.store import files, layout, schema
-from pipeline.store.errors import BadEpisodeError, DataFormatError
+from pipeline.store.errors import BadEpisodeError
 from pipeline.store.manifest import PartManifest
 from pipeline.store.moments import Summary
 from pipeline.store.reader import read_part
@@ -74,11 +74,12 @@ def write_parts(plans: Sequence[PartPlan]) -> Iterator[PartManifest]:
         plans: Plans of the parts, in order.
 
     Yields:
-        Manifests of all the parts, in order.
+        Manifests of all the parts, in order. A part whose episodes are all bad has no
+        rows and no files.
 
     Raises:
         BadEpisodeError: If an episode is bad and the plan refuses bad ones.
-        DataFormatError: If the input is damaged, or all episodes of a part are bad.
+        DataFormatError: If the input is damaged.
     """
     # An interrupted command that is repeated writes only the parts that are missing.
     written = ((plan.index, _find_written(plan)) for plan in plans)
@@ -132,24 +133,28 @@ def _write(plan: PartPlan, blocks: Iterator[Block]) -> PartManifest:
         summary.add(columns, block.lengths)
         lengths.append(block.lengths)
         digests.append(digest_episodes(columns, block.lengths))
-    if not lengths:
-        raise DataFormatError(
-            f"{plan.origin.name}: all {plan.episodes.episodes} episodes from "
-            f"{plan.episodes.first_episode} on are bad and nothing is left of this "
-            "part; look into the input"
-        )
-    kept = np.concatenate(lengths)
     result = PartManifest(
         index=plan.index,
         split=plan.split,
-        rows=int(kept.sum()),
-        episodes=len(kept),
-        statistics=summary.statistics(),
-        checksums=part.finish(kept, np.concatenate(digests) if plan.keyed else None),
+        rows=0,
+        episodes=0,
+        statistics={},
+        checksums={},
         origin=plan.origin,
         plan=plan.digest(),
         dropped={reason: tuple(indices) for reason, indices in sorted(bad.items())},
         key=plan.key,
+    )
+    # A part that is empty is not written: the commit only notes which episodes it had.
+    if not lengths:
+        return result
+    kept = np.concatenate(lengths)
+    result = dataclasses.replace(
+        result,
+        rows=int(kept.sum()),
+        episodes=len(kept),
+        statistics=summary.statistics(),
+        checksums=part.finish(kept, np.concatenate(digests) if plan.keyed else None),
     )
     part.commit(result)
     return result

@@ -157,8 +157,10 @@ def run_parts(
     # The manifest says what was written even if the runner reports no counters. After
     # an append the store holds other parts as well.
     numbers = {part.index for part in plan.parts}
-    parts = [p for p in Store(plan.root).manifest.parts if p.index in numbers]
-    dropped = sum(len(e) for part in parts for e in part.dropped.values())
+    planned = Store(plan.root).manifest.planned_parts
+    planned = tuple(part for part in planned if part.index in numbers)
+    dropped = sum(len(e) for part in planned for e in part.dropped.values())
+    parts = [part for part in planned if part.rows]
     rows = sum(part.rows for part in parts)
     say(
         output.results,

@@ -11,7 +11,7 @@ from rich.text import Text
 from pipeline.assembly.plan import StorePlan
 from pipeline.output import say, show
 from pipeline.store import schema
-from pipeline.store.manifest import Statistics, returns_field
+from pipeline.store.manifest import PartManifest, Statistics, returns_field
 from pipeline.store.reader import Store
 from pipeline.store.units import format_size
 
@@ -58,21 +58,8 @@ def store_facts(store: Store) -> dict[str, Any]:
         },
         "discounts": list(manifest.discounts),
         "tasks": [_task_facts(store, column) for column in range(len(manifest.tasks))],
-        "parts": [
-            {
-                "folder": part.folder,
-                "labels": part.labels,
-                "split": part.split,
-                "episodes": part.episodes,
-                "rows": part.rows,
-                "source": part.origin.source,
-                "name": part.origin.name,
-                "digest": part.origin.digest,
-                "first_episode": part.origin.first_episode,
-                "dropped": {k: list(v) for k, v in part.dropped.items()},
-            }
-            for part in manifest.parts
-        ],
+        "parts": [_part_facts(part) for part in manifest.parts],
+        "empty_parts": [_part_facts(part) for part in manifest.empty_parts],
         "statistics": {
             name: {
                 "mean": list(known.mean),
@@ -89,6 +76,21 @@ def store_facts(store: Store) -> dict[str, Any]:
         "versions": manifest.versions,
         "skipped": manifest.skipped,
         "history": [dataclasses.asdict(step) for step in manifest.history],
+    }
+
+
+def _part_facts(part: PartManifest) -> dict[str, Any]:
+    return {
+        "folder": part.folder,
+        "labels": part.labels,
+        "split": part.split,
+        "episodes": part.episodes,
+        "rows": part.rows,
+        "source": part.origin.source,
+        "name": part.origin.name,
+        "digest": part.origin.digest,
+        "first_episode": part.origin.first_episode,
+        "dropped": {k: list(v) for k, v in part.dropped.items()},
     }
 
 
@@ -259,10 +261,10 @@ def _tabulate_tasks(facts: dict[str, Any]) -> Table:
 
 def _tabulate_parts(facts: dict[str, Any]) -> Table:
     table = _new_table("part", "split", "episodes", "rows", "from", "dropped")
-    for part in facts["parts"]:
+    for part in (*facts["parts"], *facts["empty_parts"]):
         dropped = (f"{len(v)} {reason}" for reason, v in part["dropped"].items())
         table.add_row(
-            part["folder"],
+            part["folder"] if part["rows"] else "none",
             part["split"],
             f"{part['episodes']:,}",
             f"{part['rows']:,}",
@@ -276,7 +278,7 @@ def _tabulate_inputs(facts: dict[str, Any]) -> Table:
     table = _new_table("input", "kind", "episodes", "digest")
     # A large input makes many parts, and is listed once.
     inputs: dict[tuple[str, str, str], int] = {}
-    for part in facts["parts"]:
+    for part in (*facts["parts"], *facts["empty_parts"]):
         origin = (part["name"], part["source"], part["digest"])
         inputs[origin] = inputs.get(origin, 0) + part["episodes"]
     for (name, source, digest), episodes in inputs.items():

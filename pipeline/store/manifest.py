@@ -279,6 +279,8 @@ class DatasetManifest:
         history: Commands that made and changed the store, in order; empty in version 1.
         reference_scores: Undiscounted returns that count as a normalised score of 0
             and of 100; None if unknown, and always in version 1.
+        empty_parts: Parts that were planned and whose episodes were all left out; they
+            have no rows and no files. None in version 1.
     """
 
     __pydantic_config__ = _STRICT
@@ -296,11 +298,19 @@ class DatasetManifest:
     format_version: int = FORMAT_VERSION
     history: tuple[Step, ...] = ()
     reference_scores: ReferenceScores | None = None
+    empty_parts: tuple[PartManifest, ...] = ()
 
     @property
     def checked(self) -> bool:
         """Whether arrays have checksums and the manifest has a seal."""
         return self.format_version >= CHECKED_VERSION
+
+    @property
+    def planned_parts(self) -> tuple[PartManifest, ...]:
+        """All parts as they were planned, the empty ones included, in order."""
+        return tuple(
+            sorted((*self.parts, *self.empty_parts), key=lambda part: part.index)
+        )
 
     def after(self, command: str, versions: Mapping[str, str]) -> "tuple[Step, ...]":
         """Returns the history extended by a command that changes the store.

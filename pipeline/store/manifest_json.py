@@ -56,14 +56,15 @@ def to_json(manifest: DatasetManifest | PartManifest) -> str:
     # Readers refuse unknown keys. Keys that a later release added are therefore left
     # out while they are empty, so that older releases go on reading older stores.
     entries = dataclasses.asdict(manifest)
-    for part in entries.get("parts", [entries]):
+    for part in (*entries.get("parts", [entries]), *entries.get("empty_parts", ())):
         if not part["key"]:
             del part["key"]
     for name in ("action_scale", "reference_scores"):
         if entries.get(name, entries) is None:
             del entries[name]
-    if not entries.get("history", True):
-        del entries["history"]
+    for name in ("history", "empty_parts"):
+        if not entries.get(name, True):
+            del entries[name]
     if isinstance(manifest, PartManifest) or manifest.checked:
         entries = seal(entries)
     return json.dumps(entries, indent=1, sort_keys=True) + "\n"
@@ -166,11 +167,14 @@ def _check_dataset(manifest: DatasetManifest, where: str) -> None:
     if manifest.action_scale is not None:
         shape, bounds = manifest.fields["actions"].shape, len(manifest.action_scale.low)
         _require(shape == (bounds,), where, "action_scale", f"{shape} bounds", bounds)
-    indices = [part.index for part in manifest.parts]
-    distinct = len(set(indices)) == len(indices) > 0
+    indices = [part.index for part in manifest.planned_parts]
+    distinct = len(set(indices)) == len(indices) and len(manifest.parts) > 0
     _require(distinct, where, "parts", "at least one, of distinct indices", indices)
     for part in manifest.parts:
         _check_part(part, where, place=f"parts.{part.index}.")
+    for part in manifest.empty_parts:
+        counts, place = (part.rows, part.episodes), f"empty_parts.{part.index}"
+        _require(counts == (0, 0), where, place, "no rows and no episodes", counts)
     if manifest.parts_of("train"):
         missing = sorted(manifest.fields.keys() - manifest.statistics.keys())
         _require(not missing, where, "statistics", "those of every field", missing)

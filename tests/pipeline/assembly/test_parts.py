@@ -253,12 +253,14 @@ def test_b1_too_many_bad_episodes_fail_the_run(make_npz, make_plan, make_rows):
         write(plan)
 
 
-def test_b1_a_part_without_good_episodes_is_an_error(make_npz, make_plan, make_rows):
+def test_b1_a_part_without_good_episodes_is_empty(make_npz, make_plan, make_rows):
     rows = make_rows((5,))
     rows["actions"][:] = np.nan
     plan = make_plan(make_npz((5,), **rows), on_bad_episode="skip", max_bad_share=1.0)
-    with pytest.raises(DataFormatError, match="nothing is left of this part"):
-        write_alone(plan.parts[0])
+    (part,) = write_alone(plan.parts[0])
+    assert (part.rows, part.episodes, part.checksums) == (0, 0, {})
+    assert part.dropped == {"nonfinite": (0,)}
+    assert not Path(plan.root).exists()
 
 
 class Pictures:
