@@ -135,6 +135,55 @@ def _leaves(tree):
     return jax.tree.leaves(tree)
 
 
+ASSEMBLE = """
+import sys
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from trainer.parallel.mesh import AXES, assemble_batch, find_local_part
+
+jax.distributed.initialize(sys.argv[1], 2, int(sys.argv[2]))
+Q, B = 2, 16
+whole = np.arange(3 * Q * B * 5).reshape(3, Q, B, 5)
+# As the hosts of a TPU slice, of which each has a square of chips: rows of devices
+# alternate between the processes.
+devices = np.array(jax.devices())[[0, 1, 4, 5, 2, 3, 6, 7]]
+for sizes in ((1, 8, 1, 1), (1, 2, 4, 1), (2, 4, 1, 1), (1, 4, 1, 2)):
+    mesh = Mesh(devices.reshape(sizes), AXES)
+    held, rows = find_local_part(mesh, seeds=Q, batch_size=B)
+    made = assemble_batch(mesh, {"x": whole[:, held, rows]}, seeds=Q, batch_size=B)
+    assert made["x"].shape == whole.shape, made["x"].shape
+    shards = made["x"].addressable_shards
+    assert len(shards) == 4
+    for shard in shards:
+        np.testing.assert_array_equal(shard.data, whole[shard.index])
+    print(sizes, sum(shard.data.size for shard in shards), whole[:, held, rows].size)
+"""
+
+
+def test_devices_of_a_process_that_hold_no_neighbouring_rows() -> None:
+    flags = re.sub(r"--xla_force_host\S+", "", os.environ["XLA_FLAGS"])
+    flags += " --xla_force_host_platform_device_count=4"
+    address = free_address()
+    ended = finish(
+        [
+            subprocess.Popen(
+                [sys.executable, "-c", ASSEMBLE, address, str(index)],
+                env=os.environ | {"XLA_FLAGS": flags},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for index in range(2)
+        ]
+    )
+    assert [code for code, _ in ended] == [0, 0], ended
+    # The range that covers this process's rows is longer than they are.
+    assert "(1, 8, 1, 1) 240 360" in ended[0][1]
+
+
 @pytest.fixture(scope="module")
 def alone(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run in one process of eight devices."""

@@ -19,6 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 import optax
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
@@ -346,6 +347,43 @@ def find_local_part(mesh: Mesh, *, seeds: int, batch_size: int) -> tuple[slice, 
         _cover([part[1] for part in parts], seeds),
         _cover([part[2] for part in parts], batch_size),
     )
+
+
+def assemble_batch(mesh: Mesh, local: Any, *, seeds: int, batch_size: int) -> Any:
+    """Makes whole arrays of a batch of the parts that the processes hold.
+
+    Args:
+        mesh: Mesh of all processes.
+        local: Tree of arrays ``[M, q, b, ...]``, the part of ``find_local_part``.
+        seeds: Number Q of seeds.
+        batch_size: Rows B of each seed's batch.
+
+    Returns:
+        Tree of arrays ``[M, Q, B, ...]``, sharded over seeds and rows.
+    """
+    # Devices of one process need not hold neighbouring rows: on a TPU slice a host has
+    # a square of chips. So each device takes its rows out of the range that covers all
+    # of this process's rows. `jax.make_array_from_process_local_data` would expect
+    # these rows alone, and make a longer batch of a range with gaps.
+    sharding = batch_sharding(mesh)
+    held, rows = find_local_part(mesh, seeds=seeds, batch_size=batch_size)
+
+    def assemble(part: npt.NDArray[Any]) -> jax.Array:
+        def take(index: tuple[slice, ...] | None) -> npt.NDArray[Any]:
+            assert index is not None  # Only keys have none.
+            of_held = _shift(index[1], held.start, seeds)
+            of_rows = _shift(index[2], rows.start, batch_size)
+            return part[index[0], of_held, of_rows]
+
+        shape = (len(part), seeds, batch_size, *part.shape[3:])
+        return jax.make_array_from_callback(shape, sharding, take)
+
+    return jax.tree.map(assemble, local)
+
+
+def _shift(asked: slice, first: int, size: int) -> slice:
+    start, end, _ = asked.indices(size)
+    return slice(start - first, end - first)
 
 
 def _cover(parts: Sequence[slice], size: int) -> slice:

@@ -25,6 +25,7 @@ from trainer.data.table import RowTable
 from trainer.errors import RunLockedError, StorageError
 from trainer.parallel import agreement
 from trainer.parallel.mesh import (
+    assemble_batch,
     batch_sharding,
     find_local_part,
     make_mesh,
@@ -93,7 +94,7 @@ class Session:
 
     def next_batches(self) -> Any:
         """Draws the batches of the next call and sends them to the devices."""
-        return _send_to_mesh(next(self.feed), batch_sharding(self.mesh))
+        return _send_to_mesh(next(self.feed), self.mesh, self.run)
 
     def validate(self, step: int, state: TrainState) -> Metrics:
         """Measures a state on the held-out windows of its step, and waits for it.
@@ -114,7 +115,7 @@ class Session:
         """Draws the held-out windows of a step and sends them to the devices."""
         assert self.validation is not None
         drawn: HeldOutBatches = _send_to_mesh(
-            self.validation.source.at(step), batch_sharding(self.mesh)
+            self.validation.source.at(step), self.mesh, self.run
         )
         return drawn
 
@@ -375,7 +376,7 @@ def _open_feed(
     feed = make_feed(source, run.config.feed, updates_per_call=config.updates_per_call)
     # The source has refused to gather on a device what is not all in memory.
     rows_on_mesh = (
-        _send_to_mesh((rows.observations, rows.actions), replicated(mesh))
+        _copy_to_mesh((rows.observations, rows.actions), replicated(mesh))
         if on_device and isinstance(rows, RowTable)
         else None
     )
@@ -422,9 +423,19 @@ def _describe_rows(rows: RowTable | ResidentRows) -> str:
     )
 
 
-def _send_to_mesh(values: Any, placed: jax.sharding.NamedSharding) -> Any:
-    """Sends this process's part of each array to its devices."""
+def _send_to_mesh(batches: Any, mesh: Mesh, run: Run) -> Any:
+    """Sends this process's part of batches to its devices."""
     # `device_put` takes whole arrays, and with several processes none has them.
+    if jax.process_count() == 1:
+        return jax.device_put(batches, batch_sharding(mesh))
+    config = run.config.trainer
+    return assemble_batch(
+        mesh, batches, seeds=config.seeds, batch_size=config.batch_size
+    )
+
+
+def _copy_to_mesh(values: Any, placed: jax.sharding.NamedSharding) -> Any:
+    """Sends arrays that every process has whole to all devices."""
     if jax.process_count() == 1:
         return jax.device_put(values, placed)
     return jax.tree.map(

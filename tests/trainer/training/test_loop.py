@@ -108,9 +108,9 @@ def test_calls_of_another_size_go_on_with_the_same_batches(
     sent: list[Any] = []
     to_mesh = session._send_to_mesh
 
-    def note(values: Any, placed: Any) -> Any:
+    def note(values: Any, *places: Any) -> Any:
         sent.append(values)
-        return to_mesh(values, placed)
+        return to_mesh(values, *places)
 
     monkeypatch.setattr(session, "_send_to_mesh", note)
 
@@ -151,7 +151,7 @@ def test_what_is_not_sent_on_purpose_is_refused(
 ) -> None:
     # Nor can a later call be traced anew: the loop calls what it has compiled, which
     # refuses other shapes and types. All other tests here pass under the guard.
-    monkeypatch.setattr(session, "_send_to_mesh", lambda values, placed: values)
+    monkeypatch.setattr(session, "_send_to_mesh", lambda values, *_: values)
     with pytest.raises(
         jax.errors.JaxRuntimeError, match="Disallowed host-to-device transfer"
     ):
