@@ -179,7 +179,7 @@ class ReaderSource:
             # Every episode is compared with the input's first one. Compared with the
             # first one that this worker reads, two workers might accept two layouts.
             ((rows, layout),) = self._load(reader, range(1), None)
-            expected = _describe_kinds(rows, layout)
+            expected = describe_kinds(rows, layout)
         for episodes in ranges:
             start = episodes.first_episode
             span = range(start, start + episodes.episodes)
@@ -187,7 +187,7 @@ class ReaderSource:
             for index, (rows, layout) in zip(
                 span, self._load(reader, span, episodes.lengths), strict=True
             ):
-                kinds = _describe_kinds(rows, layout)
+                kinds = describe_kinds(rows, layout)
                 expected = expected or kinds
                 if kinds != expected:
                     raise DataFormatError(
@@ -294,6 +294,25 @@ def load_reader(reader: str) -> Any:
     return kind
 
 
+def describe_kinds(rows: Rows, layout: str) -> str:
+    """Describes the stored dtypes and shapes of a row, to compare episodes by.
+
+    Args:
+        rows: ``[n, ...]`` for each field; any n.
+        layout: Entries of the observations in their order; empty if they are an array.
+
+    Example:
+        >>> rows = {"observations": np.zeros((0, 3)), "rewards": np.zeros(0)}
+        >>> describe_kinds(rows, "a[2], b[1]")
+        'observations float32[3], rewards float32[] (a[2], b[1])'
+    """
+    kinds = [
+        f"{name} {schema.stored_dtype(name, values.dtype)}{list(values.shape[1:])}"
+        for name, values in rows.items()
+    ]
+    return ", ".join(kinds) + (f" ({layout})" if layout else "")
+
+
 def close_episode(episode: Episode) -> Episode:
     """Completes an episode whose file lacks the state after the last transition.
 
@@ -393,12 +412,3 @@ def _to_rows(episode: Episode, where: str) -> tuple[Rows, str]:
         schema.MASKS: transitions.pad(~ended, 1),
     }
     return rows, observations.describe(parts) if len(parts) > 1 else ""
-
-
-def _describe_kinds(rows: Rows, layout: str) -> str:
-    """Describes the stored dtypes and shapes of a row, to compare episodes by."""
-    kinds = [
-        f"{name} {schema.stored_dtype(name, values.dtype)}{list(values.shape[1:])}"
-        for name, values in rows.items()
-    ]
-    return ", ".join(kinds) + (f" ({layout})" if layout else "")

@@ -21,6 +21,7 @@ from pipeline.domains.reference_scores import check_reference_scores
 from pipeline.domains.spaces import LAID_OUT
 from pipeline.sources import files, hdf5, hdf5_datasets, json_files, transitions
 from pipeline.sources.base import Block, Description, RecordedEnvironment
+from pipeline.sources.episode_reader import describe_kinds
 from pipeline.sources.episodes import EpisodeRange
 from pipeline.store import schema
 from pipeline.store.errors import DataFormatError
@@ -43,7 +44,7 @@ class Minari:
     path: str
 
     def describe(self) -> Description:
-        """Reads the number of steps of each episode, and the layout of the first.
+        """Reads the number of steps of each episode, and compares their layouts.
 
         Returns:
             The description of the data set. If observations are dictionaries, their
@@ -52,37 +53,37 @@ class Minari:
 
         Raises:
             UsageError: If there is no such file.
-            DataFormatError: If the file is cut short, or of a layout that a store
-                cannot hold, such as dictionaries of actions or encoded images.
+            DataFormatError: If the file is cut short, of a layout that a store cannot
+                hold, such as dictionaries of actions or encoded images, or if episodes
+                differ in layout.
         """
         with hdf5.open_hdf5(self.path) as file:
             names = _list_episodes(file, self.path)
-            lengths, virtual = [], []
-            for name in names:
-                episode = self._find_members(file, name)
-                virtual += hdf5_datasets.find_virtual(episode.values())
-                _check_lengths(episode, f"{self.path}: {name}")
-                lengths.append(len(episode[_TERMINATIONS]) + 1)
             first = self._find_members(file, names[0])
             metadata = self._read_metadata()
             self._check_encoding(first, metadata)
-            # Arrays without rows pass all checks of dtypes and shapes at no cost.
-            samples = {name: _no_rows(member) for name, member in first.items()}
+            samples, layout = _sample_rows(first, f"{self.path}: {names[0]}")
+            expected = describe_kinds(samples, layout)
+            lengths, virtual = [], []
+            for name in names:
+                where = f"{self.path}: {name}"
+                episode = self._find_members(file, name)
+                virtual += hdf5_datasets.find_virtual(episode.values())
+                _check_lengths(episode, where)
+                # Entries of other names or sizes may be as wide side by side as the
+                # first episode's, and would be stored as columns of other meanings.
+                kinds = describe_kinds(*_sample_rows(episode, where))
+                if kinds != expected:
+                    raise DataFormatError(
+                        f"{where}: expected rows as those of {names[0]}, {expected}, "
+                        f"got {kinds}; make all episodes alike, or split the file"
+                    )
+                lengths.append(len(episode[_TERMINATIONS]) + 1)
         digest = hdf5_datasets.digest(self.path, virtual)
-        observed = _join_observations(samples)
-        fields = schema.input_fields(
-            {
-                schema.OBSERVATIONS: observed.pop(""),
-                schema.ACTIONS: samples[schema.ACTIONS],
-                schema.REWARDS: self._flatten(schema.REWARDS, samples[schema.REWARDS]),
-                schema.MASKS: np.empty(0, np.bool_),
-            },
-            where=self.path,
-        )
-        if observed:
-            order = observations.describe(observed)
+        fields = schema.input_fields(samples, where=self.path)
+        if layout:
             fields[schema.OBSERVATIONS] = dataclasses.replace(
-                fields[schema.OBSERVATIONS], unit=f"{LAID_OUT}{order}"
+                fields[schema.OBSERVATIONS], unit=f"{LAID_OUT}{layout}"
             )
         return Description(
             source="minari",
@@ -103,7 +104,7 @@ class Minari:
             The blocks, with ``rewards`` and ``masks``.
 
         Raises:
-            DataFormatError: If bytes are damaged, or episodes differ in kind.
+            DataFormatError: If bytes are damaged.
         """
         with hdf5.open_hdf5(self.path) as file:
             names = _list_episodes(file, self.path)
@@ -115,7 +116,10 @@ class Minari:
                 ]
                 yield Block.of(
                     episodes,
-                    {name: _concatenate(name, loaded, self.path) for name in loaded[0]},
+                    {
+                        n: np.concatenate([rows[n] for rows in loaded])
+                        for n in loaded[0]
+                    },
                 )
 
     @property
@@ -153,17 +157,13 @@ class Minari:
             rows[_TERMINATIONS], where=f"{where}: {_TERMINATIONS}"
         )
         return {
-            schema.OBSERVATIONS: _join_observations(rows)[""],
+            schema.OBSERVATIONS: _join_observations(rows)[0],
             schema.ACTIONS: transitions.pad(rows[schema.ACTIONS], 0),
             schema.REWARDS: transitions.pad(
-                self._flatten(schema.REWARDS, rows[schema.REWARDS]), 0
+                transitions.flat(schema.REWARDS, rows[schema.REWARDS], where=where), 0
             ),
             schema.MASKS: transitions.pad(~ended, 1),
         }
-
-    def _flatten(self, name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Flattens an array of one number per step, which may be ``[n, 1]``."""
-        return transitions.flat(name, values, where=self.path)
 
     @property
     def _metadata_path(self) -> str:
@@ -249,27 +249,44 @@ def _list_shapes(space: Any, path: str) -> Iterator[tuple[str, list[Any]]]:
 
 def _join_observations(
     rows: dict[str, npt.NDArray[Any]],
-) -> dict[str, npt.NDArray[Any]]:
+) -> tuple[npt.NDArray[Any], str]:
     """Joins observations to one array.
 
     Returns:
-        The array under the empty name; beside it the entries that it is joined from,
-        by their paths, if observations are a dictionary.
+        The array, and the layout of its entries if observations are a dictionary.
     """
     if schema.OBSERVATIONS in rows:
-        return {"": rows[schema.OBSERVATIONS]}
+        return rows[schema.OBSERVATIONS], ""
     prefix = f"{schema.OBSERVATIONS}/"
     columns = {
         name.removeprefix(prefix): values
         for name, values in rows.items()
         if name.startswith(prefix)
     }
-    return {"": observations.join(columns), **columns}
+    return observations.join(columns), observations.describe(columns)
 
 
-def _no_rows(member: Any) -> npt.NDArray[Any]:
-    """Makes an array without rows, of a data set's dtype and row shape."""
-    return np.empty((0, *member.shape[1:]), member.dtype)
+def _sample_rows(
+    members: dict[str, Any], where: str
+) -> tuple[dict[str, npt.NDArray[Any]], str]:
+    """Makes fields without rows, and the layout of observations, from headers.
+
+    Arrays without rows pass all checks of dtypes and shapes at no cost.
+    """
+    samples = {
+        name: np.empty((0, *member.shape[1:]), member.dtype)
+        for name, member in members.items()
+    }
+    observed, layout = _join_observations(samples)
+    fields = {
+        schema.OBSERVATIONS: observed,
+        schema.ACTIONS: samples[schema.ACTIONS],
+        schema.REWARDS: transitions.flat(
+            schema.REWARDS, samples[schema.REWARDS], where=where
+        ),
+        schema.MASKS: np.empty(0, np.bool_),
+    }
+    return fields, layout
 
 
 def _list_episodes(file: Any, where: str) -> list[str]:
@@ -296,19 +313,3 @@ def _check_lengths(members: dict[str, Any], where: str) -> None:
             f"{where}: expected {steps + 1} observations and {steps} of all else, got "
             f"{counts}; record the data set again"
         )
-
-
-def _concatenate(
-    name: str, loaded: Sequence[dict[str, npt.NDArray[Any]]], where: str
-) -> npt.NDArray[Any]:
-    """Concatenates a field of several episodes, which must be of one kind."""
-    kinds = {
-        (schema.stored_dtype(name, episode[name].dtype).name, episode[name].shape[1:])
-        for episode in loaded
-    }
-    if len(kinds) > 1:
-        raise DataFormatError(
-            f"{where}: {name}: expected one dtype and shape in all episodes, got "
-            f"{sorted(map(str, kinds))}; make the episodes alike, or split the file"
-        )
-    return np.concatenate([episode[name] for episode in loaded])

@@ -221,3 +221,52 @@ def test_what_is_no_environment_is_none(make_minari, spec):
             source.describe()
     else:
         assert source.describe().environment is None
+
+
+def write_entries(path, *episodes):
+    """Episodes of 4 steps, each with its own members; observations by name."""
+    with h5py.File(path, "w") as file:
+        for number, members in enumerate(episodes):
+            whole = {
+                "actions": np.zeros((4, 2)),
+                "rewards": np.ones(4),
+                "terminations": np.zeros(4, bool),
+                **members,
+            }
+            for name, values in whole.items():
+                file[f"episode_{number}/{name}"] = values
+    return Minari(str(path))
+
+
+def entries(**widths):
+    return {f"observations/{name}": np.ones((5, n)) for name, n in widths.items()}
+
+
+@pytest.mark.parametrize(
+    ("other", "got"),
+    [
+        (entries(a=3, b=2), "(a[3], b[2])"),
+        (entries(a=2, c=3), "(a[2], c[3])"),
+        (entries(a=5), "(a[5])"),
+        ({"observations": np.ones((5, 5))}, "masks bool[]; make"),
+        (entries(a=2, b=3) | {"actions": np.zeros((4, 3))}, "actions float32[3]"),
+    ],
+)
+def test_episodes_of_another_layout_are_named(tmp_path, other, got):
+    alike = entries(a=2, b=3)
+    source = write_entries(tmp_path / "main_data.hdf5", alike, alike, other)
+    with pytest.raises(DataFormatError) as said:
+        source.describe()
+    assert "main_data.hdf5: episode_2: expected rows as those of " in str(said.value)
+    expected, _, found = str(said.value).partition(", got ")
+    assert "(a[2], b[3])" in expected
+    assert got in found
+
+
+def test_dtypes_that_are_stored_alike_are_alike(tmp_path):
+    wide, narrow = entries(a=2, b=3), entries(a=2, b=3)
+    narrow["observations/a"] = narrow["observations/a"].astype(np.float16)
+    narrow["rewards"] = np.ones((4, 1), np.float32)
+    source = write_entries(tmp_path / "main_data.hdf5", wide, narrow)
+    assert source.describe().lengths == (5, 5)
+    assert read_all(source, 100)["observations"].sum() == 50
