@@ -1,6 +1,8 @@
 """Hyperparameters of VAST; points that the paper leaves open are options."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Literal
 
 from trainer.agents.settings import (
@@ -64,6 +66,9 @@ class VASTConfig(AgentSettings):
         success: Meaning of a solved state to V: ``"ends"``, an end of the episode, as
             it is to Q and G; or ``"mixed"``, where windows lead past it and V alone
             continues from it.
+        terminal_starts: Whether, where success ends an episode, the last transition of
+            an episode is a window of one step if it is terminal. The paper's windows
+            have two steps, and Q never sees the reward of such a transition.
         state_scaling: Scaling of states for networks and flows, see
             ``agents.base.observation_scale``.
         precision: Precision of the hidden layers' products, see ``nn.networks.MLP``.
@@ -90,6 +95,8 @@ class VASTConfig(AgentSettings):
     # - success: the paper has no terminal states at all. "mixed" is neither the value
     #   of a task that ends at success nor of one that goes on: on a chain through its
     #   goal its fixed point is -83 one step before a goal worth -1.
+    # - terminal_starts: the paper's data go on after success, so that a solved row has
+    #   successors. Data of transitions end there.
     # - state_scaling: raw states (standard deviation 6) fitted worse than scaled ones
     #   in a maze with narrow networks. On cube-single-play "common" and raw were not
     #   separable, and "standard" fitted sub-goals better. The paper's sizes were not
@@ -122,6 +129,7 @@ class VASTConfig(AgentSettings):
     advantage_return: Literal["model", "data"] = "model"
     composed_gradient: bool = True
     success: Success = "ends"
+    terminal_starts: bool = True
     state_scaling: StateScaling = "none"
     precision: Precision = "float32"
     rematerialise: bool = False
@@ -137,7 +145,9 @@ class VASTConfig(AgentSettings):
         Raises:
             ConfigError: If the sampler refuses the horizons or the shares of goals.
         """
-        kind = EndingHorizonSampler if self.success == "ends" else HorizonSampler
+        kind: Callable[..., HorizonSampler] = HorizonSampler
+        if self.success == "ends":
+            kind = partial(EndingHorizonSampler, terminal_starts=self.terminal_starts)
         return kind(
             max_horizon=self.max_horizon,
             discount=self.discount,

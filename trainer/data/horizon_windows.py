@@ -3,7 +3,7 @@
 Dimensions: B batch, S observation, A action, K maximum horizon.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -181,7 +181,7 @@ class HorizonSampler:
             Row numbers and scalars, arrays ``[...]``.
         """
         start, horizon, between, which, later, anywhere = uniform
-        rows, last = table.pick_starts(start, successors=self.min_horizon)
+        rows, last = self._pick_starts(table, start)
         # Windows that end at success may be shorter than the minimum.
         longest = self._longest(table, rows, last)
         shortest = np.minimum(self.min_horizon, longest)
@@ -246,6 +246,12 @@ class HorizonSampler:
             goals=observations.take(index.goals, axis=0),
         )
 
+    def _pick_starts(
+        self, table: RowTable, uniform: npt.NDArray[np.float64]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Picks start rows; also returns the last rows of their episodes."""
+        return table.pick_starts(uniform, successors=self.min_horizon)
+
     def _longest(
         self,
         table: RowTable,
@@ -270,6 +276,8 @@ class HorizonSampler:
                 + 1
                 + scale_to_integers(uniform, np.minimum(self.max_horizon, last - rows))
             )
+        if self.discount == 1:  # Steps of parameter 0 are endless.
+            return last
         # Inverse distribution function of the geometric distribution on {1, 2, ...}.
         steps = 1 + np.floor(np.log1p(-uniform) / np.log(self.discount))
         geometric: npt.NDArray[np.int64] = rows + steps.astype(np.int64)
@@ -283,10 +291,34 @@ class EndingHorizonSampler(HorizonSampler):
     ``k`` is uniform on ``{min_horizon..min(K, L - t, f - t)}``, where ``f`` is the
     first solved row after ``t``, and ``k = 1`` where ``f = t + 1``. All else is as in
     ``HorizonSampler``, but the random stream is another one.
+
+    Attributes:
+        terminal_starts: Whether a solved row with one successor starts a window, too.
+            Data of transitions have the reward and the mask of a terminal state there,
+            which no other window reaches.
     """
 
     # A class and not a field of `HorizonSampler`: a field would change the `repr` that
-    # keys the streams of runs from before this choice existed.
+    # keys the streams of runs from before this choice existed. Of data without such
+    # rows, both choices draw the same windows.
+    terminal_starts: bool = field(default=True, repr=False)
+
+    def _pick_starts(
+        self, table: RowTable, uniform: npt.NDArray[np.float64]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Picks start rows; also returns the last rows of their episodes."""
+        more = table.terminal_rows if self.terminal_starts else ()
+        if self.min_horizon == 1 or not len(more):
+            return super()._pick_starts(table, uniform)
+        count = table.count_starts(successors=self.min_horizon)
+        number = scale_to_integers(uniform, np.int64(count + len(more)))
+        rows, last = table.locate_starts(
+            np.minimum(number, count - 1), successors=self.min_horizon
+        )
+        terminal = number >= count
+        rows[terminal] = more[number[terminal] - count]
+        last[terminal] = rows[terminal] + 1
+        return rows, last
 
     def _longest(
         self,

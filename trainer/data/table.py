@@ -77,6 +77,14 @@ class RowTable:
         acting[self.episode_starts + self.episode_lengths - 1] = False
         return float(self.returns[acting].max())
 
+    @cached_property
+    def terminal_rows(self) -> npt.NDArray[np.int64]:
+        """Solved rows with one successor, ``i64[<=E]``: terminal transitions."""
+        rows = (self.episode_starts + self.episode_lengths - 2)[
+            self.episode_lengths >= 2
+        ]
+        return rows[self.masks[rows] == 0]
+
     def pick_starts(
         self, uniform: npt.NDArray[np.float64], *, successors: int
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

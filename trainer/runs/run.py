@@ -27,7 +27,9 @@ from trainer.runs.folder import RUN_FILE, RunFolder
 
 # Options that agents have been given since the first version, with the value that runs
 # from before were trained with.
-_BEFORE_OPTIONS: dict[str, dict[str, Any]] = {"vast": {"success": "mixed"}}
+_BEFORE_OPTIONS: dict[str, dict[str, Any]] = {
+    "vast": {"success": "mixed", "terminal_starts": False}
+}
 
 # Packages whose versions can change what a run computes.
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "grain", "numpy", "vast-rl")

@@ -189,7 +189,8 @@ def test_success_says_where_windows_end() -> None:
     ends, mixed = make_agent(), make_agent(success="mixed")
     assert type(ends.sampler) is EndingHorizonSampler
     assert type(mixed.sampler) is HorizonSampler
-    assert vars(ends.sampler) == vars(mixed.sampler)
+    assert vars(ends.sampler) == vars(mixed.sampler) | {"terminal_starts": True}
+    assert not make_agent(terminal_starts=False).sampler.terminal_starts
     with pytest.raises(pydantic.ValidationError, match=r"'ends' or 'mixed'"):
         pydantic.TypeAdapter(VASTConfig).validate_python({"success": "stops"})
 

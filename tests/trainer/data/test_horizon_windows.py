@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -5,9 +7,11 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from pipeline.store.errors import DataFormatError
+from pipeline.store.returns import next_solved, suffix_sums
 from tests.references import longest_window, window
 from tests.stores import make_table, numbers_of
 from trainer.data.horizon_windows import EndingHorizonSampler, HorizonSampler
+from trainer.data.table import RowTable
 
 SAMPLER = HorizonSampler(max_horizon=6, discount=0.99)
 
@@ -133,6 +137,54 @@ def test_horizons_are_uniform_up_to_success_and_of_one_step_right_before_it() ->
     assert set(index.rows) == {*range(48), *range(50, 108)}
 
 
+def make_transitions(counts, ends) -> RowTable:
+    """Episodes of transitions: a terminal one has the only reward, and mask 0."""
+    rows = np.concatenate(
+        [np.eye(1, n + 1, n - 1)[0] * end for n, end in zip(counts, ends, strict=True)]
+    )
+    lengths = np.array(counts) + 1
+    masks = (1 - rows).astype(np.float32)
+    returns = suffix_sums(rows[:, None], masks[:, None], lengths, discount=0.99)
+    return dataclasses.replace(
+        make_table(lengths.tolist()),
+        rewards=rows.astype(np.float32),
+        masks=masks,
+        returns=returns[:, 0],
+        next_solved=next_solved(masks),
+    )
+
+
+def test_terminal_transitions_are_windows_of_one_step() -> None:
+    # The second episode is cut off; the last one is a single transition.
+    table = make_transitions([9, 6, 4, 1], [1, 0, 1, 1])
+    assert np.flatnonzero(table.masks == 0).tolist() == [8, 20, 22]
+    sampler = EndingHorizonSampler(max_horizon=4, discount=0.99)
+    index = draw(table, sampler, size=60_000)
+    counts = np.bincount(index.rows, minlength=table.rows)
+    possible = [*range(8), *range(10, 15), *range(17, 20), 8, 20, 22]
+    assert set(np.flatnonzero(counts)) == set(possible)
+    assert stats.chisquare(counts[possible]).pvalue > 1e-3
+    terminal = np.isin(index.rows, (8, 20, 22))
+    assert (index.rewards == terminal).all()
+    assert (index.masks == ~terminal).all()
+    np.testing.assert_allclose(index.returns_k, terminal, atol=1e-6)
+    for name in ("rows_k", "rows_i"):
+        assert (getattr(index, name)[terminal] == index.rows[terminal] + 1).all()
+    # What they were before: no window has a reward at all.
+    without = draw(table, dataclasses.replace(sampler, terminal_starts=False), size=999)
+    assert not without.rewards.any()
+    assert np.abs(without.returns_k).max() < 1e-6
+
+
+def test_data_that_go_on_after_success_are_drawn_as_before() -> None:
+    table = make_table([50, 60])
+    assert len(table.terminal_rows) == 0
+    sampler = EndingHorizonSampler(max_horizon=6, discount=0.99)
+    before = dataclasses.replace(sampler, terminal_starts=False)
+    for ours, theirs in zip(draw(table, sampler), draw(table, before), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
 def test_windows_up_to_success_as_worked_out_by_hand() -> None:
     sampler = EndingHorizonSampler(max_horizon=25, discount=0.99)
     # 48 + 58 starts; row 66 is the 64th. The longest windows have 3 = 30 - 27 steps,
@@ -174,6 +226,14 @@ def test_goal_shares() -> None:
     # A random state is of the other episode half the time.
     assert own.mean() == pytest.approx(0.1, abs=0.01)
     assert other.mean() == pytest.approx(0.05, abs=0.01)
+
+
+def test_geometric_goals_of_discount_1_are_the_last_rows() -> None:
+    sampler = HorizonSampler(
+        max_horizon=6, discount=1.0, goal_shares=(0, 1, 0), goal_rule="geometric"
+    )
+    index = draw(make_table([200], discount=1.0), sampler, size=100)
+    assert set(index.goals) == {199}
 
 
 @pytest.mark.parametrize("rule", ["uniform", "geometric", "horizon"])
