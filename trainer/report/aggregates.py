@@ -17,7 +17,7 @@ import numpy.typing as npt
 from scipy.stats import trim_mean
 
 from trainer.report.comparisons import MIN_SCORES, MIN_SEEDS, enough
-from trainer.report.methods import Place, Results
+from trainer.report.methods import Place, Results, find_last_steps
 from trainer.runs.evaluations import Evaluation
 from trainer.runs.returns import normalise_score
 from trainer.runs.success_rates import select_largest
@@ -35,10 +35,11 @@ HEADINGS = (
 )
 NOTES = (
     "IQM, the interquartile mean, is the mean of the middle half of the last success "
-    "rates (or normalised scores) of all training seeds in all tasks. Its 95 % "
-    "interval is a bootstrap's, which draws training seeds anew within each task. It "
-    f"is left out unless every task has at least {MIN_SEEDS} training seeds and all "
-    f"tasks together have {MIN_SCORES}: with fewer seeds it would be far too narrow.",
+    "rates (or normalised scores) of all training seeds in all tasks, each at its own "
+    "last checkpoint evaluated. Its 95 % interval is a bootstrap's, which draws "
+    "training seeds anew within each task. It is left out unless every task has at "
+    f"least {MIN_SEEDS} training seeds and all tasks together have {MIN_SCORES}: with "
+    "fewer seeds it would be far too narrow.",
     "A method is named by its sweep, or else by its agent. Runs that differ in their "
     "seeds alone are one method; where other settings differ within a task, each "
     "variant is a method of its own, and its name says what differs.",
@@ -141,7 +142,7 @@ def find_common_places(rates: Rates) -> list[Place]:
 
 
 def last_rates(evaluations: Sequence[Evaluation]) -> npt.NDArray[np.float64]:
-    """Computes success rates by training seed, at the last step evaluated.
+    """Computes success rates by training seed, each at its own last step evaluated.
 
     Args:
         evaluations: Evaluations of one method in one task.
@@ -157,7 +158,7 @@ def last_rates(evaluations: Sequence[Evaluation]) -> npt.NDArray[np.float64]:
 
 
 def last_scores(evaluations: Sequence[Evaluation]) -> npt.NDArray[np.float64]:
-    """Computes normalised scores by training seed, at the last step evaluated.
+    """Computes normalised scores by training seed, each at its own last step.
 
     Args:
         evaluations: Evaluations of one method in one task.
@@ -187,11 +188,13 @@ def _mean_by_seed(
 
 
 def _select_last(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
-    """Selects the evaluations of the last step, each episode once."""
+    """Selects the evaluations of each seed's last step, each episode once."""
     # Of repeated evaluations the largest counts: pooled, episodes would count twice.
     chosen = select_largest(evaluations)
-    last = max((evaluation.step for evaluation in chosen), default=None)
-    return [evaluation for evaluation in chosen if evaluation.step == last]
+    last = find_last_steps(chosen)
+    return [
+        evaluation for evaluation in chosen if evaluation.step == last[evaluation.seed]
+    ]
 
 
 def interquartile_mean(scores: npt.NDArray[np.float64]) -> float:

@@ -80,7 +80,11 @@ def draw_curves(
     for method, steps, rates in curves:
         look = _choose_style(methods, method) | looks[method]
         # The number of seeds is part of the label, because methods may differ in it.
-        label = wrapped(f"{method} ({len(rates)})")
+        # Seeds that were never evaluated at one step have no common mean.
+        seeds, most = f"{len(rates)}", np.isfinite(rates).sum(axis=0).max()
+        if most < len(rates):
+            seeds = f"{most} of {seeds}"
+        label = wrapped(f"{method} ({seeds})")
         band(axes, steps, 100 * rates, label=label, **look)
     _show_percent(axes.yaxis)
     axes.set_ylim(*_LIMITS)

@@ -7,7 +7,7 @@ import numpy as np
 from pipeline.pages.drawing import to_svg
 from pipeline.pages.elements import Picture, Table
 from trainer.report import aggregates, comparison_charts, comparisons
-from trainer.report.aggregates import Rates
+from trainer.report.aggregates import Rates, last_rates
 from trainer.report.comparison_charts import THRESHOLDS, Bar
 from trainer.report.comparisons import Float64
 from trainer.report.methods import Place, Results
@@ -16,6 +16,8 @@ from trainer.report.page import Comparison
 # A page of more pictures than these is scrolled, not read; every run has a curve of its
 # own further down.
 _MAX_CURVES = 12
+# While a sweep is running, many of its methods are uneven: a few of them are examples.
+_MAX_UNEQUAL = 4
 _MAIN = "vast"
 
 
@@ -55,7 +57,11 @@ def tabulate_aggregates(results: Sequence[Results]) -> list[Table]:
     rows = [figures.cells for figures in aggregates.aggregate(results)]
     if not rows:
         return []
-    return [Table("Over tasks", aggregates.HEADINGS, rows, aggregates.NOTES)]
+    notes = [*aggregates.NOTES]
+    # Two methods are compared further down, where notes say what is unequal.
+    if len(aggregates.list_rates(results)) < 2:
+        notes += _list_unequal_ends(results)
+    return [Table("Over tasks", aggregates.HEADINGS, rows, notes)]
 
 
 def _list_pooled_runs(results: Sequence[Results]) -> list[Table]:
@@ -84,17 +90,19 @@ def _draw_curves(results: Sequence[Results], methods: Sequence[str]) -> list[Pic
     for number, (place, group) in enumerate(compared.items(), 1):
         title = f"{place[0]} task {place[1]}"
         ends = [
-            f"{result.method} {100 * np.nanmean(result.curve()[1][:, -1]):.0f} %"
+            f"{result.method} {100 * last_rates(result.evaluations).mean():.0f} %"
             for result in group
         ]
         pictures.append(
             Picture(
                 name=f"methods-{number}",
-                caption=f"Success of each method in {title}. The legend gives the "
-                "number of training seeds in brackets; a band, or a line at a single "
-                "checkpoint, spans them from the lowest to the highest. Markers of "
-                "equal rates lie within each other.",
-                alt=f"Success by updates in {title}; at the end: {', '.join(ends)}.",
+                caption=f"Success of each method in {title}, the mean of training "
+                "seeds. The legend gives their number in brackets; checkpoints of "
+                "fewer seeds are left out. A band, or a line at a single checkpoint, "
+                "spans the seeds from the lowest to the highest. Markers of equal "
+                "rates lie within each other.",
+                alt=f"Success by updates in {title}; at the last checkpoint of each "
+                f"training seed: {', '.join(ends)}.",
                 data=to_svg(comparison_charts.draw_curves(title, group, methods)),
             )
         )
@@ -194,6 +202,7 @@ def _list_differences(
                 f"Results are of unequal numbers of {noun}: {min(numbers):,} to "
                 f"{max(numbers):,}."
             )
+    notes += _list_unequal_ends(results)
     # Unequal numbers weight the tasks of a mean unequally.
     seeds = {len(rates) for by_place in scores.values() for rates in by_place.values()}
     if len(seeds) > 1:
@@ -202,6 +211,33 @@ def _list_differences(
             "means every seed counts the same."
         )
     return notes
+
+
+def _list_unequal_ends(results: Sequence[Results]) -> list[str]:
+    """Names methods whose seeds were last evaluated at different steps, if any."""
+    unequal = []
+    for result in results:
+        seeds: dict[int, list[str]] = {}
+        for seed, step in result.last_steps.items():
+            seeds.setdefault(step, []).append(str(seed))
+        if len(seeds) > 1:
+            # The seeds are named, because readers look for what held them up.
+            steps = " and ".join(
+                f"{step:,} (seed{'s' if len(seeds[step]) > 1 else ''} "
+                f"{', '.join(seeds[step])})"
+                for step in sorted(seeds)
+            )
+            dataset, task = result.place
+            unequal.append(f"{result.method} in {dataset} task {task} at {steps}")
+    if not unequal:
+        return []
+    listed = unequal[:_MAX_UNEQUAL]
+    if len(unequal) > len(listed):
+        listed.append(f"and {len(unequal) - len(listed)} more")
+    return [
+        "Training seeds of a method were last evaluated at different steps, and each "
+        f"counts with its own: {'; '.join(listed)}."
+    ]
 
 
 def _name_tasks(shared: Mapping[str, Sequence[Float64]]) -> str:

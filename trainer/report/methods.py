@@ -75,17 +75,23 @@ class Results:
     runs: Sequence[str]
 
     @property
+    def last_steps(self) -> dict[int, int]:
+        """Step of the last checkpoint evaluated, by training seed."""
+        return find_last_steps(self.evaluations)
+
+    @property
     def updates(self) -> int:
-        """Updates of the last checkpoint evaluated."""
-        return max((evaluation.step for evaluation in self.evaluations), default=0)
+        """Updates of the last checkpoint evaluated, of any training seed."""
+        return max(self.last_steps.values(), default=0)
 
     @property
     def episodes(self) -> int:
-        """Episodes of a training seed at that checkpoint; the fewest of any seed."""
+        """Episodes of a training seed at its last checkpoint; the fewest of any."""
+        steps = self.last_steps
         last = (
             evaluation.episodes
             for evaluation in self.evaluations
-            if evaluation.step == self.updates
+            if evaluation.step == steps[evaluation.seed]
         )
         return min(last, default=0)
 
@@ -93,8 +99,8 @@ class Results:
         """Computes success rates by step and training seed.
 
         Returns:
-            Steps ``i64[N]`` and rates ``f64[Q, N]``; NaN where a seed was not evaluated
-            at a step.
+            Steps ``i64[N]`` at which the most seeds were evaluated, usually all, and
+            rates ``f64[Q, N]``; NaN where a seed was not evaluated at a step.
         """
         outcomes: dict[tuple[int, int], list[int]] = defaultdict(list)
         for evaluation in self.evaluations:
@@ -106,7 +112,29 @@ class Results:
         for (seed, step), successes in outcomes.items():
             if successes:
                 rates[seeds.index(seed), steps.index(step)] = np.mean(successes)
-        return np.array(steps, np.int64), rates
+        # A mean jumps where a seed drops out of it: where those that fail are behind,
+        # its end would be the success of the others.
+        counts = np.isfinite(rates).sum(axis=0)
+        kept = counts == counts.max(initial=0)
+        return np.array(steps, np.int64)[kept], rates[:, kept]
+
+
+def find_last_steps(evaluations: Sequence[Evaluation]) -> dict[int, int]:
+    """Finds the last step at which each training seed was evaluated.
+
+    Args:
+        evaluations: Evaluations of one method in one task.
+
+    Returns:
+        Steps by training seed, in the order of the seeds.
+    """
+    # Every seed has its own: a run that diverged or was preempted stays behind the
+    # others, and would be left out at the last step of all. Means of those that are
+    # left flatter the method.
+    steps: dict[int, int] = {}
+    for evaluation in sorted(evaluations, key=lambda other: (other.seed, other.step)):
+        steps[evaluation.seed] = evaluation.step
+    return steps
 
 
 def pool_methods(runs: Sequence[EvaluatedRun]) -> list[Results]:

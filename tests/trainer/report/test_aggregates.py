@@ -1,5 +1,7 @@
 """Figures over tasks: against SciPy, by hand, and on cases with a known answer."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from scipy.stats import bootstrap, trim_mean
@@ -11,6 +13,7 @@ from trainer.report.aggregates import (
     last_rates,
     stratified_interval,
 )
+from trainer.report.method_section import compare, tabulate_aggregates
 from trainer.report.methods import Results
 from trainer.runs.evaluations import Evaluation
 
@@ -53,6 +56,47 @@ def test_the_last_step_by_training_seed() -> None:
         evaluation(2000, 0, 16, episodes=20),
     ]
     assert last_rates(evaluations).tolist() == [0.8, 0.2]
+
+
+def test_a_seed_that_is_behind_counts_with_its_own_last_step() -> None:
+    # Only the seed that went on has the last step; the others solve nothing.
+    uneven = result(
+        "vast",
+        1,
+        *(evaluation(10_000, 0, 50, episodes=50), evaluation(9_500, 0, 40)),
+        *(evaluation(9_500, seed, 0, episodes=50) for seed in (1, 2)),
+        evaluation(9_000, 2, 10),
+    )
+    (found,) = aggregate([uneven])
+    # Of 1 0 0 nothing is left out, as a quarter of three is less than one.
+    assert (found.runs, found.iqm, found.mean) == (3, 1 / 3, 1 / 3)
+    assert uneven.last_steps == {0: 10_000, 1: 9_500, 2: 9_500}
+    assert (uneven.updates, uneven.episodes) == (10_000, 50)
+    (table,) = tabulate_aggregates([uneven])
+    assert table.notes[-1] == (
+        "Training seeds of a method were last evaluated at different steps, and each "
+        "counts with its own: vast in some data task 1 at 9,500 (seeds 1, 2) and "
+        "10,000 (seed 0)."
+    )
+
+
+def test_unequal_ends_are_noted_once_and_a_few_of_many_named() -> None:
+    even = result("iql", 1, evaluation(1000, 0, 1), evaluation(1000, 1, 1))
+    uneven = [
+        result("vast", task, evaluation(2000, 0, 1), evaluation(1000, 1, 2))
+        for task in range(1, 7)
+    ]
+    (table,) = tabulate_aggregates([even, *uneven])
+    compared = compare([even, *uneven])
+    assert compared is not None
+    (note,) = (note for note in compared.notes if "different steps" in note)
+    assert note.count("1,000 (seed 1) and 2,000 (seed 0)") == 4
+    assert note.endswith("; and 2 more.")
+    assert "iql" not in note
+    assert note not in table.notes
+    compared = compare([even, dataclasses.replace(even, method="vast")])
+    assert compared is not None
+    assert not [note for note in compared.notes if "different steps" in note]
 
 
 def result(method: str, task: int, *evaluations: Evaluation) -> Results:

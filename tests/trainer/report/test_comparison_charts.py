@@ -50,6 +50,23 @@ def test_markers_of_equal_points_lie_within_each_other() -> None:
     assert {line.get_markerfacecolor() for line in axes.lines} == {"none"}
 
 
+def test_a_curve_is_the_mean_of_as_many_seeds_as_its_label_says() -> None:
+    ahead = [evaluation(step, 0, 9) for step in (1, 2)]
+    behind = [evaluation(1, seed, 0) for seed in (1, 2)]
+    apart = [evaluation(2 + seed, seed, 5) for seed in range(3)]
+    results = [
+        Results("vast", ("some data", 1), [*ahead, *behind], ["vast"]),
+        Results("iql", ("some data", 1), apart, ["iql"]),
+    ]
+    axes: Any
+    (axes,) = draw_curves("a title", results, METHODS).axes
+    vast, iql = axes.lines[:2]
+    # Not 90 % at the second step, at which two of the three seeds are missing.
+    assert (vast.get_xdata().tolist(), vast.get_ydata().tolist()) == ([1], [30])
+    assert (vast.get_label(), iql.get_label()) == ("vast (3)", "iql (1 of 3)")
+    assert iql.get_xdata().tolist() == [2, 3, 4]
+
+
 def test_equal_lines_fill_each_others_gaps() -> None:
     results = [made("vast", 2, 9), made("iql", 0, 0), made("fql", 0, 0)]
     axes: Any

@@ -88,10 +88,18 @@ def test_runs_on_other_data_are_told_apart() -> None:
     assert names == [f"vast (data {ours})", "vast (data anothe)"]
 
 
-def test_a_seed_that_was_not_evaluated_at_a_step_is_unknown_there() -> None:
+def test_a_curve_has_the_steps_at_which_all_seeds_were_evaluated() -> None:
     late = [evaluation(1000, 0, 1), evaluation(2000, 0, 2), evaluation(2000, 1, 4)]
     (found,) = pool_methods([EvaluatedRun("a", RUN, late), EvaluatedRun("b", RUN, [])])
     steps, rates = found.curve()
-    assert steps.tolist() == [1000, 2000]
-    np.testing.assert_array_equal(rates, [[0.1, 0.2], [np.nan, 0.4]])
+    assert steps.tolist() == [2000]
+    np.testing.assert_array_equal(rates, [[0.2], [0.4]])
     assert (found.updates, found.episodes, found.runs) == (2000, 10, ["a"])
+
+
+def test_seeds_without_a_common_step_are_unknown_at_each_others() -> None:
+    apart = [evaluation(1000, 0, 1), evaluation(2000, 1, 4)]
+    (found,) = pool_methods([EvaluatedRun("a", RUN, apart)])
+    steps, rates = found.curve()
+    assert steps.tolist() == [1000, 2000]
+    np.testing.assert_array_equal(rates, [[0.1, np.nan], [np.nan, 0.4]])
