@@ -5,6 +5,7 @@ wrong. A service would refuse the same names, but after minutes and in its own w
 Nothing here uses the network.
 """
 
+import hashlib
 import ipaddress
 import re
 from dataclasses import dataclass
@@ -181,6 +182,32 @@ def check_job_name(name: str, *, longest: int, option: str = "--name") -> str:
             f"at most {longest} characters, got {name!r}; choose such a name"
         )
     return name
+
+
+def make_job_name(name: str, *, longest: int) -> str:
+    """Makes the name of a job from a name that services might refuse.
+
+    Args:
+        name: Name of what the job is for, such as a cell of a sweep.
+        longest: Largest number of characters.
+
+    Returns:
+        The same name if it is allowed. Otherwise its small letters, digits and dashes,
+        shortened, and a hash of the whole name, by which names that differ only in
+        other characters, or at their ends, stay apart.
+
+    Example:
+        >>> make_job_name("cube-1-vast-seed-0", longest=45)
+        'cube-1-vast-seed-0'
+        >>> make_job_name("antmaze-large-navigate-1-value-flows-seeds-0-7", longest=45)
+        'antmaze-large-navigate-1-value-flows-2d5cb378'
+    """
+    if _LABEL.fullmatch(name) and len(name) <= longest:
+        return name
+    suffix = f"-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    start = re.sub("[^a-z0-9-]", "-", name.lower()).lstrip("-0123456789")
+    start = start[: longest - len(suffix)].rstrip("-") or "job"
+    return f"{start}{suffix}"
 
 
 def check_project(project: str | None) -> str:

@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from infra.checks import names
 from infra.commands.evaluate import Evaluate
 from infra.commands.train import Train
 from infra.errors import LaunchError
+from infra.estimates.machines import find_accelerator, make_slice
 from infra.submission import Submission, launch, make_command
+from infra.targets import jobset
 from pipeline.output import Output, say
 from pipeline.store.units import format_duration
 
@@ -35,12 +38,15 @@ class Sweep:
     alone.
 
     Attributes:
-        sweep: File of the sweep, such as configs/sweeps/table-1.toml; its store and out
-            must be in buckets.
+        sweep: File of the sweep, such as configs/sweeps/table-1.toml, or the name of a
+            shipped one, such as table-1; its store and out must be in buckets.
         target: Place to run at; gke is GPUs on GKE, tpu slices of TPUs there, and
             evaluations run on CPUs.
         accelerator: Kind of chips to train a cell on.
         chips: Number of chips of a cell.
+        out: Folder of the runs in place of the one that the file names.
+        store: Store of a data set in place of the one that the file names; {dataset}
+            stands for the data set's name.
         only: Pattern for the names of cells to launch, such as 'cube-*-fql-*'.
         image: Image of the pods, as for `launch train`.
         evaluation_image: Image of pods that evaluate; that of training by default.
@@ -58,6 +64,8 @@ class Sweep:
     target: Literal["gke", "tpu", "sky"]
     accelerator: str
     chips: int
+    out: str | None = None
+    store: str | None = None
     only: str = "*"
     image: str | None = None
     evaluation_image: str | None = None
@@ -84,7 +92,8 @@ class Sweep:
                 f"launch sweep: expected nothing after --, got {' '.join(more)}; "
                 "put overrides into the sweep's file"
             )
-        cells = make_cells(read_sweep(self.sweep), only=self.only)
+        sweep = read_sweep(self.sweep, out=self.out, store=self.store)
+        cells = make_cells(sweep, only=self.only)
         states = self._read_states(output)
         # All submissions are built before one is launched, so that an error in any cell
         # is reported before machines are paid for.
@@ -123,6 +132,15 @@ class Sweep:
             ("--agent", cell.agent, *environment, *cell.overrides)
         )
 
+    def _name_job(self, cell: "Cell") -> str:
+        """Names the job of a cell, the same on every target."""
+        # JobSets have the shortest limit, since the names of their pods are host names.
+        kind: Literal["gpu", "tpu"] = "tpu" if self.target == "tpu" else "gpu"
+        chips = make_slice(find_accelerator(self.accelerator, kind), self.chips)
+        return names.make_job_name(
+            cell.name, longest=jobset.count_set_name(chips.hosts)
+        )
+
     def _make_training(self, cell: "Cell") -> Train:
         if cell.file is None:
             raise LaunchError(
@@ -136,6 +154,7 @@ class Sweep:
             store=cell.store,
             task=cell.task,
             out=str(cell.folder),
+            name=self._name_job(cell),
             accelerator=self.accelerator,
             chips=self.chips,
             image=self.image,
@@ -152,6 +171,7 @@ class Sweep:
         evaluation = Evaluate(
             target="sky" if self.target == "sky" else "gke",
             run_folder=str(cell.folder),
+            name=f"{self._name_job(cell)}-evaluate",
             episodes=how.episodes,
             cpus=self.cpus,
             image=self.evaluation_image or self.image,
@@ -169,7 +189,7 @@ class Sweep:
     def _read_states(self, output: Output) -> dict[str, State]:
         """Reads the states of cells; a dry run may go on without them."""
         try:
-            return ask_states(self.sweep, self.only)
+            return ask_states(self.sweep, self.only, self.out)
         except LaunchError as error:
             if not self.dry_run:
                 raise
@@ -216,12 +236,13 @@ class Sweep:
         return lines
 
 
-def ask_states(sweep: Path, only: str) -> dict[str, State]:
+def ask_states(sweep: Path, only: str, out: str | None) -> dict[str, State]:
     """Asks the trainer for the state of each cell, because infra cannot read runs.
 
     Args:
         sweep: File of the sweep.
         only: Pattern for the names of cells.
+        out: Folder of the runs in place of the file's.
 
     Returns:
         States by name, as ``sweep --dry-run --json`` prints them.
@@ -229,8 +250,9 @@ def ask_states(sweep: Path, only: str) -> dict[str, State]:
     Raises:
         LaunchError: If the trainer is not installed, or the runs cannot be read.
     """
+    options = ("--only", only, *(() if out is None else ("--out", out)))
     listed = ("--dry-run", "--json")
-    command = make_command("trainer", "sweep", str(sweep), "--only", only, *listed)
+    command = make_command("trainer", "sweep", str(sweep), *options, *listed)
     asked = subprocess.run(command, capture_output=True, text=True, check=False)
     if asked.returncode != 0:
         said = (asked.stderr.strip().splitlines() or ["it said nothing"])[-1]

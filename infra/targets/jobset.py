@@ -70,22 +70,17 @@ class Training:
     grace_s: int
 
 
-def check_set_name(name: str, hosts: int) -> str:
-    """Checks the name of a JobSet.
+def count_set_name(hosts: int) -> int:
+    """Counts the characters that the name of a JobSet may have.
 
     Args:
-        name: Name of the JobSet.
         hosts: Number of its pods.
 
     Returns:
-        The name.
-
-    Raises:
-        LaunchError: If the names of its pods would be no host names.
+        The largest number with which the names of its pods are host names.
     """
     # Kubernetes appends the job's name, its index, the pod's index and a random suffix.
-    appended = f"-{_JOB}-0-{hosts - 1}-xxxxx"
-    return check_job_name(name, longest=63 - len(appended))
+    return 63 - len(f"-{_JOB}-0-{hosts - 1}-xxxxx")
 
 
 def make_training_documents(training: Training) -> list[Document]:
@@ -101,7 +96,7 @@ def make_training_documents(training: Training) -> list[Document]:
     Raises:
         LaunchError: If the name is too long for the names of pods.
     """
-    name = check_set_name(training.name, training.chips.hosts)
+    name = check_job_name(training.name, longest=count_set_name(training.chips.hosts))
     metadata = {
         "name": name,
         "namespace": training.namespace,

@@ -29,6 +29,9 @@ class Sweep:
     Attributes:
         sweep: File of the grid, such as configs/sweeps/cpu-evidence.toml, or the name
             of a shipped one, such as cpu-evidence.
+        out: Folder of the runs in place of the one that the file names.
+        store: Store of a data set in place of the one that the file names; {dataset}
+            stands for the data set's name.
         only: Pattern of the names of the cells to run, such as 'cube-*-fql-*'.
         jobs: Number of cells that run side by side. They share this machine's GPUs
             evenly. On CPUs, XLA computes each cell with one thread, which does not slow
@@ -44,6 +47,8 @@ class Sweep:
     """
 
     sweep: Annotated[Path, tyro.conf.Positional]
+    out: str | None = None
+    store: str | None = None
     only: str = "*"
     jobs: Annotated[int, tyro.conf.arg(aliases=("--parallel",))] = 1
     environment: str | None = None
@@ -66,7 +71,7 @@ class Sweep:
             raise UsageError(
                 f"--updates-per-s: expected a rate above 0, got {self.updates_per_s}"
             )
-        sweep = read_sweep(self.sweep)
+        sweep = read_sweep(self.sweep, out=self.out, store=self.store)
         # Replaced in the sweep, so that every cell and its two commands agree on it.
         environment = read_environment(self.environment, self.environment_arguments)
         if environment is not None:
@@ -126,9 +131,12 @@ class Sweep:
     def format_command(self) -> str:
         """Formats the command line that continues this sweep, quoted for a shell."""
         # Options with their default are left out: the line is to be read and pasted.
-        only = () if self.only == "*" else ("--only", self.only)
-        jobs = () if self.jobs == 1 else ("--jobs", str(self.jobs))
-        given = ("python", "-m", "trainer", "sweep", str(self.sweep), *only, *jobs)
+        given: tuple[str, ...] = ("python", "-m", "trainer", "sweep", str(self.sweep))
+        for option in ("out", "store"):
+            if (path := getattr(self, option)) is not None:
+                given += (f"--{option}", path)
+        given += () if self.only == "*" else ("--only", self.only)
+        given += () if self.jobs == 1 else ("--jobs", str(self.jobs))
         if self.environment is not None:
             given += ("--environment", self.environment)
         if self.environment_arguments:

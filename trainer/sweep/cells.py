@@ -217,12 +217,16 @@ class Cell:
         )
 
 
-def read_sweep(path: Path) -> SweepConfig:
+def read_sweep(
+    path: Path, *, out: str | None = None, store: str | None = None
+) -> SweepConfig:
     """Reads the file of a sweep.
 
     Args:
         path: TOML file with the fields of ``SweepConfig``, or the name of a shipped
             one, such as ``table-1``.
+        out: Folder of the cells' folders in place of the file's.
+        store: Store of a data set in place of the file's.
 
     Returns:
         The sweep.
@@ -246,9 +250,9 @@ def read_sweep(path: Path) -> SweepConfig:
     # A shell replaces ``~`` in arguments, but no shell has seen these paths.
     return replace(
         sweep,
-        out=os.path.expanduser(sweep.out),
+        out=os.path.expanduser(out or sweep.out),
         config=sweep.config and os.path.expanduser(sweep.config),
-        store=os.path.expanduser(sweep.store),
+        store=os.path.expanduser(store or sweep.store),
     )
 
 

@@ -1,5 +1,7 @@
 """Launching a sweep submits a job for what each cell lacks, and prints totals."""
 
+import re
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import yaml
 from infra.cli import main
 from infra.commands import sweep as module
 from tests.infra.command_lines import REGISTRY, VERSION
+from trainer.sweep.cells import make_cells, read_sweep
 
 SWEEP = """
 out = "gs://vast-data/runs/grid"
@@ -67,7 +70,7 @@ def test_each_cell_is_a_job_of_what_it_lacks(
         'environment = "walk:Walk-v0"\nenvironment_arguments.size = 3\n'
         + SWEEP.replace("checkpoints", "reference_scores = [-5, 5]\ncheckpoints")
     )
-    monkeypatch.setattr(module, "ask_states", lambda path, only: states)
+    monkeypatch.setattr(module, "ask_states", lambda *_: states)
     code, documents, said = launch(sweep, capsys, "--updates-per-s", "100")
     assert code == 0
     (evaluation,) = (each for each in documents if each["kind"] == "Job")
@@ -94,7 +97,7 @@ def test_each_cell_is_a_job_of_what_it_lacks(
 def test_hours_that_were_not_measured_are_not_made_up(
     sweep: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "ask_states", lambda path, only: {})
+    monkeypatch.setattr(module, "ask_states", lambda *_: {})
     code, documents, said = launch(sweep, capsys, "--only", "*-1-*")
     assert code == 0
     assert sum(each["kind"] == "JobSet" for each in documents) == 2
@@ -127,15 +130,97 @@ def test_states_are_what_a_dry_run_of_the_trainer_s_says(
 ) -> None:
     path = tmp_path / "local.toml"
     path.write_text(SWEEP.replace("gs://vast-data/runs", str(tmp_path)))
-    states = module.ask_states(path, "*-1-*")
+    states = module.ask_states(path, "*-1-*", None)
     assert set(states) == {NAME.format(1, "vast"), NAME.format(1, "cloning")}
     assert {state["stage"] for state in states.values()} == {"new"}
+    # The file's own folder of runs is in a bucket, which nobody can read here.
+    path.write_text(SWEEP)
+    assert module.ask_states(path, "*-1-*", str(tmp_path / "grid")) == states
+
+
+@pytest.fixture
+def documented() -> str:
+    """The command line that the documentation shows."""
+    page = Path("docs/how-to/sweeps.md").read_text().replace("\\\n", " ")
+    (line,) = (each for each in page.splitlines() if "infra launch sweep" in each)
+    return line.removeprefix("python -m ").replace("0.2.0", VERSION)
+
+
+@pytest.mark.parametrize(
+    ("target", "chips"), [("gke", "h100"), ("tpu", "v6e"), ("sky", "h100")]
+)
+def test_the_documented_sweep_is_launched(
+    documented: str,
+    target: str,
+    chips: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # All 450 cells would take a minute; these have the longest names.
+    only = "antmaze-*"
+    sweep = read_sweep(Path("table-1"), out="gs://vast-data/runs/table-1")
+    cells = {cell.name for cell in make_cells(sweep, only=only)}
+    assert len(cells) == 90
+    assert max(map(len, cells)) > 45  # The longest name of a JobSet.
+    states = {name: {"stage": "new"} for name in cells}
+    long = "antmaze-giant-navigate-5-value-flows-seeds-0-7"
+    states[long] = {"stage": "trained", "missing": [10**6]}
+    monkeypatch.setattr(module, "ask_states", lambda *_: states)
+    line = documented.replace("--target gke", f"--target {target}")
+    line = line.replace("h100", chips)
+    if target == "sky":
+        line = line.replace("europe-west4", "gcp/europe-west4")
+    capsys.readouterr()
+    _, *arguments = shlex.split(line)
+    assert main([*arguments, "--only", only]) == 0
+    jobs = list(yaml.load_all(capsys.readouterr().out, Loader=yaml.CSafeLoader))
+    if target == "sky":
+        made = {job["name"]: job["run"] for job in jobs}
+    else:
+        kinds = ("JobSet", "Job")
+        jobs = [job for job in jobs if job["kind"] in kinds]
+        made = {job["metadata"]["name"]: str(job) for job in jobs}
+    assert len(jobs) == len(made) == len(cells)
+    # Folders have the cells' names, whatever the jobs are called.
+    for name, text in made.items():
+        (folder,) = set(re.findall(r"gs://vast-data/runs/table-1/([-\w]+)", text))
+        cells.remove(folder)
+        if len(folder) <= 45:
+            assert name == folder
+    assert not cells
+    (evaluation,) = (name for name in made if name.endswith("-evaluate"))
+    assert evaluation.startswith("antmaze-giant-navigate-5-value-flows-")
+    assert "gs://vast-data/stores/antmaze-giant-navigate" in str(made)
+
+
+@pytest.mark.parametrize(
+    ("method", "other"), [("Walk.A", "walk.a"), ("x" * 60, "x" * 61), ("a_b", "a-b")]
+)
+def test_names_that_no_job_may_have_stay_apart(
+    method: str,
+    other: str,
+    sweep: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "ask_states", lambda *_: {})
+    given = SWEEP.replace("[methods.vast]", f'[methods."{method}"]\nagent = "vast"')
+    sweep.write_text(given.replace("methods.cloning", f'methods."{other}"'))
+    code, documents, said = launch(sweep, capsys)
+    assert code == 0, said
+    sets = [each for each in documents if each["kind"] == "JobSet"]
+    names = [each["metadata"]["name"] for each in sets]
+    assert len(set(names)) == len(sets) == 4
+    # A part of the sweep has the same names as the whole.
+    _, documents, _ = launch(sweep, capsys, "--only", f"*-2-{method}-*")
+    (job,) = (each for each in documents if each["kind"] == "JobSet")
+    assert job["metadata"]["name"] == names[2]
 
 
 def test_mistakes(
     sweep: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "ask_states", lambda path, only: {})
+    monkeypatch.setattr(module, "ask_states", lambda *_: {})
     code, _, said = launch(sweep, capsys, "--", "--agent.width", "8")
     assert code == 2
     assert "expected nothing after --" in said
@@ -145,7 +230,7 @@ def test_mistakes(
     assert "runs/grid" in said.splitlines()[-1]
     other = {"stage": "differs", "difference": "agent.width: 4 there, 5 asked for"}
     states = {NAME.format(2, "vast"): other}
-    monkeypatch.setattr(module, "ask_states", lambda path, only: states)
+    monkeypatch.setattr(module, "ask_states", lambda *_: states)
     sweep.write_text(SWEEP)
     code, documents, said = launch(sweep, capsys)
     assert (code, documents) == (2, [])
@@ -153,7 +238,7 @@ def test_mistakes(
     sweep.write_text(
         SWEEP.replace("cube-single-play", "own").replace('config = "tests', '# "tests')
     )
-    monkeypatch.setattr(module, "ask_states", lambda path, only: {})
+    monkeypatch.setattr(module, "ask_states", lambda *_: {})
     code, documents, said = launch(sweep, capsys)
     assert (code, documents) == (2, [])
     assert "got none for own; write one and name it" in said

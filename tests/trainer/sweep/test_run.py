@@ -436,3 +436,11 @@ def test_a_real_cell(sweep: Path) -> None:
     assert "trained to step 20" in said
     assert command.execute(output) == 0
     assert log.read_text() == said
+
+
+def test_a_sweep_is_continued_in_the_same_folders():
+    sweep = SweepCommand(Path("table-1"), out="a b", store="s/{dataset}", jobs=2)
+    line = sweep.format_command()
+    assert line == (
+        "python -m trainer sweep table-1 --out 'a b' --store 's/{dataset}' --jobs 2"
+    )
