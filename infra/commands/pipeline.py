@@ -139,14 +139,10 @@ class Pipeline:
 
     def _list_buckets(self) -> _Buckets:
         """Lists the folders in buckets that the job reads and writes."""
-        remote = [path for path in (self.input, self.out) if path and "://" in path]
-        # The input may be a glob; the folder above its first wildcard is checked.
-        folders = {p: p.split("*")[0].rpartition("/")[0] for p in remote}
-        for folder in folders.values():
-            names.parse_bucket_path(folder)
+        given = () if self.input is None else (_find_folder(self.input),)
         return {
-            "reads": tuple(folders[path] for path in remote if path == self.input),
-            "writes": tuple(path for path in remote if path == self.out),
+            "reads": names.select_buckets(*given),
+            "writes": names.select_buckets(self.out),
         }
 
     def _command(self) -> tuple[str, ...]:
@@ -270,6 +266,27 @@ class Pipeline:
             f"{core_hours:,.1f} core hours, by {rate} as measured "
             "(tests/benchmarks/README.md); their start not counted",
         )
+
+
+def _find_folder(path: str) -> str:
+    """Finds the folder to check of an input, which may be a glob.
+
+    Args:
+        path: File, folder or glob.
+
+    Returns:
+        The folder above the first wildcard; the path itself if it has none, because
+        rights may have been granted on this folder alone.
+
+    Example:
+        >>> _find_folder("gs://vast-data/raw/part-?/*.npz")
+        'gs://vast-data/raw'
+    """
+    start = re.split(r"[*?[]", path)[0]
+    # A wildcard in the bucket's name is refused with the path as it was given.
+    if start == path or "/" not in start.partition("://")[2]:
+        return path
+    return start.rpartition("/")[0]
 
 
 def _count_cores(machine_type: str) -> int:

@@ -305,6 +305,7 @@ IMAGE = f"--image r/x:{VERSION}"
         (f"{SHARD} {DATAFLOW} --max-workers 1001", "takes up to 1,000, got 1,001"),
         (f"{SHARD} {DATAFLOW} --service-account me@example.com", "NAME@PROJECT"),
         (f"{SHARD} {DATAFLOW} --input data", "is on this machine"),
+        (f"{SHARD} {DATAFLOW} --input gs://vast-*/raw", "the bucket's name 'vast-*'"),
         (f"{SHARD} {DATAFLOW} --out stores/x", "expected gs://bucket/path"),
         (f"{SHARD} {DATAFLOW} --temp gs://Tmp/x", "small letters"),
         (f"{PIPELINE} {DATAFLOW} --episodes 3 --dataset cub-triple-play", "unknown"),
@@ -371,6 +372,39 @@ def test_a_bucket_that_cannot_be_used_stops_the_launch(recorder, monkeypatch, ca
         ("gs://vast-data/runs/cube-single-1", "europe-west4", True),
     ]
     assert not (recorder / "arguments").exists()
+
+
+@pytest.mark.parametrize("target", ["local", "dataflow", "flink"])
+@pytest.mark.parametrize(
+    ("given", "folder"),
+    [
+        ("/raw", "/raw"),
+        ("/raw/", "/raw/"),
+        ("/raw/one.npz", "/raw/one.npz"),
+        ("/raw/*.npz", "/raw"),
+        ("/raw/part-?/*.npz", "/raw"),
+        ("/raw/part-[12].npz", "/raw"),
+        ("/*.npz", ""),
+        ("", ""),
+    ],
+)
+def test_the_folder_of_an_input_is_checked_and_none_above_it(
+    target, given, folder, monkeypatch
+):
+    options = {"local": "--target local", "dataflow": DATAFLOW, "flink": FLINK_CLUSTER}
+    looked = []
+    monkeypatch.setattr("shutil.which", lambda program: program)
+    monkeypatch.setattr(
+        "infra.checks.bucket.require",
+        lambda path, *, region, write: looked.append((path, write)),
+    )
+    monkeypatch.setattr("infra.submission._run", lambda submission: 0)
+    command = f"{PIPELINE} {options[target]} --input gs://vast-data{given}"
+    assert main(command.replace("--dry-run", "").split()) == 0
+    assert looked == [
+        (f"gs://vast-data{folder}", False),
+        ("gs://vast-data/stores/cube-triple-play", True),
+    ]
 
 
 @pytest.mark.parametrize(
