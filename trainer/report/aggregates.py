@@ -41,8 +41,9 @@ NOTES = (
     f"least {MIN_SEEDS} training seeds and all tasks together have {MIN_SCORES}: with "
     "fewer seeds it would be far too narrow.",
     "A method is named by its sweep, or else by its agent. Runs that differ in their "
-    "seeds alone are one method; where other settings differ within a task, each "
-    "variant is a method of its own, and its name says what differs.",
+    "seeds alone are one method; where other settings, the environment or the "
+    "candidates differ within a task, each variant is a method of its own, and its "
+    "name says what differs.",
 )
 
 

@@ -2,7 +2,8 @@
 
 The folder of a sweep's run names its method; other runs are named by their agent. Where
 settings of one name differ within a task, the differing settings become part of the
-name: two variants of an agent are two methods. Seeds never tell methods apart.
+name: two variants of an agent are two methods. So are runs of other data, for another
+environment, or evaluated under other conditions. Seeds never tell methods apart.
 """
 
 from collections import defaultdict
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.pages.elements import count_noun
 from trainer.config import find_differences
 from trainer.runs.evaluations import Evaluation
 from trainer.runs.names import find_method
@@ -23,8 +25,12 @@ Float64 = npt.NDArray[np.float64]
 
 # Settings in which runs of one method may differ.
 _SEEDS = ("trainer.seed", "trainer.seeds")
-# Stands for the fingerprint of the data among the names of settings.
+# Names, among those of settings, of what a configuration does not hold: the fingerprint
+# of the data, the environment trained for and its arguments, and the conditions of the
+# evaluations.
 _DATA = "data"
+_ENVIRONMENT = "environment"
+_CONDITIONS = "evaluated"
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,7 @@ class EvaluatedRun:
     Attributes:
         name: Name of its folder.
         run: The run.
-        evaluations: Evaluations of the run in its own task.
+        evaluations: Evaluations of the run in its own task, under equal conditions.
     """
 
     name: str
@@ -45,6 +51,19 @@ class EvaluatedRun:
     def place(self) -> Place:
         """Data set and task."""
         return self.run.dataset, self.run.task.task
+
+    @property
+    def conditions(self) -> str:
+        """Conditions of the evaluations, if they are not the run's own; else empty."""
+        if not self.evaluations:
+            return ""
+        environment, candidates = self.evaluations[0].conditions
+        text = ""
+        if environment != self.run.task.environment_id:
+            text += f" in {environment}"
+        if candidates:
+            text += f" with {count_noun(candidates, 'candidate')}"
+        return text and f"evaluated{text}"
 
     @property
     def method(self) -> str:
@@ -183,30 +202,52 @@ def _find_differences(runs: Sequence[EvaluatedRun]) -> list[str]:
     """
     first: dict[Place, EvaluatedRun] = {}
     names: dict[str, None] = {}
+    conditions: dict[Place, set[str]] = defaultdict(set)
     for run in runs:
         other = first.setdefault(run.place, run)
         settings = find_differences(other.run.config, run.run.config)
         names |= {name: None for name, _, _ in settings if name not in _SEEDS}
         if other.run.fingerprint != run.run.fingerprint:
             names[_DATA] = None
+        ours, theirs = run.run.task, other.run.task
+        if ours.environment_id != theirs.environment_id:
+            names[_ENVIRONMENT] = None
+        arguments = ours.environment_kwargs.items() ^ theirs.environment_kwargs.items()
+        names |= {f"{_ENVIRONMENT}.{name}": None for name, _ in arguments}
+        # A run that was not evaluated yet has no conditions that differ.
+        if run.evaluations:
+            conditions[run.place].add(run.conditions)
+    if any(len(different) > 1 for different in conditions.values()):
+        names[_CONDITIONS] = None
     return sorted(names)
 
 
 def _describe(run: EvaluatedRun, settings: Sequence[str]) -> str:
     """Formats values of settings in parentheses; empty without settings."""
-    values = []
-    for setting in settings:
-        if setting == _DATA:
-            values.append(f"data {run.run.fingerprint[:6]}")
-            continue
-        table, name = setting.split(".")
+    values = [_describe_setting(run, setting) for setting in settings]
+    shown = ", ".join(text for text in values if text)
+    return f" ({shown})" if shown else ""
+
+
+def _describe_setting(run: EvaluatedRun, setting: str) -> str:
+    """Formats the value of a setting; empty if the run does not have it."""
+    task = run.run.task
+    if setting == _DATA:
+        return f"data {run.run.fingerprint[:6]}"
+    if setting == _ENVIRONMENT:
+        return f"environment {task.environment_id}"
+    if setting == _CONDITIONS:
+        return run.conditions
+    table, name = setting.split(".", 1)
+    if table == _ENVIRONMENT:
+        setting_value = task.environment_kwargs.get(name, "default")
+    else:
         # Agents of different kinds share a method's name, but not all settings.
         setting_value = getattr(getattr(run.run.config, table), name, None)
-        if setting_value is not None:
-            is_float = isinstance(setting_value, float)
-            text = f"{setting_value:g}" if is_float else str(setting_value)
-            values.append(f"{name}={text}")
-    return f" ({', '.join(values)})" if values else ""
+        if setting_value is None:
+            return ""
+    is_float = isinstance(setting_value, float)
+    return f"{name}={setting_value:g}" if is_float else f"{name}={setting_value}"
 
 
 def _overlaps(runs: Sequence[EvaluatedRun], run: EvaluatedRun) -> bool:

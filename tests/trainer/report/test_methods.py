@@ -88,6 +88,65 @@ def test_runs_on_other_data_are_told_apart() -> None:
     assert names == [f"vast (data {ours})", "vast (data anothe)"]
 
 
+def evaluated_in(
+    name: str,
+    seed: int,
+    *,
+    trained_for: str = "Walk-v0",
+    conditions: dict[str, Any] | None = None,
+    **arguments: Any,
+) -> EvaluatedRun:
+    """A run for an environment, evaluated there or under other conditions."""
+    run = evaluated(name, seed=seed, seeds=1)
+    task = replace(
+        run.run.task, environment_id=trained_for, environment_kwargs=arguments
+    )
+    changes = {"environment_id": trained_for} | (conditions or {})
+    evaluations = [replace(each, **changes) for each in run.evaluations]
+    return replace(run, run=replace(run.run, task=task), evaluations=evaluations)
+
+
+def test_seeds_in_different_environments_are_not_one_method() -> None:
+    runs = [
+        evaluated_in("a", 0),
+        evaluated_in("b", 1, conditions={"candidates": 1}),
+        evaluated_in("c", 2, trained_for="Hard-v0"),
+        evaluated_in("d", 3),
+    ]
+    assert {method: seeds for (method, _), seeds in seeds_of(runs).items()} == {
+        "vast (environment Walk-v0)": [0, 3],
+        "vast (environment Walk-v0, evaluated with 1 candidate)": [1],
+        "vast (environment Hard-v0)": [2],
+    }
+
+
+def test_seeds_under_different_conditions_are_not_one_method() -> None:
+    elsewhere = {"environment_id": "Hard-v0", "candidates": 4}
+    runs = [
+        # What was not evaluated, or not here, makes no difference.
+        replace(evaluated_in("a", 0), evaluations=[]),
+        evaluated_in("b", 1, conditions=elsewhere),
+        evaluated_in("c", 2, conditions=elsewhere),
+    ]
+    assert [found.method for found in pool_methods(runs)] == ["vast"]
+    runs.append(evaluated_in("d", 3))
+    assert {method: seeds for (method, _), seeds in seeds_of(runs).items()} == {
+        "vast": [3],
+        "vast (evaluated in Hard-v0 with 4 candidates)": [1, 2],
+    }
+
+
+def test_seeds_with_other_arguments_of_the_environment_are_not_one_method() -> None:
+    runs = [
+        evaluated_in("a", 0, size=3, noise=0.1),
+        evaluated_in("b", 1, size=5, noise=0.1),
+        evaluated_in("c", 2, noise=0.1),
+    ]
+    assert [found.method for found in pool_methods(runs)] == [
+        *("vast (size=3)", "vast (size=5)", "vast (size=default)")
+    ]
+
+
 def test_a_curve_has_the_steps_at_which_all_seeds_were_evaluated() -> None:
     late = [evaluation(1000, 0, 1), evaluation(2000, 0, 2), evaluation(2000, 1, 4)]
     (found,) = pool_methods([EvaluatedRun("a", RUN, late), EvaluatedRun("b", RUN, [])])
