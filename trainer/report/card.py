@@ -158,9 +158,16 @@ def _tabulate_results(evaluations: Sequence[Evaluation], run: Run) -> str:
         )
     rows = []
     ordered = sorted(
-        evaluations, key=lambda other: (other.task, other.seed, other.candidates or 0)
+        evaluations, key=lambda other: (other.task, other.seed, *other.conditions)
     )
     own = getattr(run.config.agent, "candidates", 1)
+    # Every task has an environment of its own: only another environment of the run's
+    # task needs a column.
+    elsewhere = any(
+        evaluation.task == run.task.task
+        and evaluation.environment != run.task.environment_id
+        for evaluation in evaluations
+    )
     for evaluation in ordered:
         success = "not reported"
         if evaluation.successes is not None:
@@ -169,6 +176,7 @@ def _tabulate_results(evaluations: Sequence[Evaluation], run: Run) -> str:
         rows.append(
             (
                 f"{evaluation.task}",
+                *((evaluation.environment,) if elsewhere else ()),
                 f"{evaluation.seed}",
                 f"{evaluation.candidates or own}",
                 f"{evaluation.episodes}",
@@ -178,8 +186,12 @@ def _tabulate_results(evaluations: Sequence[Evaluation], run: Run) -> str:
                 show_score(returns, "n/a"),
             )
         )
-    headings = ("task", "seed", "candidates", "episodes", "success", "return")
-    table = to_table((*headings, "95 % interval", "normalised score"), rows)
+    headings = (
+        *("task", *(("environment",) if elsewhere else ())),
+        *("seed", "candidates", "episodes", "success"),
+        *("return", "95 % interval", "normalised score"),
+    )
+    table = to_table(headings, rows)
     if all(evaluation.task == run.task.task for evaluation in evaluations):
         return table
     return (

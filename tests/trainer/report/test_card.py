@@ -50,6 +50,28 @@ def test_a_card_does_not_make_results_up(tmp_path: Path) -> None:
     append_evaluation(folder, evaluation(4000, 0, 5, task=3))
     other = make_card(folder, Exported(RUN, 4000, (0,)), "p", "safetensors")
     assert "its successes in other tasks are accidents" in other
+    assert "| task | seed |" in other
+
+
+def test_results_in_another_environment_are_told_apart(tmp_path: Path) -> None:
+    folder = RunFolder.open(write_evaluated_run(tmp_path))
+    exported = Exported(RUN, 4000, (0,))
+    headings = "| task | seed | candidates |"
+    assert headings in make_card(folder, exported, "p", "safetensors")
+    append_evaluation(
+        folder,
+        evaluation(
+            4000, 0, 8, environment_id="Line-v0", environment_arguments={"size": 3}
+        ),
+    )
+    card = make_card(folder, exported, "p", "safetensors")
+    assert headings not in card
+    for line in (
+        "| task | environment | seed | candidates | episodes | success |",
+        '| 1 | Line-v0 {"size": 3} | 0 | 4 | 10 | 80 % success',
+        "| 1 | cube-single-singletask-task1-v0 | 0 | 4 | 10 | 30 % success",
+    ):
+        assert line in card
 
 
 def test_no_file_is_written_over(tmp_path: Path) -> None:
