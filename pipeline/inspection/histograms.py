@@ -55,18 +55,28 @@ def count_labels(store: Store, field: str, column: int) -> Histogram:
         column: Column of the task.
 
     Returns:
-        The histogram. Whole rewards have a bin each if they are few.
+        The histogram. Rewards that are all whole numbers have a bin each if these are
+        few.
     """
     # The manifest has the extremes, so that one pass over the rows is enough.
     known = store.manifest.statistics[field]
     low, high = known.minimum[column], known.maximum[column]
     # Rewards are -1 and 0 in most data sets; even bins would put both at an edge.
     whole = field == schema.REWARDS and float(low).is_integer() and high - low < BINS
-    edges = _whole_edges(low, high) if whole else _even_edges(low, high)
-    counts = np.zeros(len(edges) - 1)
+    even_edges = _even_edges(low, high)
+    edges = _whole_edges(low, high) if whole else even_edges
+    even_counts, counts = np.zeros(len(even_edges) - 1), np.zeros(len(edges) - 1)
     for rows in read_blocks(store, field):
-        counts += np.histogram(rows[:, column], edges)[0]
-    return Histogram(counts, edges, whole)
+        labels = rows[:, column]
+        # Dense rewards may start at a whole number as well: all rows decide. Both kinds
+        # of bins are counted until a row does, because no row is read twice.
+        whole = whole and bool((labels == np.rint(labels)).all())
+        even_counts += np.histogram(labels, even_edges)[0]
+        if whole:
+            counts += np.histogram(labels, edges)[0]
+    if whole:
+        return Histogram(counts, edges, whole)
+    return Histogram(even_counts, even_edges, whole)
 
 
 def count_lengths(lengths: npt.NDArray[np.int64]) -> Histogram:

@@ -50,6 +50,34 @@ def test_labels_of_each_task(store):
             assert found.counts.tolist() == counts.tolist()
 
 
+@pytest.mark.parametrize("dense", [True, False])
+def test_rewards_have_bins_of_whole_numbers_only_if_all_are_whole(
+    store, monkeypatch, dense
+):
+    known = store.manifest.statistics["rewards"]
+    statistics = dataclasses.replace(known, minimum=[-1.0], maximum=[1.0])
+    store.manifest = dataclasses.replace(
+        store.manifest, statistics={"rewards": statistics}
+    )
+    # Dense rewards from exactly -1; no row of the first block gives them away.
+    blocks = [
+        np.array([[-1.0], [0.0], [1.0]], np.float32),
+        np.array([[-1.0], [-0.25 if dense else 0.0], [1.0]], np.float32),
+    ]
+    monkeypatch.setattr(histograms, "read_blocks", lambda store, field: iter(blocks))
+    found = histograms.count_labels(store, "rewards", 0)
+    assert found.whole is not dense
+    assert found.counts.sum() == 6
+    if dense:
+        rows = np.concatenate(blocks).astype(np.float64)
+        counts, edges = np.histogram(rows, histograms.BINS)
+        assert found.edges.tolist() == edges.tolist()
+        assert found.counts.tolist() == counts.tolist()
+    else:
+        assert found.edges.tolist() == [-1.5, -0.5, 0.5, 1.5]
+        assert found.counts.tolist() == [2, 2, 2]
+
+
 def test_places_in_a_maze_and_of_no_other_domain(store):
     maze = dataclasses.replace(
         store.manifest,
