@@ -80,11 +80,7 @@ def launch(submission: Submission, output: Output, *, dry_run: bool) -> int:
     if dry_run:
         say(output.results, submission.format())
         return 0
-    program = submission.command[0]
-    if shutil.which(program) is None:
-        raise LaunchError(
-            f"{program}: not installed here; see {_INSTALL.get(program, 'its manual')}"
-        )
+    require_program(submission.command[0])
     # Imported late, because a dry run needs no client of Cloud Storage.
     from infra.checks import bucket
 
@@ -94,6 +90,14 @@ def launch(submission: Submission, output: Output, *, dry_run: bool) -> int:
     if submission.last_check is not None:
         say(output.progress, f"# {submission.last_check()}")
     return _run(submission)
+
+
+def require_program(name: str) -> None:
+    """Raises a LaunchError if a program is not installed on this machine."""
+    if shutil.which(name) is None:
+        raise LaunchError(
+            f"{name}: not installed here; see {_INSTALL.get(name, 'its manual')}"
+        )
 
 
 def _run(submission: Submission) -> int:

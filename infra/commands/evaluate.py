@@ -93,7 +93,7 @@ class Evaluate:
                 command=("python", "-m", "trainer", "evaluate", str(run), *options),
             )
             return Submission(
-                command=("sky", "jobs", "launch", "--yes", "{}"),
+                command=skypilot.LAUNCH,
                 document=to_yaml(
                     [
                         skypilot.make_evaluation_task(

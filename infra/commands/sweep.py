@@ -17,7 +17,7 @@ from infra.commands.train import Train
 from infra.errors import LaunchError
 from infra.estimates.machines import find_accelerator, make_slice
 from infra.submission import Submission, launch, make_command
-from infra.targets import jobset
+from infra.targets import jobset, skypilot
 from pipeline.output import Output, say
 from pipeline.store.units import format_duration
 
@@ -35,7 +35,7 @@ class Sweep:
 
     The job of a cell trains it, or evaluates it once training is done. The same
     command, repeated later, launches the remaining jobs; jobs that still run are left
-    alone.
+    alone. A dry run does not ask which these are.
 
     Attributes:
         sweep: File of the sweep, such as configs/sweeps/table-1.toml, or the name of a
@@ -105,8 +105,15 @@ class Sweep:
         ]
         for line in self._totals(cells, states, [cell for cell, _ in jobs]):
             say(output.progress, f"# {line}")
+        # SkyPilot takes two jobs of one name, which would train in one folder.
+        asks = self.target == "sky" and not self.dry_run and bool(jobs)
+        active = skypilot.list_active_jobs() if asks else set()
         for number, (cell, job) in enumerate(jobs):
             say(output.progress, f"# [{number + 1}/{len(jobs)}] {cell.name}")
+            running = active.intersection(self._name_jobs(cell))
+            if running:
+                say(output.progress, f"# left alone: job {running.pop()} has not ended")
+                continue
             code = launch(job, output, dry_run=self.dry_run)
             if code != 0:
                 return code
@@ -132,14 +139,14 @@ class Sweep:
             ("--agent", cell.agent, *environment, *cell.overrides)
         )
 
-    def _name_job(self, cell: "Cell") -> str:
-        """Names the job of a cell, the same on every target."""
+    def _name_jobs(self, cell: "Cell") -> tuple[str, str]:
+        """Names the jobs that train and evaluate a cell, the same on every target."""
         # JobSets have the shortest limit, since the names of their pods are host names.
         kind: Literal["gpu", "tpu"] = "tpu" if self.target == "tpu" else "gpu"
         chips = make_slice(find_accelerator(self.accelerator, kind), self.chips)
-        return names.make_job_name(
-            cell.name, longest=jobset.count_set_name(chips.hosts)
-        )
+        longest = jobset.count_set_name(chips.hosts)
+        name = names.make_job_name(cell.name, longest=longest)
+        return name, f"{name}-evaluate"
 
     def _make_training(self, cell: "Cell") -> Train:
         if cell.file is None:
@@ -154,7 +161,7 @@ class Sweep:
             store=cell.store,
             task=cell.task,
             out=str(cell.folder),
-            name=self._name_job(cell),
+            name=self._name_jobs(cell)[0],
             accelerator=self.accelerator,
             chips=self.chips,
             image=self.image,
@@ -171,7 +178,7 @@ class Sweep:
         evaluation = Evaluate(
             target="sky" if self.target == "sky" else "gke",
             run_folder=str(cell.folder),
-            name=f"{self._name_job(cell)}-evaluate",
+            name=self._name_jobs(cell)[1],
             episodes=how.episodes,
             cpus=self.cpus,
             image=self.evaluation_image or self.image,

@@ -154,7 +154,7 @@ class Train:
                 max_restarts=self.max_restarts,
             )
             return Submission(
-                command=("sky", "jobs", "launch", "--yes", "{}"),
+                command=skypilot.LAUNCH,
                 document=to_yaml([task]),
                 costs=costs,
                 reads=(self.store,),

@@ -5,15 +5,24 @@ exit code 75, which says that it was told to stop and has saved. Neither counts 
 error.
 """
 
+import json
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from infra.errors import LaunchError
 from infra.estimates.machines import Slice
-from infra.submission import format_command
+from infra.submission import format_command, require_program
 from infra.targets.jobset import COORDINATOR_PORT, SAVED
 
+# Without --detach-run, the command streams the job's log until the job has ended, and a
+# sweep would launch its next cell only then.
+LAUNCH = ("sky", "jobs", "launch", "--yes", "--detach-run", "{}")
+_QUEUE = ("sky", "jobs", "queue", "--skip-finished", "--all", "--output", "json")
+# SkyPilot's error when its controller of jobs does not run, as before the first job.
+_NO_JOBS = "No in-progress managed jobs"
 # Path that SkyPilot copies the configuration to.
 CONFIG = "/tmp/vast-rl/run.toml"
 
@@ -119,6 +128,41 @@ def make_evaluation_task(task: SkyTask, *, cpus: int, memory_gb: int) -> dict[st
         "setup": _INSTALL.format(extra=""),
         "run": f"{_ACTIVATE}exec {format_command(task.command)}\n",
     }
+
+
+def list_active_jobs() -> set[str]:
+    """Asks SkyPilot for the names of this user's jobs that have not ended.
+
+    Returns:
+        The names.
+
+    Raises:
+        LaunchError: If SkyPilot is not installed, or does not list its jobs.
+    """
+    require_program(_QUEUE[0])
+    asked = subprocess.run(_QUEUE, capture_output=True, text=True, check=False)
+    said = f"{asked.stdout}\n{asked.stderr}"
+    if asked.returncode != 0 and _NO_JOBS in said:
+        return set()
+    try:
+        asked.check_returncode()
+        # SkyPilot may print lines about its server before the list.
+        lines = asked.stdout.splitlines()
+        start = next(n for n, line in enumerate(lines) if line.strip() in ("[", "[]"))
+        jobs = json.loads("\n".join(lines[start:]))
+        return {job["job_name"] for job in jobs}
+    except (
+        subprocess.CalledProcessError,
+        StopIteration,
+        ValueError,
+        TypeError,
+        KeyError,
+    ) as error:
+        raise LaunchError(
+            f"`{' '.join(_QUEUE)}`: expected a list of the jobs that run already, got "
+            f"exit code {asked.returncode}: {said.strip()[-200:]!r}; install SkyPilot "
+            "0.14 or newer, or see what the command says"
+        ) from error
 
 
 def find_google_region(region: str | None) -> str | None:

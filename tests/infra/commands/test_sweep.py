@@ -1,8 +1,10 @@
 """Launching a sweep submits a job for what each cell lacks, and prints totals."""
 
+import json
 import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +217,114 @@ def test_names_that_no_job_may_have_stay_apart(
     _, documents, _ = launch(sweep, capsys, "--only", f"*-2-{method}-*")
     (job,) = (each for each in documents if each["kind"] == "JobSet")
     assert job["metadata"]["name"] == names[2]
+
+
+# Answers as SkyPilot 0.14 does, and records the names of the jobs it is given.
+SKY = """#!{python}
+import json, pathlib, re, sys
+folder = pathlib.Path({folder!r})
+if sys.argv[1:3] == ["jobs", "queue"]:
+    assert sys.argv[3:] == ["--skip-finished", "--all", "--output", "json"]
+    sys.stdout.write((folder / "queue").read_text())
+    sys.stderr.write((folder / "error").read_text())
+    sys.exit((folder / "error").stat().st_size > 0)
+assert sys.argv[1:-1] == ["jobs", "launch", "--yes", "--detach-run"]
+name = re.search("^name: (.*)$", pathlib.Path(sys.argv[-1]).read_text(), re.M)[1]
+with (folder / "launched").open("a") as file:
+    file.write(name + "\\n")
+"""
+
+
+class Sky:
+    """A fake `sky` on PATH, with a queue of jobs."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        program = folder / "sky"
+        program.write_text(SKY.format(python=sys.executable, folder=str(folder)))
+        program.chmod(0o755)
+
+    def queue(self, *jobs: tuple[str, str], before: str = "", error: str = "") -> None:
+        records = [{"job_name": name, "status": status} for name, status in jobs]
+        listed = "" if error else json.dumps(records, indent=2)
+        (self._folder / "queue").write_text(before + listed)
+        (self._folder / "error").write_text(error)
+
+    def launched(self) -> list[str]:
+        """Names of the jobs that were launched since the last call."""
+        file = self._folder / "launched"
+        names = file.read_text().splitlines() if file.exists() else []
+        file.unlink(missing_ok=True)
+        return names
+
+
+@pytest.fixture
+def sky(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sky:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.setattr("infra.checks.bucket.require", lambda *_, **__: None)
+    return Sky(folder)
+
+
+def launch_on_sky(sweep: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    capsys.readouterr()
+    command = ["launch", "sweep", str(sweep), "--target", "sky"]
+    code = main([*command, "--accelerator", "h100", "--chips", "8"])
+    return code, capsys.readouterr().err
+
+
+def test_jobs_that_still_run_are_not_launched_again(
+    sweep: Path,
+    sky: Sky,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one, other = NAME.format(1, "vast"), NAME.format(2, "cloning")
+    states = {other: {"stage": "trained", "missing": [10**6]}}
+    monkeypatch.setattr(module, "ask_states", lambda *_: states)
+    # The controller of jobs starts with the first job.
+    sky.queue(error="sky.exceptions.ClusterNotUpError: No in-progress managed jobs.")
+    code, said = launch_on_sky(sweep, capsys)
+    assert code == 0, said
+    names = sky.launched()
+    assert set(names) == {
+        one,
+        NAME.format(1, "cloning"),
+        NAME.format(2, "vast"),
+        f"{other}-evaluate",
+    }
+    running = ((one, "RECOVERING"), (f"{other}-evaluate", "PENDING"), ("x", "RUNNING"))
+    sky.queue(*running, before="Starting the API server\n")
+    code, said = launch_on_sky(sweep, capsys)
+    assert code == 0, said
+    assert sky.launched() == [name for name in names if name not in dict(running)]
+    for name, _ in running[:2]:
+        assert f"# left alone: job {name} has not ended\n" in said
+    sky.queue()
+    assert launch_on_sky(sweep, capsys)[0] == 0
+    assert sky.launched() == names
+
+
+@pytest.mark.parametrize(
+    ("queue", "error"),
+    [("[", ""), ("Usage: sky", "No such option: --output"), ('[\n{"x": 1}]', "")],
+)
+def test_nothing_is_launched_beside_jobs_that_cannot_be_listed(
+    queue: str,
+    error: str,
+    sweep: Path,
+    sky: Sky,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "ask_states", lambda *_: {})
+    sky.queue(error=error)
+    (sky._folder / "queue").write_text(queue)
+    code, said = launch_on_sky(sweep, capsys)
+    assert code == 2
+    assert "expected a list of the jobs that run already" in said.splitlines()[-1]
+    assert sky.launched() == []
 
 
 def test_mistakes(

@@ -12,6 +12,7 @@ import sys
 import pytest
 import yaml
 
+from infra.targets import skypilot
 from tests.infra.command_lines import EVALUATE, SKY, submission
 
 SKYPILOT = "skypilot==0.14.1"
@@ -40,8 +41,23 @@ for path in sys.argv[1:]:
 """
 
 
+# Parses the commands, and makes a record of a job as the queue prints it.
+PARSE = """
+import json, sys
+from sky.client.cli.command import cli
+from sky.schemas.api.responses import ManagedJobRecord
+launch, queue = (json.loads(each) for each in sys.argv[1:])
+for words in (launch, queue):
+    command = cli.commands["jobs"].commands[words[2]]
+    context = command.make_context(words[2], words[3:])
+    print(json.dumps(context.params, default=str))
+record = ManagedJobRecord(job_name="one", status="RUNNING")
+print(json.dumps(record.model_dump(mode="json")))
+"""
+
+
 @pytest.fixture(scope="module")
-def load(tmp_path_factory):
+def sky(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sky")
     uv = [sys.executable, "-m", "uv"]
     environment = folder / "environment"
@@ -50,18 +66,26 @@ def load(tmp_path_factory):
     install = [*uv, "pip", "install", "--quiet", "--python", python, SKYPILOT]
     subprocess.run(install, check=True)
 
-    def run(documents):
-        paths = []
-        for name, document in documents.items():
-            path = folder / f"{name}.yaml"
-            path.write_text(document)
-            paths.append(str(path))
+    def run(program, *arguments):
         return subprocess.run(
-            [python, "-c", LOAD, *paths],
+            [python, "-c", program, *arguments],
             env={"PATH": os.environ["PATH"], "HOME": str(folder)},
             capture_output=True,
             text=True,
         )
+
+    return run
+
+
+@pytest.fixture
+def load(sky, tmp_path):
+    def run(documents):
+        paths = []
+        for name, document in documents.items():
+            path = tmp_path / f"{name}.yaml"
+            path.write_text(document)
+            paths.append(str(path))
+        return sky(LOAD, *paths)
 
     return run
 
@@ -91,3 +115,16 @@ def test_skypilots_loader_can_refuse(load):
     done = load({"wrong": yaml.safe_dump(task)})
     assert done.returncode != 0
     assert "acelerators" in done.stderr
+
+
+@pytest.mark.slow
+def test_skypilot_takes_the_commands(sky):
+    commands = (skypilot.LAUNCH, skypilot._QUEUE)
+    done = sky(PARSE, *map(json.dumps, commands))
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    launch, queue, record = map(json.loads, lines)
+    assert (launch["yes"], launch["detach_run"]) == (True, True)
+    assert queue["skip_finished"] is queue["all"] is True
+    assert queue["output_format"] == "json"
+    assert (record["job_name"], record["status"]) == ("one", "RUNNING")
