@@ -9,7 +9,7 @@ import tyro
 
 from infra.checks import names
 from infra.errors import LaunchError
-from infra.estimates.measured import MEASURED
+from infra.estimates.measured import MEASURED, find_collect_rate
 from infra.submission import Submission, launch, make_command, read_version, to_yaml
 from infra.targets import dataflow, flink
 from pipeline.domains.datasets import parse_dataset
@@ -19,6 +19,9 @@ from pipeline.store.units import format_duration, format_size
 # Version of Beam in the images, from infra/constraints.txt; Beam's job server must have
 # the same.
 _BEAM = "2.77.0"
+# Cores that each task manager's pool of workers requests where a Flink cluster is made
+# for sharding; for collecting it is one.
+_FLINK_SHARD_CORES = 2
 # Kubernetes service account, which infra/setup_bucket.sh binds to a Google account.
 _KUBERNETES_ACCOUNT = "vast-pipeline"
 
@@ -235,37 +238,64 @@ class Pipeline:
         from infra.estimates import scale
 
         # Collected episodes all have the length that the environment ends them at.
+        collecting = self.episodes is not None
         rows = self.rows
         if self.episodes is not None:
             rows = self.episodes * parse_dataset(self.dataset).episode_rows
-        cores = _count_cores(self.machine_type) if self.target == "dataflow" else 1
         machines = {
             "local": f"this machine, {self.max_workers} processes",
             "flink": f"{self.max_workers} task managers of Flink",
             "spark": "as many cores as the Spark cluster gives",
             "dataflow": f"up to {self.max_workers} {self.machine_type}",
         }[self.target]
+        cores = self._count_worker_cores()
         if rows is None:
             return (machines, "hours not known: give --rows for an estimate")
-        figures = scale.estimate_data(
-            MEASURED, transitions=rows, workers=self.max_workers, cores=cores
-        )
-        collecting = self.episodes is not None
-        hours = figures.collect_h if collecting else figures.shard_h
-        core_hours = figures.collect_core_h if collecting else figures.shard_core_h
-        rate = (
-            f"{MEASURED.collect_rows_per_s:,.0f} rows/s a core"
-            if collecting
-            else f"{MEASURED.shard_rows_per_s:,.0f} rows/s on "
-            f"{MEASURED.shard_cores} cores"
+        collected = find_collect_rate(MEASURED, self.dataset)
+        size = "its store's size not known"
+        if collected is not None:
+            size = f"store about {format_size(rows * collected.store_row_bytes)}"
+            if collected.dataset != self.dataset.removesuffix("-v0"):
+                size += f", by {collected.dataset}'s bytes a row"
+        first = f"{machines}; {rows:,} rows, {size}"
+        if not collecting:
+            work = scale.estimate_sharding(
+                MEASURED, rows=rows, workers=self.max_workers, cores=cores
+            )
+            rate = (
+                f"{MEASURED.shard_dataset}'s {MEASURED.shard_rows_per_s:,.0f} rows/s "
+                f"on {MEASURED.shard_cores} cores, for 20 files,"
+            )
+        elif collected is not None:
+            work = scale.estimate_collecting(
+                collected, rows=rows, workers=self.max_workers, cores=cores
+            )
+            rate = f"{collected.dataset}'s {collected.rows_per_s:,.0f} rows/s a core"
+        else:
+            return (
+                first,
+                "hours not known: no rate of collection was measured for "
+                f"{self.dataset}",
+            )
+        hours = (
+            # Spark has no option for the number of machines.
+            "hours not known: Spark decides how many cores it uses; "
+            if self.target == "spark"
+            else f"about {format_duration(work.hours * 3600)} with all of them busy, "
         )
         return (
-            f"{machines}; {rows:,} rows, "
-            f"store about {format_size(figures.store_bytes)}",
-            f"about {format_duration(hours * 3600)} with all of them busy, "
-            f"{core_hours:,.1f} core hours, by {rate} as measured "
+            first,
+            f"{hours}{work.core_hours:,.1f} core hours, by {rate} as measured "
             "(tests/benchmarks/README.md); their start not counted",
         )
+
+    def _count_worker_cores(self) -> int:
+        """Counts the cores of a worker, as far as they are known from here."""
+        if self.target == "dataflow":
+            return _count_cores(self.machine_type)
+        # Workers of other clusters are slots or processes, which may have a core each.
+        made = self.target == "flink" and self.job_endpoint is None
+        return _FLINK_SHARD_CORES if made and self.episodes is None else 1
 
 
 def _find_folder(path: str) -> str:

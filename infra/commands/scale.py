@@ -6,7 +6,7 @@ from pathlib import Path
 
 from infra.errors import LaunchError
 from infra.estimates.machines import ACCELERATORS, CloudAccelerator
-from infra.estimates.measured import MEASURED
+from infra.estimates.measured import MEASURED, find_collect_rate
 from pipeline.output import Output, say
 from pipeline.store.units import format_duration, format_size
 
@@ -88,31 +88,37 @@ class Scale:
             "busy",
             "written",
         )
+        collected = find_collect_rate(MEASURED, MEASURED.shard_dataset)
+        assert collected is not None, "both rates are of one data set"
+        row_bytes = collected.store_row_bytes
         rows = []
         for transitions in self.transitions:
             for workers in self.workers:
-                row = scale.estimate_data(
-                    MEASURED, transitions=transitions, workers=workers, cores=self.cores
-                )
+                machines = {"rows": transitions, "workers": workers}
+                machines["cores"] = self.cores
+                collecting = scale.estimate_collecting(collected, **machines)
+                sharding = scale.estimate_sharding(MEASURED, **machines)
+                store_bytes = transitions * row_bytes
                 rows.append(
                     (
                         f"{transitions:,}",
                         f"{workers:,}",
-                        format_size(row.npz_bytes),
-                        format_size(row.store_bytes),
-                        format_duration(row.collect_h * 3600),
-                        f"{row.collect_core_h:,.0f}",
-                        format_duration(row.shard_h * 3600),
-                        f"{row.shard_core_h:,.1f}",
-                        f"{row.busy_workers:,}",
-                        f"{format_size(row.write_bytes_per_s)}/s",
+                        format_size(store_bytes / MEASURED.store_share),
+                        format_size(store_bytes),
+                        format_duration(collecting.hours * 3600),
+                        f"{collecting.core_hours:,.0f}",
+                        format_duration(sharding.hours * 3600),
+                        f"{sharding.core_hours:,.1f}",
+                        f"{sharding.busy_workers:,}",
+                        f"{format_size(sharding.rows_per_s * row_bytes)}/s",
                     )
                 )
         say(
             output.results,
-            f"Data: {MEASURED.collect_rows_per_s:,.0f} rows/s a core collected, "
-            f"{MEASURED.shard_rows_per_s:,.0f} rows/s on {MEASURED.shard_cores} cores "
-            f"sharded; workers of {self.cores} cores, their start not counted",
+            f"Data of {collected.dataset}: {collected.rows_per_s:,.0f} rows/s a core "
+            f"collected, {MEASURED.shard_rows_per_s:,.0f} rows/s on "
+            f"{MEASURED.shard_cores} cores sharded; workers of {self.cores} cores, "
+            "their start not counted",
         )
         say(output.results, _markdown(header, rows))
 

@@ -255,7 +255,7 @@ class Train:
             MEASURED,
             platform=chips.accelerator.name if chips else "cpu",
             chips=chips.chips if chips else None,
-            width=config.agent.width,
+            agent=config.agent,
             batch_size=config.trainer.batch_size,
             seeds=config.trainer.seeds,
         )
@@ -274,10 +274,14 @@ class Train:
                 f"{format_duration(taken_s)}{used} for {trainer.steps:,} updates at "
                 f"{rate:g} updates/s ({source})"
             )
+        flow_steps = getattr(config.agent, "flow_steps", None)
         unknown = (
-            f"hours not known: no measured rate at width {config.agent.width}, batch "
-            f"{trainer.batch_size}, {trainer.seeds} seed(s); give --updates-per-s, "
-            "updates_per_s of metrics.jsonl after a minute there"
+            f"hours not known: no measured rate of {config.agent.name} at width "
+            f"{config.agent.width}, depth {config.agent.depth}, "
+            + (f"{flow_steps} flow steps, " if flow_steps else "")
+            + f"{config.agent.precision}, batch {trainer.batch_size}, {trainer.seeds} "
+            "seed(s); give --updates-per-s, updates_per_s of metrics.jsonl after a "
+            "minute there"
         )
         from infra.estimates import scale
         from trainer.agents.vast_config import VASTConfig

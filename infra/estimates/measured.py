@@ -5,6 +5,15 @@ A rate that is measured again has to be changed here and nowhere else.
 
 from dataclasses import dataclass
 
+from pipeline.domains.datasets import parse_dataset
+from pipeline.store.errors import UsageError
+from trainer.agents.settings import AgentSettings
+from trainer.agents.vast_config import VASTConfig
+
+# Settings of an agent that decide how long its update takes, besides the batch. Agents
+# without flows have no `flow_steps`.
+_SETTINGS = ("name", "width", "depth", "flow_steps", "precision", "rematerialise")
+
 
 @dataclass(frozen=True)
 class UpdateRate:
@@ -13,7 +22,7 @@ class UpdateRate:
     Attributes:
         platform: Name of an accelerator, or ``"cpu"``.
         chips: Number of chips, or of cores of a CPU.
-        width: Width of the hidden layers.
+        agent: Settings of the agent that was trained.
         batch_size: Rows B of each seed's batch.
         seeds: Number of seeds that were trained side by side.
         updates_per_s: Updates per second; an update of all seeds counts once.
@@ -22,11 +31,27 @@ class UpdateRate:
 
     platform: str
     chips: int
-    width: int
+    agent: AgentSettings
     batch_size: int
     seeds: int
     updates_per_s: float
     source: str
+
+
+@dataclass(frozen=True)
+class CollectRate:
+    """Measured rate and size of one collected data set.
+
+    Attributes:
+        dataset: Name of the data set.
+        rows_per_s: Rows per second of one collecting process on one core.
+        store_row_bytes: Bytes of a row in the store, with labels of five tasks and
+            return sums of one discount.
+    """
+
+    dataset: str
+    rows_per_s: float
+    store_row_bytes: float
 
 
 @dataclass(frozen=True)
@@ -35,36 +60,43 @@ class Measured:
 
     Attributes:
         shard_rows_per_s: Rows per second from npz to store, including the start.
-        shard_cores: Cores that the sharding used.
-        collect_rows_per_s: Rows per second of one collecting process on one core.
-        npz_share: Size of an npz file divided by the size of its arrays.
+        shard_cores: Cores that the sharding used, and that the writer of a part keeps
+            busy.
+        shard_dataset: Data set whose layout the sharded rows had.
         store_share: Size of a store with labels of five tasks, divided by the size of
             its npz files.
-        row_floats: Numbers in a row of the data with these sizes: observations,
-            actions, qpos and qvel.
         part_rows: Rows of a part of a store, which one worker writes.
+        collect_rates: Rates and sizes of collected data sets.
         update_rates: Rates of training.
     """
 
-    # tests/benchmarks/README.md: 3,003,000 rows in 19.6 s, one command on two virtual
-    # cores of an idle AMD EPYC, whose threads keep about two cores busy.
-    shard_rows_per_s: float = 153_119.0
+    # tests/benchmarks/README.md: 20,020,000 rows in twenty files, by two processes on
+    # two virtual cores of an idle AMD EPYC. The rate of a single file there is older
+    # and half as high, and large inputs of clusters are many files.
+    shard_rows_per_s: float = 366_195.0
     shard_cores: int = 2
-    # tests/benchmarks/README.md: cube-triple, one episode by one worker, one core.
-    collect_rows_per_s: float = 290.0
-    # tests/benchmarks/README.md: files grown from 24 real cube-triple episodes.
-    npz_share: float = 0.566
+    shard_dataset: str = "cube-triple-play"
     # tests/benchmarks/README.md: store against npz, with labels of five tasks.
     store_share: float = 1.15
-    # cube-triple: 46 observed, 5 of the action, 35 of qpos, 32 of qvel.
-    row_floats: int = 46 + 5 + 35 + 32
     # pipeline.sources.episodes.PART_ROWS, rounded.
     part_rows: int = 1_000_000
+    # tests/benchmarks/README.md: rows per second of one episode by one worker on one
+    # core, and bytes a row of eight episodes.
+    collect_rates: tuple[CollectRate, ...] = (
+        CollectRate("cube-single-play", 393.0, 269.0),
+        CollectRate("cube-double-play", 409.0, 338.0),
+        CollectRate("cube-triple-play", 290.0, 400.0),
+        CollectRate("cube-quadruple-play", 385.0, 447.0),
+        CollectRate("scene-play", 293.0, 362.0),
+        CollectRate("puzzle-3x3-play", 490.0, 365.0),
+        CollectRate("puzzle-4x4-play", 291.0, 445.0),
+        CollectRate("pointmaze-medium-navigate", 12_318.0, 27.0),
+    )
     update_rates: tuple[UpdateRate, ...] = (
         UpdateRate(
             platform="cpu",
             chips=2,
-            width=64,
+            agent=VASTConfig(width=64),
             batch_size=256,
             seeds=1,
             updates_per_s=70.1,
@@ -77,12 +109,38 @@ class Measured:
 MEASURED = Measured()
 
 
+def find_collect_rate(measured: Measured, dataset: str) -> CollectRate | None:
+    """Finds the measured rate and size of a data set.
+
+    Args:
+        measured: Measured rates.
+        dataset: Name of the data set, with or without version.
+
+    Returns:
+        Those of the data set itself, or of another type of data of its environment;
+        None if neither was measured, as for a name that is no known data set.
+    """
+    try:
+        domain = parse_dataset(dataset)
+    except UsageError:
+        return None  # Users may shard data of their own.
+    # Another type has the same simulator and the same fields, unlike another
+    # environment, where rates differ by a factor of up to 40.
+    same = [
+        rate
+        for rate in measured.collect_rates
+        if parse_dataset(rate.dataset).environment == domain.environment
+    ]
+    own = (rate for rate in same if rate.dataset == domain.dataset)
+    return next(own, same[0] if same else None)
+
+
 def find_update_rate(
     measured: Measured,
     *,
     platform: str,
     chips: int | None,
-    width: int,
+    agent: AgentSettings,
     batch_size: int,
     seeds: int,
 ) -> UpdateRate | None:
@@ -92,18 +150,21 @@ def find_update_rate(
         measured: Measured rates.
         platform: Name of an accelerator, or ``"cpu"``.
         chips: Number of chips; None for any number, as of the cores of this machine.
-        width: Width of the hidden layers.
+        agent: Settings of the agent to train.
         batch_size: Rows B of each seed's batch.
         seeds: Number of seeds that are trained side by side.
 
     Returns:
         The rate with its source, or None if none was measured.
     """
-    # Only equal settings count: rates do not scale with width, batch or seeds in a way
-    # that could be trusted.
+    # Only equal settings count: rates do not scale with networks, batch or seeds in a
+    # way that could be trusted.
     for rate in measured.update_rates:
-        setting = (rate.platform, rate.width, rate.batch_size, rate.seeds)
-        same = setting == (platform, width, batch_size, seeds)
+        setting = (rate.platform, rate.batch_size, rate.seeds)
+        same = setting == (platform, batch_size, seeds) and all(
+            getattr(rate.agent, name, None) == getattr(agent, name, None)
+            for name in _SETTINGS
+        )
         if same and chips in (None, rate.chips):
             return rate
     return None

@@ -8,7 +8,7 @@ stragglers, quota and overlap.
 
 from dataclasses import dataclass
 
-from infra.estimates.measured import Measured
+from infra.estimates.measured import CollectRate, Measured
 from trainer.costs import flops
 from trainer.costs.accelerators import Accelerator
 from trainer.costs.call_memory import (
@@ -29,70 +29,72 @@ _HOUR_S = 3600.0
 
 
 @dataclass(frozen=True)
-class DataScale:
-    """Cost of collecting and sharding a number of transitions.
+class DataWork:
+    """Cost of collecting or of sharding a number of rows.
 
     Attributes:
-        transitions: Number of rows.
-        workers: Number of machines.
-        npz_bytes: Size of the raw files.
-        store_bytes: Size of the store.
-        collect_h: Hours to collect the rows in MuJoCo.
-        shard_h: Hours from npz to store.
-        busy_workers: Machines that sharding can keep busy, because one worker writes a
-            part.
-        write_bytes_per_s: Bytes per second that all sharding workers write.
-        collect_core_h: Core hours of collecting.
-        shard_core_h: Core hours of sharding.
+        hours: Hours that all machines take, if those that can be busy always are.
+        core_hours: Core hours of work.
+        rows_per_s: Rows per second of all machines together.
+        busy_workers: Machines that can be kept busy.
     """
 
-    transitions: int
-    workers: int
-    npz_bytes: float
-    store_bytes: float
-    collect_h: float
-    shard_h: float
+    hours: float
+    core_hours: float
+    rows_per_s: float
     busy_workers: int
-    write_bytes_per_s: float
-    collect_core_h: float
-    shard_core_h: float
 
 
-def estimate_data(
-    measured: Measured, *, transitions: int, workers: int, cores: int = 2
-) -> DataScale:
-    """Computes the cost of collecting and sharding.
+def estimate_collecting(
+    rate: CollectRate, *, rows: int, workers: int, cores: int
+) -> DataWork:
+    """Computes the cost of collecting: N rows take ``N / (workers * cores * r)``.
 
-    With r the rate of a core, collecting takes ``N / (workers * cores * r)`` and
-    sharding takes ``N / (min(workers, parts) * cores * r)``.
+    Args:
+        rate: Measured rate r of a core, for the data set.
+        rows: Number N of rows.
+        workers: Number of machines.
+        cores: Cores of each machine, which collect an episode each.
+
+    Returns:
+        The cost.
+    """
+    return _work(rows, per_core=rate.rows_per_s, workers=workers, cores=cores)
+
+
+def estimate_sharding(
+    measured: Measured, *, rows: int, workers: int, cores: int
+) -> DataWork:
+    """Computes the cost of sharding.
+
+    With r the rate of a core, N rows take ``N / (min(workers, parts) * min(cores, c) *
+    r)``: a worker writes one part at a time, which keeps c cores busy and no more.
 
     Args:
         measured: Measured rates of one machine.
-        transitions: Number N of rows.
+        rows: Number N of rows.
         workers: Number of machines.
         cores: Cores of each machine.
 
     Returns:
-        The cost, if all machines are busy all the time.
+        The cost.
     """
-    parts = -(-transitions // measured.part_rows)
-    busy = min(workers, parts)
-    shard_per_core = measured.shard_rows_per_s / measured.shard_cores
-    npz_row = measured.row_floats * _FLOAT_BYTES * measured.npz_share
-    store_row = npz_row * measured.store_share
-    collect_rate = workers * cores * measured.collect_rows_per_s
-    shard_rate = busy * cores * shard_per_core
-    return DataScale(
-        transitions=transitions,
-        workers=workers,
-        npz_bytes=transitions * npz_row,
-        store_bytes=transitions * store_row,
-        collect_h=transitions / collect_rate / _HOUR_S,
-        shard_h=transitions / shard_rate / _HOUR_S,
-        busy_workers=busy,
-        write_bytes_per_s=shard_rate * store_row,
-        collect_core_h=transitions / measured.collect_rows_per_s / _HOUR_S,
-        shard_core_h=transitions / shard_per_core / _HOUR_S,
+    parts = -(-rows // measured.part_rows)
+    return _work(
+        rows,
+        per_core=measured.shard_rows_per_s / measured.shard_cores,
+        workers=min(workers, parts),
+        cores=min(cores, measured.shard_cores),
+    )
+
+
+def _work(rows: int, *, per_core: float, workers: int, cores: int) -> DataWork:
+    rows_per_s = workers * cores * per_core
+    return DataWork(
+        hours=rows / rows_per_s / _HOUR_S,
+        core_hours=rows / per_core / _HOUR_S,
+        rows_per_s=rows_per_s,
+        busy_workers=workers,
     )
 
 

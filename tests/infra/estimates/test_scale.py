@@ -6,9 +6,17 @@ import pytest
 
 from infra.cli import main
 from infra.estimates import scale
-from infra.estimates.measured import MEASURED, Measured, UpdateRate, find_update_rate
+from infra.estimates.measured import (
+    MEASURED,
+    CollectRate,
+    Measured,
+    UpdateRate,
+    find_collect_rate,
+    find_update_rate,
+)
 from tests.references import count_parameters
 from trainer.agents import make_agent
+from trainer.agents.iql_config import IQLConfig
 from trainer.agents.vast_config import VASTConfig
 from trainer.config import load
 from trainer.costs import call_memory
@@ -133,38 +141,64 @@ def test_a_run_lies_on_chips_as_its_mesh_says():
 
 
 def test_data_by_hand():
-    measured = Measured(
-        shard_rows_per_s=1000.0,
-        shard_cores=2,
-        collect_rows_per_s=10.0,
-        npz_share=0.5,
-        store_share=2.0,
-        row_floats=100,
-        part_rows=1000,
-    )
-    size = scale.estimate_data(measured, transitions=7200, workers=20, cores=4)
-    # A row has 400 bytes; it takes 200 in the npz and 400 in the store.
-    assert (size.npz_bytes, size.store_bytes) == (1_440_000, 2_880_000)
+    rate = CollectRate("cube-single-play", rows_per_s=10.0, store_row_bytes=400.0)
     # 20 machines of 4 cores collect 800 rows/s: 9 s.
-    assert size.collect_h == pytest.approx(9 / 3600)
-    assert size.collect_core_h == pytest.approx(0.2)
-    # 8 parts keep 8 of 20 machines busy, 2000 rows/s each.
-    assert size.busy_workers == 8
-    assert size.shard_h == pytest.approx(7200 / 16_000 / 3600)
-    assert size.write_bytes_per_s == pytest.approx(16_000 * 400)
-    assert size.shard_core_h == pytest.approx(14.4 / 3600)
+    work = scale.estimate_collecting(rate, rows=7200, workers=20, cores=4)
+    assert work.hours == pytest.approx(9 / 3600)
+    assert work.core_hours == pytest.approx(0.2)
+    assert work.busy_workers == 20
+    measured = Measured(shard_rows_per_s=1000.0, shard_cores=2, part_rows=1000)
+    # 8 parts keep 8 of 20 machines busy, 1000 rows/s each.
+    work = scale.estimate_sharding(measured, rows=7200, workers=20, cores=2)
+    assert work.busy_workers == 8
+    assert work.rows_per_s == 8000
+    assert work.hours == pytest.approx(0.9 / 3600)
+    assert work.core_hours == pytest.approx(14.4 / 3600)
+    # A part keeps two cores busy and no more; one core is half as fast.
+    more = scale.estimate_sharding(measured, rows=7200, workers=20, cores=32)
+    assert more == work
+    single = scale.estimate_sharding(measured, rows=7200, workers=20, cores=1)
+    assert single.hours == pytest.approx(2 * work.hours)
+    assert single.core_hours == work.core_hours
 
 
 def test_a_rate_is_that_of_exactly_one_setting():
-    rate = UpdateRate("h100", 8, 512, 1024, 8, 250.0, "somewhere")
+    agent = VASTConfig(width=512)
+    rate = UpdateRate("h100", 8, agent, 1024, 8, 250.0, "somewhere")
     measured = dataclasses.replace(MEASURED, update_rates=(rate,))
-    setting = {"chips": 8, "width": 512, "batch_size": 1024, "seeds": 8}
+    setting = {"chips": 8, "agent": agent, "batch_size": 1024, "seeds": 8}
     assert find_update_rate(measured, platform="h100", **setting) is rate
     # Without a number of chips, the rate of any number is found.
     assert find_update_rate(measured, platform="h100", **setting | {"chips": None})
-    for other in (*({key: 16} for key in setting), {"platform": "v5e"}):
+    # Neither a discount nor a learning rate changes the time of an update.
+    slower = dataclasses.replace(agent, learning_rate=1e-4, discount=0.9)
+    assert find_update_rate(measured, platform="h100", **setting | {"agent": slower})
+    others = (
+        *({key: 16} for key in ("chips", "batch_size", "seeds")),
+        *(
+            {"agent": dataclasses.replace(agent, **{key: value})}
+            for key, value in {
+                "width": 16,
+                "depth": 2,
+                "flow_steps": 1,
+                "precision": "bfloat16",
+                "rematerialise": True,
+            }.items()
+        ),
+        {"agent": IQLConfig(width=512)},
+        {"platform": "v5e"},
+    )
+    for other in others:
         asked = {"platform": "h100", **setting, **other}
         assert find_update_rate(measured, **asked) is None
+
+
+def test_collected_data_have_the_rate_of_their_environment():
+    rate = find_collect_rate(MEASURED, "puzzle-4x4-noisy-v0")
+    assert rate is not None
+    assert rate.dataset == "puzzle-4x4-play"
+    assert find_collect_rate(MEASURED, "puzzle-4x5-play") is None
+    assert find_collect_rate(MEASURED, "own-walks") is None
 
 
 def test_the_tables_hold_own_numbers(capsys):
