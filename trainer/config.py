@@ -56,8 +56,8 @@ class TrainerConfig:
         microbatches: Parts of a batch whose gradients are computed one after another
             and averaged, for a batch whose activations do not fit in memory.
         max_over_estimation: Distance of averaged values above the largest possible
-            return at which the run stops, as a multiple of the range of returns;
-            infinity never stops it.
+            return, or below the smallest, at which the run stops, as a multiple of the
+            range of returns; infinity never stops it.
         validate_every: Updates between two measurements of the losses on windows of the
             store's ``val`` split, which is never trained on; None measures none.
         validation_batches: Batches of each measurement. A batch costs less than an

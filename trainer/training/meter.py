@@ -9,7 +9,7 @@ import jax
 from trainer.agents.base import Metrics
 from trainer.step.call import CALLS_AHEAD
 from trainer.tracking.tracker import Json
-from trainer.training.metrics import combine, find_nonfinite, find_over_estimated
+from trainer.training.metrics import combine, find_far_values, find_nonfinite
 
 # Values of untrained networks are of size 1, however small rewards are. A narrower
 # range of returns is taken as this wide, so that such values do not end a run.
@@ -103,8 +103,8 @@ def find_divergence(
     Args:
         metrics: Metrics on the host.
         returns: Smallest and largest discounted return that are possible.
-        max_over_estimation: Distance that values may lie above the largest return, in
-            lengths of the range of returns.
+        max_over_estimation: Distance that values may lie beyond the possible returns,
+            in lengths of their range.
 
     Returns:
         What is wrong, and a hint for the error message; None if nothing is wrong.
@@ -115,12 +115,20 @@ def find_divergence(
     # Bootstrapped values can grow far beyond any return without ever becoming NaN, and
     # such a policy is as lost as one whose loss is.
     low, high = returns
-    limit = high + max_over_estimation * max(high - low, _LEAST_RANGE)
-    too_high = find_over_estimated(metrics, limit=limit)
-    if not too_high:
+    margin = max_over_estimation * max(high - low, _LEAST_RANGE)
+    too_low, too_high = find_far_values(metrics, low=low - margin, high=high + margin)
+    texts = [
+        " and ".join(f"{name} {value:.4g}" for name, value in far.items())
+        + f" is far {side} any return, {limit:.4g} at {bound}"
+        for far, side, limit, bound in (
+            (too_low, "below", low, "least"),
+            (too_high, "above", high, "most"),
+        )
+        if far
+    ]
+    if not texts:
         return None
-    values = " and ".join(f"{name} {value:.4g}" for name, value in too_high.items())
     return (
-        f"{values} is far above any return, {high:.4g} at most",
-        "; trainer.max_over_estimation sets how far above is allowed",
+        "; ".join(texts),
+        "; trainer.max_over_estimation sets how far beyond is allowed",
     )

@@ -36,14 +36,22 @@ def find_nonfinite(metrics: Metrics) -> list[str]:
     )
 
 
-def find_over_estimated(metrics: Metrics, *, limit: float) -> dict[str, float]:
-    """Finds averaged values above a limit; returns the highest over seeds by name."""
-    highest = {
-        name: float(metrics.mean[name].max())
-        for name in _VALUES
-        if name in metrics.mean
-    }
-    return {name: value for name, value in highest.items() if value > limit}
+def find_far_values(
+    metrics: Metrics, *, low: float, high: float
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Finds averaged values outside of two limits.
+
+    Returns:
+        By name, the lowest over seeds that is below ``low``, and the highest that is
+        above ``high``.
+    """
+    values = {name: metrics.mean[name] for name in _VALUES if name in metrics.mean}
+    lowest = {name: float(of_seeds.min()) for name, of_seeds in values.items()}
+    highest = {name: float(of_seeds.max()) for name, of_seeds in values.items()}
+    return (
+        {name: value for name, value in lowest.items() if value < low},
+        {name: value for name, value in highest.items() if value > high},
+    )
 
 
 def make_records(

@@ -135,6 +135,19 @@ def test_one_seed_too_high_or_not_a_number_is_enough() -> None:
     ) == ("loss became NaN or infinite", "")
 
 
+def test_values_may_run_away_downwards_as_well() -> None:
+    # Possible returns are -100 to 0, and values may be down to -100 - 1 * 100.
+    def find(lowest: float) -> tuple[str, str] | None:
+        critics = jnp.array([lowest, -3.0])
+        metrics = Metrics({"critic": critics, "value": jnp.zeros(2)}, {}, {})
+        return find_divergence(metrics, (-100.0, 0.0), max_over_estimation=1.0)
+
+    assert find(-199.0) is None
+    diverged = find(-201.0)
+    assert diverged is not None
+    assert diverged[0] == "critic -201 is far below any return, -100 at least"
+
+
 def test_untrained_values_are_above_small_returns_and_end_nothing() -> None:
     # Rewards of 0.001: a range of 0.1 at most, and untrained values of size 1.
     metrics = make_metrics(1.0, value=9.9)
