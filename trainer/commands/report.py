@@ -43,7 +43,7 @@ class Report:
         for folder in folders:
             run = read_run(folder)
             own = select_own(run, read_evaluations(folder))
-            outcome = describe_outcome(run.dataset, run.task.task, own)
+            outcome = describe_outcome(run, own)
             say(output.results, f"{folder}: {outcome}")
             errors = [
                 (record["step"], record["segment_error"])

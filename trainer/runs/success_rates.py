@@ -232,33 +232,41 @@ def summarize(evaluations: Sequence[Evaluation]) -> list[ResultSummary]:
     ]
 
 
-def describe_outcome(dataset: str, task: int, evaluations: Sequence[Evaluation]) -> str:
+def describe_outcome(run: Run, evaluations: Sequence[Evaluation]) -> str:
     """Says in one line whether the last evaluated checkpoint solves a task.
 
     Args:
-        dataset: Data-set name.
-        task: Task number.
-        evaluations: Evaluations of one run in that task.
+        run: The run.
+        evaluations: Evaluations of the run in the task that it is trained for.
 
     Returns:
-        The line; it says ``solved`` only if every episode of every seed succeeded.
+        The line; it says ``solved`` only if every episode of every training seed of the
+        run succeeded, and ``solved so far`` if some seeds were not evaluated.
     """
+    place = f"{run.dataset} task {run.task.task}"
     summaries = summarize(evaluations)
     if not summaries:
-        return f"not evaluated yet: {dataset} task {task}"
-    score, (step,) = summaries[0].score, summaries[0].steps
+        return f"not evaluated yet: {place}"
+    last = summaries[0]
+    score, (step,) = last.score, last.steps
+    # An evaluation that was stopped has the last checkpoint of some seeds only.
+    evaluated, all_seeds = len(last.seeds), run.config.trainer.seeds
+    of_seeds = ""
+    if evaluated < all_seeds:
+        of_seeds = f" of {evaluated} of {all_seeds} training seeds"
     if score is None:
-        returns = summaries[0].returns
         return (
-            f"success not reported: {dataset} task {task}, {returns} of "
-            f"{returns.episodes} episodes after {step:,} updates"
+            f"success not reported: {place}, {last.returns} of {last.returns.episodes} "
+            f"episodes{of_seeds} after {step:,} updates"
         )
     verdict = "solved in part"
-    if score.successes in (0, score.episodes):
-        verdict = "solved" if score.successes else "not solved"
+    if not score.successes:
+        verdict = "not solved"
+    elif score.successes == score.episodes:
+        verdict = "solved so far" if of_seeds else "solved"
     return (
-        f"{verdict}: {dataset} task {task}, {score.successes} of {score.episodes} "
-        f"episodes after {step:,} updates"
+        f"{verdict}: {place}, {score.successes} of {score.episodes} episodes{of_seeds} "
+        f"after {step:,} updates"
     )
 
 

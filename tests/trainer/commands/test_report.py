@@ -11,10 +11,12 @@ from trainer.runs.folder import RunFolder
 from trainer.runs.run import write_run
 
 
-def evaluation(step: int, task: int, successes: tuple[int, ...]) -> Evaluation:
+def evaluation(
+    step: int, seed: int, task: int, successes: tuple[int, ...]
+) -> Evaluation:
     count = len(successes)
     return Evaluation(
-        step, 3, 0, task, "pointmaze-medium-v0", count, successes,
+        step, seed, 0, task, "pointmaze-medium-v0", count, successes,
         (-20.0,) * count, (20,) * count, "pre", "pre", 8, "1", "4", 1.0,
     )  # fmt: skip
 
@@ -22,16 +24,21 @@ def evaluation(step: int, task: int, successes: tuple[int, ...]) -> Evaluation:
 def test_a_line_of_each_run_says_whether_it_is_solved(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    maze, bare = tmp_path / "maze", tmp_path / "bare"
-    for folder in (maze, bare):
+    maze, half, bare = (tmp_path / name for name in ("maze", "half", "bare"))
+    for folder in (maze, half, bare):
         write_run(RunFolder.open(folder), make_run())
-    append_evaluation(RunFolder.open(maze), evaluation(10, 1, (1, 1)))
+    for seed in (3, 4):
+        append_evaluation(RunFolder.open(maze), evaluation(10, seed, 1, (1, 1)))
     # This evaluation is later, but in a task that the run was not trained for.
-    append_evaluation(RunFolder.open(maze), evaluation(20, 2, (0, 0)))
-    assert main(["report", str(maze), str(bare), "--out", str(tmp_path / "out")]) == 0
+    append_evaluation(RunFolder.open(maze), evaluation(20, 3, 2, (0, 0)))
+    append_evaluation(RunFolder.open(half), evaluation(10, 3, 1, (1, 1)))
+    runs = [str(maze), str(half), str(bare)]
+    assert main(["report", *runs, "--out", str(tmp_path / "out")]) == 0
     shown = capsys.readouterr().out.splitlines()
     name = "pointmaze-medium-navigate task 1"
     assert shown[1:] == [
-        f"{maze}: solved: {name}, 2 of 2 episodes after 10 updates",
+        f"{maze}: solved: {name}, 4 of 4 episodes after 10 updates",
+        f"{half}: solved so far: {name}, 2 of 2 episodes of 1 of 2 training seeds "
+        "after 10 updates",
         f"{bare}: not evaluated yet: {name}",
     ]

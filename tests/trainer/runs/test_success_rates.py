@@ -12,6 +12,8 @@ from trainer.runs.success_rates import (
     wilson_interval,
 )
 
+PLACE = "cube-single-play task 1"
+
 
 @pytest.mark.parametrize("episodes", [1, 2, 7, 20, 50])
 def test_wilson_intervals_are_scipys(episodes: int) -> None:
@@ -61,30 +63,42 @@ def test_episodes_of_one_evaluation_seed_count_once() -> None:
 @pytest.mark.parametrize(
     ("successes", "text"),
     [
-        ((10, 10), "solved: maze task 2, 20 of 20 episodes after 3,000 updates"),
-        ((10, 9), "solved in part: maze task 2, 19 of 20 episodes after 3,000 updates"),
-        ((0, 0), "not solved: maze task 2, 0 of 20 episodes after 3,000 updates"),
+        ((10, 10), "solved: {}, 20 of 20 episodes after 3,000 updates"),
+        ((10, 9), "solved in part: {}, 19 of 20 episodes after 3,000 updates"),
+        ((0, 0), "not solved: {}, 0 of 20 episodes after 3,000 updates"),
+        # The second of the run's two seeds was not evaluated at the last checkpoint.
+        (
+            (10,),
+            "solved so far: {}, 10 of 10 episodes of 1 of 2 training seeds after 3,000 "
+            "updates",
+        ),
+        (
+            (0,),
+            "not solved: {}, 0 of 10 episodes of 1 of 2 training seeds after 3,000 "
+            "updates",
+        ),
     ],
 )
 def test_solved_is_said_of_the_last_checkpoint(
-    successes: tuple[int, int], text: str
+    successes: tuple[int, ...], text: str
 ) -> None:
     # Ten episodes of each of two training seeds; what was before does not count.
     earlier = [evaluation(2000, seed, 5) for seed in (0, 1)]
     last = [evaluation(3000, seed, count) for seed, count in enumerate(successes)]
-    assert describe_outcome("maze", 2, [*last, *earlier]) == text
+    assert RUN.config.trainer.seeds == 2
+    assert describe_outcome(RUN, [*last, *earlier]) == text.format(PLACE)
 
 
 def test_what_was_not_evaluated_is_not_called_unsolved() -> None:
-    assert describe_outcome("maze", 2, []) == "not evaluated yet: maze task 2"
+    assert describe_outcome(RUN, []) == f"not evaluated yet: {PLACE}"
 
 
 def test_what_reports_no_success_is_not_called_unsolved() -> None:
     silent = [evaluation(step, 0, 0, successes=None) for step in (1000, 2000)]
     assert [each.score for each in summarize(silent)] == [None] * 3
-    assert describe_outcome("walk", 1, silent) == (
-        "success not reported: walk task 1, return -200.00 (95 % interval -200.00 to "
-        "-200.00) of 10 episodes after 2,000 updates"
+    assert describe_outcome(RUN, silent) == (
+        f"success not reported: {PLACE}, return -200.00 (95 % interval -200.00 to "
+        "-200.00) of 10 episodes of 1 of 2 training seeds after 2,000 updates"
     )
 
 
