@@ -182,8 +182,7 @@ def inspect_subgoals(
         console,
         f"step {step:,}, seed {seed}: {summary['compared']:,} of {summary['steps']:,} "
         f"sub-goals compared, {summary['mean_horizon']:.1f} steps ahead on average; "
-        f"off by {summary['mean_relative_error']:.2f} standard deviations, and by "
-        f"{summary['mean_relative_change']:.2f} if nothing moved",
+        f"{_describe_errors(summary)}",
     )
     try:
         report["frames"], pictures = _draw(run, store, traces[0], step, inspection)
@@ -304,9 +303,20 @@ def _summarise(comparison: Comparison, drawn: Any, max_horizon: int) -> dict[str
     }
 
 
-def _mean(values: Any) -> float:
-    # Of an episode shorter than its first horizon no step can be compared.
-    return float(values.mean()) if len(values) else 0.0
+def _mean(values: Any) -> float | None:
+    # Of an episode shorter than its first horizon no step can be compared. An error of
+    # 0 would read as exact predictions.
+    return float(values.mean()) if len(values) else None
+
+
+def _describe_errors(summary: dict[str, Any]) -> str:
+    """Says how far sub-goals are off on average, as a clause."""
+    if not summary["compared"]:
+        return "nothing to compare, as every sub-goal lies beyond its episode's end"
+    return (
+        f"off by {summary['mean_relative_error']:.2f} standard deviations, and by "
+        f"{summary['mean_relative_change']:.2f} if nothing moved"
+    )
 
 
 def _list_steps(comparison: Comparison) -> list[dict[str, Any]]:

@@ -264,6 +264,36 @@ def test_an_inspection_from_run_to_files(
     )
 
 
+def test_horizons_beyond_every_episode_leave_nothing_to_compare(
+    run: Path, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def play_far(*args: Any, **settings: Any) -> list[Trace]:
+        return [
+            dataclasses.replace(each, horizons=np.full_like(each.horizons, LIMIT))
+            for each in play_traces(*args, **settings)
+        ]
+
+    monkeypatch.setattr(inspect, "play_traces", play_far)
+    monkeypatch.setattr(inspect, "Painter", Sketcher)
+    shown = io.StringIO()
+    written = inspect_subgoals(
+        RunFolder.open(run),
+        store,
+        open_folder(tmp_path / "out"),
+        Inspection(episodes=1, frames=1),
+        console=Console(file=shown, width=200),
+    )
+    summary = json.loads(written[0].read_text())["summary"]
+    assert (summary["steps"], summary["compared"]) == (LIMIT, 0)
+    # Not 0, which would say that predictions are exact.
+    for name in ("mean_error", "mean_relative_error", "mean_relative_change"):
+        assert summary[name] is None
+    assert set(summary["error_by_horizon"]) == {None}
+    line = " ".join(shown.getvalue().split())
+    assert "0 of 60 sub-goals compared, 60.0 steps ahead on average; nothing to" in line
+    assert "standard deviations" not in line
+
+
 def test_without_a_backend_the_figures_are_still_there(
     run: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
