@@ -22,6 +22,21 @@ _INSTALL = {
 
 
 @dataclass(frozen=True)
+class EarlierJob:
+    """A job of an earlier launch, which the service keeps under the same name.
+
+    Attributes:
+        name: Kind and name of the job.
+        ended: Whether the job has ended or is being removed.
+        removal: Command that removes the job and waits until it is gone.
+    """
+
+    name: str
+    ended: bool
+    removal: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Submission:
     """A job that is ready to be submitted.
 
@@ -36,6 +51,8 @@ class Submission:
         region: Region of the job, which the buckets must have, too.
         last_check: Function that checks the job for a minute or so before it is
             submitted, and returns a line to report; None if there is no such check.
+        find_earlier: Function that finds the job in whose place this one would be; None
+            for services that keep no job in the way of another.
     """
 
     command: tuple[str, ...]
@@ -45,6 +62,7 @@ class Submission:
     writes: tuple[str, ...] = ()
     region: str | None = None
     last_check: Callable[[], str] | None = None
+    find_earlier: Callable[[], EarlierJob | None] | None = None
 
     def format(self) -> str:
         """Returns the submission as text that a shell or kubectl accepts."""
@@ -57,6 +75,9 @@ class Submission:
 def launch(submission: Submission, output: Output, *, dry_run: bool) -> int:
     """Submits a job, or prints what would be submitted.
 
+    A job of the same name that has not ended is left alone; one that has ended is
+    removed first, because its service would not run it again.
+
     Args:
         submission: The job to submit.
         output: Console of results, for the submission itself, and of progress, for what
@@ -64,7 +85,8 @@ def launch(submission: Submission, output: Output, *, dry_run: bool) -> int:
         dry_run: Whether to print only.
 
     Returns:
-        0 on a dry run, else the exit code of the command.
+        0 on a dry run, or if an earlier job is left alone; else the exit code of the
+        command.
 
     Raises:
         LaunchError: If a program is missing, or a bucket, its permissions or its region
@@ -81,6 +103,9 @@ def launch(submission: Submission, output: Output, *, dry_run: bool) -> int:
         say(output.results, submission.format())
         return 0
     require_program(submission.command[0])
+    # Asked before the checks, which are of no use then.
+    if _leave_alone(_find_earlier(submission), output):
+        return 0
     # Imported late, because a dry run needs no client of Cloud Storage.
     from infra.checks import bucket
 
@@ -89,7 +114,32 @@ def launch(submission: Submission, output: Output, *, dry_run: bool) -> int:
     # This check comes last: it takes longest, and is of no use if a bucket is wrong.
     if submission.last_check is not None:
         say(output.progress, f"# {submission.last_check()}")
+    # Asked again: during minutes of checks, somebody else may have launched the job.
+    earlier = _find_earlier(submission)
+    if _leave_alone(earlier, output):
+        return 0
+    if earlier is not None:
+        say(output.progress, f"# {earlier.name} has ended; a new one takes its place")
+        code = subprocess.run(earlier.removal, check=False).returncode
+        if code != 0:
+            return code
     return _run(submission)
+
+
+def _find_earlier(submission: Submission) -> EarlierJob | None:
+    return None if submission.find_earlier is None else submission.find_earlier()
+
+
+def _leave_alone(earlier: EarlierJob | None, output: Output) -> bool:
+    """Says whether a job is in the way that has not ended, and tells the user."""
+    if earlier is None or earlier.ended:
+        return False
+    say(
+        output.progress,
+        f"# left alone: {earlier.name} has not ended; `{shlex.join(earlier.removal)}` "
+        "would stop and remove it",
+    )
+    return True
 
 
 def require_program(name: str) -> None:

@@ -9,7 +9,7 @@ import tyro
 from infra.checks import names
 from infra.errors import LaunchError
 from infra.submission import Submission, launch, make_command, read_version, to_yaml
-from infra.targets import jobset, skypilot
+from infra.targets import jobset, kubernetes, skypilot
 from pipeline.output import Output
 
 
@@ -116,9 +116,12 @@ class Evaluate:
             memory=f"{self.memory_gb}Gi",
         )
         return Submission(
-            command=("kubectl", "apply", "--filename", "-"),
+            command=kubernetes.APPLY,
             document=to_yaml(jobset.make_evaluation_documents(evaluation)),
             costs=costs,
             writes=(self.run_folder,),
             region=self.region,
+            find_earlier=kubernetes.make_finder(
+                kubernetes.JOB, name=name, namespace=self.namespace
+            ),
         )

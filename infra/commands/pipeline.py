@@ -11,7 +11,7 @@ from infra.checks import names
 from infra.errors import LaunchError
 from infra.estimates.measured import MEASURED, find_collect_rate
 from infra.submission import Submission, launch, make_command, read_version, to_yaml
-from infra.targets import dataflow, flink
+from infra.targets import dataflow, flink, kubernetes
 from pipeline.domains.datasets import parse_dataset
 from pipeline.output import Output
 from pipeline.store.units import format_duration, format_size
@@ -223,7 +223,7 @@ class Pipeline:
             collecting=self.episodes is not None,
         )
         return Submission(
-            command=("kubectl", "apply", "--filename", "-"),
+            command=kubernetes.APPLY,
             document=to_yaml(flink.make_flink_documents(job)),
             costs=(
                 *self._describe_cost(),
@@ -231,6 +231,10 @@ class Pipeline:
                 f"{job.namespace}, or its job manager stays",
             ),
             region=self.region,
+            # The cluster may stay: only the launcher cannot be changed.
+            find_earlier=kubernetes.make_finder(
+                kubernetes.JOB, name=job.name, namespace=job.namespace
+            ),
             **self._list_buckets(),
         )
 

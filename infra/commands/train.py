@@ -14,7 +14,7 @@ from infra.errors import LaunchError
 from infra.estimates.machines import Slice, find_accelerator, make_slice
 from infra.estimates.measured import MEASURED, find_update_rate
 from infra.submission import Submission, launch, make_command, read_version, to_yaml
-from infra.targets import jobset, skypilot
+from infra.targets import jobset, kubernetes, skypilot
 from pipeline.front_door import PARSING
 from pipeline.output import Output
 from pipeline.store.units import format_duration
@@ -178,12 +178,15 @@ class Train:
             grace_s=self.grace_s,
         )
         return Submission(
-            command=("kubectl", "apply", "--filename", "-"),
+            command=kubernetes.APPLY,
             document=to_yaml(jobset.make_training_documents(training)),
             costs=costs,
             reads=(self.store,),
             writes=(self.out,),
             region=self.region,
+            find_earlier=kubernetes.make_finder(
+                kubernetes.JOB_SET, name=training.name, namespace=training.namespace
+            ),
             last_check=functools.partial(self._compile, chips, arguments)
             if self.compile and self.compiled is None
             else None,

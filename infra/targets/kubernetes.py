@@ -1,9 +1,21 @@
-"""Parts that all manifests for Kubernetes share."""
+"""Parts that all manifests for Kubernetes share, and the jobs of earlier launches."""
 
+import functools
+import json
+import subprocess
+from collections.abc import Callable
 from typing import Any
+
+from infra.errors import LaunchError
+from infra.submission import EarlierJob
 
 Document = dict[str, Any]
 
+# Command for all manifests. It creates an object, or changes the one of the same name.
+APPLY = ("kubectl", "apply", "--filename", "-")
+JOB, JOB_SET = "jobs.batch", "jobsets.jobset.x-k8s.io"
+# Conditions by which a Job and a JobSet say that they have ended.
+_ENDED = ("Complete", "Completed", "Failed")
 # User of the images, as in infra/containers/*.Dockerfile.
 USER = 10001
 # Rule of a Job: a pod whose node was taken away has not failed.
@@ -60,3 +72,46 @@ def make_exit_rule(action: str, container: str, codes: tuple[int, ...]) -> Docum
             "values": list(codes),
         },
     }
+
+
+def make_finder(
+    kind: str, *, name: str, namespace: str
+) -> Callable[[], EarlierJob | None]:
+    """Makes the function that looks for the job of an earlier launch.
+
+    ``kubectl apply`` does nothing if a job that has ended has the same manifest, and is
+    refused if the manifest differs, because the pods of a job cannot be changed.
+
+    Args:
+        kind: `JOB` or `JOB_SET`.
+        name: Name of the job.
+        namespace: Namespace of the job.
+
+    Returns:
+        The function. It raises a LaunchError if kubectl cannot tell.
+    """
+    return functools.partial(_find_job, (kind, name, "--namespace", namespace))
+
+
+def _find_job(job: tuple[str, ...]) -> EarlierJob | None:
+    command = ("kubectl", "get", *job, "--ignore-not-found", "--output", "json")
+    asked = subprocess.run(command, capture_output=True, text=True, check=False)
+    if asked.returncode != 0:
+        said = (asked.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise LaunchError(
+            f"`{' '.join(command)}`: expected the job of an earlier launch, or none, "
+            f"got exit code {asked.returncode}: {said}; check the cluster that kubectl "
+            "uses"
+        )
+    if not asked.stdout.strip():
+        return None
+    found: Document = json.loads(asked.stdout)
+    conditions = found.get("status", {}).get("conditions", [])
+    # An object that is being removed exists until its pods have ended.
+    ended = "deletionTimestamp" in found["metadata"] or any(
+        each["type"] in _ENDED and each["status"] == "True" for each in conditions
+    )
+    # In the foreground, the job is gone only after its pods: a new one would otherwise
+    # meet pods of the same names.
+    removal = ("kubectl", "delete", *job, "--ignore-not-found", "--cascade=foreground")
+    return EarlierJob(" ".join(job[:2]), ended, removal)

@@ -62,6 +62,7 @@ def launched(monkeypatch):
     answer = subprocess.CompletedProcess((), 0, json.dumps(FIGURES), "")
     monkeypatch.setattr("infra.checks.bucket.require", lambda *args, **kwargs: None)
     monkeypatch.setattr("infra.submission.shutil.which", lambda name: name)
+    monkeypatch.setattr("infra.submission._find_earlier", lambda submission: None)
     monkeypatch.setattr("infra.submission._run", lambda each: ran.append(each) or 0)
     monkeypatch.setattr(
         "infra.commands.compiling.subprocess.run",

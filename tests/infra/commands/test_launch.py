@@ -383,9 +383,11 @@ def test_a_program_that_is_missing_is_named(capsys, monkeypatch):
 
 @pytest.fixture
 def recorder(tmp_path, monkeypatch):
-    """Makes a kubectl and a sky that record their input and exit with 7."""
+    """Makes a kubectl and a sky that record what they submit and exit with 7."""
     script = f"""#!{sys.executable}
 import pathlib, sys
+if sys.argv[1] == "get":
+    sys.exit()
 record = pathlib.Path({str(tmp_path)!r})
 record.joinpath("arguments").write_text(" ".join(sys.argv[1:]))
 with sys.stdin if sys.argv[-1] == "-" else open(sys.argv[-1]) as document:
@@ -446,11 +448,10 @@ def test_a_bucket_that_cannot_be_used_stops_the_launch(recorder, monkeypatch, ca
     ],
 )
 def test_the_folder_of_an_input_is_checked_and_none_above_it(
-    target, given, folder, monkeypatch
+    target, given, folder, recorder, monkeypatch
 ):
     options = {"local": "--target local", "dataflow": DATAFLOW, "flink": FLINK_CLUSTER}
     looked = []
-    monkeypatch.setattr("shutil.which", lambda program: program)
     monkeypatch.setattr(
         "infra.checks.bucket.require",
         lambda path, *, region, write: looked.append((path, write)),
