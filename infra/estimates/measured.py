@@ -3,16 +3,16 @@
 A rate that is measured again has to be changed here and nowhere else.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from pipeline.domains.datasets import parse_dataset
 from pipeline.store.errors import UsageError
-from trainer.agents.settings import AgentSettings
-from trainer.agents.vast_config import VASTConfig
 
-# Settings of an agent that decide how long its update takes, besides the batch. Agents
-# without flows have no `flow_steps`.
-_SETTINGS = ("name", "width", "depth", "flow_steps", "precision", "rematerialise")
+# Agents import NumPy, which takes too long for a program that only prints its help.
+if TYPE_CHECKING:
+    from trainer.agents.settings import AgentSettings
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,9 @@ class UpdateRate:
     Attributes:
         platform: Name of an accelerator, or ``"cpu"``.
         chips: Number of chips, or of cores of a CPU.
-        agent: Settings of the agent that was trained.
+        agent: Settings of the agent that decide how long its update takes, besides the
+            batch: name, width, depth, precision, whether it rematerialises, and the
+            steps of its flows, which not all agents have.
         batch_size: Rows B of each seed's batch.
         seeds: Number of seeds that were trained side by side.
         updates_per_s: Updates per second; an update of all seeds counts once.
@@ -31,7 +33,7 @@ class UpdateRate:
 
     platform: str
     chips: int
-    agent: AgentSettings
+    agent: Mapping[str, Any]
     batch_size: int
     seeds: int
     updates_per_s: float
@@ -96,7 +98,14 @@ class Measured:
         UpdateRate(
             platform="cpu",
             chips=2,
-            agent=VASTConfig(width=64),
+            agent={
+                "name": "vast",
+                "width": 64,
+                "depth": 4,
+                "flow_steps": 10,
+                "precision": "float32",
+                "rematerialise": False,
+            },
             batch_size=256,
             seeds=1,
             updates_per_s=70.1,
@@ -140,7 +149,7 @@ def find_update_rate(
     *,
     platform: str,
     chips: int | None,
-    agent: AgentSettings,
+    agent: "AgentSettings",
     batch_size: int,
     seeds: int,
 ) -> UpdateRate | None:
@@ -162,8 +171,8 @@ def find_update_rate(
     for rate in measured.update_rates:
         setting = (rate.platform, rate.batch_size, rate.seeds)
         same = setting == (platform, batch_size, seeds) and all(
-            getattr(rate.agent, name, None) == getattr(agent, name, None)
-            for name in _SETTINGS
+            getattr(agent, name, None) == setting
+            for name, setting in rate.agent.items()
         )
         if same and chips in (None, rate.chips):
             return rate

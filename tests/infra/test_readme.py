@@ -114,5 +114,5 @@ def test_rates_of_updates_stand_where_they_say():
         lines = [
             line for line in Path(file).read_text().splitlines() if command[0] in line
         ]
-        wanted = (f"{rate.updates_per_s:g} updates/s", f"width {rate.agent.width}")
+        wanted = (f"{rate.updates_per_s:g} updates/s", f"width {rate.agent['width']}")
         assert any(all(each in line for each in wanted) for line in lines)

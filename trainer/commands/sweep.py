@@ -47,9 +47,9 @@ class Sweep:
     """
 
     sweep: Annotated[Path, tyro.conf.Positional]
+    only: str = "*"
     out: str | None = None
     store: str | None = None
-    only: str = "*"
     jobs: Annotated[int, tyro.conf.arg(aliases=("--parallel",))] = 1
     environment: str | None = None
     environment_arguments: tuple[str, ...] = ()

@@ -227,7 +227,7 @@ def test_hours_are_by_the_rate_that_is_named(capsys):
     rate = next(r for r in MEASURED.update_rates if r.platform == "cpu")
     local = f"{TRAIN} --target local --out runs/one"
     setting = (
-        f"--agent.width {rate.agent.width} --trainer.batch-size {rate.batch_size} "
+        f"--agent.width {rate.agent['width']} --trainer.batch-size {rate.batch_size} "
         f"--trainer.seeds {rate.seeds}"
     )
     _, error = printed(capsys, f"{local} -- {setting}")

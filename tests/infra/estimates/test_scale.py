@@ -164,7 +164,9 @@ def test_data_by_hand():
 
 def test_a_rate_is_that_of_exactly_one_setting():
     agent = VASTConfig(width=512)
-    rate = UpdateRate("h100", 8, agent, 1024, 8, 250.0, "somewhere")
+    (known,) = MEASURED.update_rates
+    trained = {name: getattr(agent, name) for name in known.agent}
+    rate = UpdateRate("h100", 8, trained, 1024, 8, 250.0, "somewhere")
     measured = dataclasses.replace(MEASURED, update_rates=(rate,))
     setting = {"chips": 8, "agent": agent, "batch_size": 1024, "seeds": 8}
     assert find_update_rate(measured, platform="h100", **setting) is rate
