@@ -142,6 +142,20 @@ def _leave_alone(earlier: EarlierJob | None, output: Output) -> bool:
     return True
 
 
+def ask(command: Sequence[str]) -> tuple[subprocess.CompletedProcess[str], str]:
+    """Runs a command to read what it prints, which the terminal does not show.
+
+    Args:
+        command: Program and arguments.
+
+    Returns:
+        The command that has ended, and the last line of its errors, for a message.
+    """
+    asked = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = asked.stderr.strip().splitlines()
+    return asked, lines[-1] if lines else "it said nothing"
+
+
 def require_program(name: str) -> None:
     """Raises a LaunchError if a program is not installed on this machine."""
     if shutil.which(name) is None:

@@ -2,7 +2,6 @@
 
 import json
 import shlex
-import subprocess
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from infra.commands.evaluate import Evaluate
 from infra.commands.train import Train
 from infra.errors import LaunchError
 from infra.estimates.machines import find_accelerator, make_slice
-from infra.submission import Submission, launch, make_command
+from infra.submission import Submission, ask, launch, make_command
 from infra.targets import jobset, skypilot
 from pipeline.output import Output, say
 from pipeline.store.units import format_duration
@@ -260,9 +259,8 @@ def ask_states(sweep: Path, only: str, out: str | None) -> dict[str, State]:
     options = ("--only", only, *(() if out is None else ("--out", out)))
     listed = ("--dry-run", "--json")
     command = make_command("trainer", "sweep", str(sweep), *options, *listed)
-    asked = subprocess.run(command, capture_output=True, text=True, check=False)
+    asked, said = ask(command)
     if asked.returncode != 0:
-        said = (asked.stderr.strip().splitlines() or ["it said nothing"])[-1]
         raise LaunchError(
             f"{sweep}: the states of its cells cannot be read; run "
             f"`{shlex.join(command)}` to see why, it ended with exit code "

@@ -2,12 +2,11 @@
 
 import functools
 import json
-import subprocess
 from collections.abc import Callable
 from typing import Any
 
 from infra.errors import LaunchError
-from infra.submission import EarlierJob
+from infra.submission import EarlierJob, ask
 
 Document = dict[str, Any]
 
@@ -95,9 +94,8 @@ def make_finder(
 
 def _find_job(job: tuple[str, ...]) -> EarlierJob | None:
     command = ("kubectl", "get", *job, "--ignore-not-found", "--output", "json")
-    asked = subprocess.run(command, capture_output=True, text=True, check=False)
+    asked, said = ask(command)
     if asked.returncode != 0:
-        said = (asked.stderr.strip().splitlines() or ["it said nothing"])[-1]
         raise LaunchError(
             f"`{' '.join(command)}`: expected the job of an earlier launch, or none, "
             f"got exit code {asked.returncode}: {said}; check the cluster that kubectl "

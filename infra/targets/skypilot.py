@@ -14,7 +14,7 @@ from typing import Any
 
 from infra.errors import LaunchError
 from infra.estimates.machines import Slice
-from infra.submission import format_command, require_program
+from infra.submission import ask, format_command, require_program
 from infra.targets.jobset import COORDINATOR_PORT, SAVED
 
 # Without --detach-run, the command streams the job's log until the job has ended, and a
@@ -140,7 +140,7 @@ def list_active_jobs() -> set[str]:
         LaunchError: If SkyPilot is not installed, or does not list its jobs.
     """
     require_program(_QUEUE[0])
-    asked = subprocess.run(_QUEUE, capture_output=True, text=True, check=False)
+    asked, _ = ask(_QUEUE)
     said = f"{asked.stdout}\n{asked.stderr}"
     if asked.returncode != 0 and _NO_JOBS in said:
         return set()

@@ -115,7 +115,7 @@ def test_without_states_only_a_dry_run_goes_on(
     def end(command: Any, **_: Any) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(command, 1, "", "error: no credentials\n")
 
-    monkeypatch.setattr(module.subprocess, "run", end)
+    monkeypatch.setattr("subprocess.run", end)
     code, documents, said = launch(sweep, capsys)
     assert code == 0
     assert sum(each["kind"] == "JobSet" for each in documents) == 4
