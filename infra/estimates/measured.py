@@ -171,8 +171,8 @@ def find_update_rate(
     for rate in measured.update_rates:
         setting = (rate.platform, rate.batch_size, rate.seeds)
         same = setting == (platform, batch_size, seeds) and all(
-            getattr(agent, name, None) == setting
-            for name, setting in rate.agent.items()
+            getattr(agent, name, None) == trained
+            for name, trained in rate.agent.items()
         )
         if same and chips in (None, rate.chips):
             return rate
