@@ -219,18 +219,24 @@ class Sketcher:
         return np.full((30, 40, 3), len(self.drawn), np.uint8)
 
 
+def write_inspection(
+    run: Path, store: Store, out: Path, asked: Inspection
+) -> tuple[list[Any], str]:
+    """Inspects a run; returns the files and what was printed."""
+    shown = io.StringIO()
+    console = Console(file=shown, width=200)
+    written = inspect_subgoals(
+        RunFolder.open(run), store, open_folder(out), asked, console=console
+    )
+    return written, shown.getvalue()
+
+
 def test_an_inspection_from_run_to_files(
     run: Path, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inspect, "Painter", Sketcher)
-    shown = io.StringIO()
-    written = inspect_subgoals(
-        RunFolder.open(run),
-        store,
-        open_folder(tmp_path / "out"),
-        Inspection(episodes=2, frames=4, training_seed=4, video=True),
-        console=Console(file=shown, width=200),
-    )
+    asked = Inspection(episodes=2, frames=4, training_seed=4, video=True)
+    written, shown = write_inspection(run, store, tmp_path / "out", asked)
     assert [path.name for path in written] == [
         *("subgoals.json", "subgoals.npz", "subgoal_errors.svg"),
         *("maze_recorded.svg", "maze_values.svg", "maze_policy.svg"),
@@ -260,7 +266,7 @@ def test_an_inspection_from_run_to_files(
     np.testing.assert_allclose(now.qpos, arrays["observations"][0])
     np.testing.assert_allclose(ghost.qpos, arrays["subgoals"][0], rtol=1e-6)
     assert f"step 10, seed 4: {report['summary']['compared']} of 120 sub-goals" in (
-        shown.getvalue()
+        shown
     )
 
 
@@ -275,21 +281,15 @@ def test_horizons_beyond_every_episode_leave_nothing_to_compare(
 
     monkeypatch.setattr(inspect, "play_traces", play_far)
     monkeypatch.setattr(inspect, "Painter", Sketcher)
-    shown = io.StringIO()
-    written = inspect_subgoals(
-        RunFolder.open(run),
-        store,
-        open_folder(tmp_path / "out"),
-        Inspection(episodes=1, frames=1),
-        console=Console(file=shown, width=200),
-    )
+    asked = Inspection(episodes=1, frames=1)
+    written, shown = write_inspection(run, store, tmp_path / "out", asked)
     summary = json.loads(written[0].read_text())["summary"]
     assert (summary["steps"], summary["compared"]) == (LIMIT, 0)
     # Not 0, which would say that predictions are exact.
     for name in ("mean_error", "mean_relative_error", "mean_relative_change"):
         assert summary[name] is None
     assert set(summary["error_by_horizon"]) == {None}
-    line = " ".join(shown.getvalue().split())
+    line = " ".join(shown.split())
     assert "0 of 60 sub-goals compared, 60.0 steps ahead on average; nothing to" in line
     assert "standard deviations" not in line
 
