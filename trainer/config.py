@@ -34,6 +34,9 @@ from trainer.toml_tables import Json, merge_tables, pop_task_tables, read_toml
 # Settings of TrainerConfig that decide which numbers a run computes. Changing one of
 # them makes another run; steps, logging and checkpoints may change between two starts.
 _IDENTITY = ("batch_size", "microbatches", "seed", "seeds")
+# JAX's keys take this many bits of a seed: seeds that differ in others would have equal
+# networks.
+_SEED_BITS = 32
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class TrainerConfig:
         steps: Number of updates in total.
         batch_size: Rows B of each seed's batch.
         updates_per_call: Updates that are fused into one compiled call.
-        seed: Seed of the first run.
+        seed: Seed of the first run; all seeds lie below 2**32.
         seeds: Runs trained side by side in one program, with the seeds ``seed``,
             ``seed + 1``, ...
         log_every: Updates between two records of metrics.
@@ -99,6 +102,11 @@ class TrainerConfig:
                 raise ConfigError(
                     f"trainer.{name}: expected at least 1, got {getattr(self, name)}"
                 )
+        if not 0 <= self.seed <= 2**_SEED_BITS - self.seeds:
+            raise ConfigError(
+                f"trainer.seed: expected seeds from 0 to {2**_SEED_BITS - 1}, got "
+                f"{self.seed} to {self.seed + self.seeds - 1}; choose another number"
+            )
         # Written as "not >=", so that NaN is refused as well.
         if not self.max_over_estimation >= 0:
             raise ConfigError(
@@ -110,13 +118,6 @@ class TrainerConfig:
                 f"trainer.batch_size: expected a multiple of trainer.microbatches "
                 f"({self.microbatches}), got {self.batch_size}"
             )
-        if self.keep_every is not None and (
-            self.keep_every < 1 or self.keep_every % self.checkpoint_every
-        ):
-            raise ConfigError(
-                "trainer.keep_every: expected a multiple of trainer.checkpoint_every "
-                f"({self.checkpoint_every}), got {self.keep_every}"
-            )
         # The loop logs, saves and ends between two compiled calls, never within one.
         for name in ("steps", "log_every", "checkpoint_every", "validate_every"):
             every = getattr(self, name)
@@ -125,6 +126,13 @@ class TrainerConfig:
                     f"trainer.{name}: expected a multiple of trainer.updates_per_call "
                     f"({self.updates_per_call}), got {every}"
                 )
+        if self.keep_every is not None and (
+            self.keep_every < 1 or self.keep_every % self.checkpoint_every
+        ):
+            raise ConfigError(
+                "trainer.keep_every: expected a multiple of trainer.checkpoint_every "
+                f"({self.checkpoint_every}), got {self.keep_every}"
+            )
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@ import dataclasses
 import random
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 
 from pipeline.domains.datasets import TASKS
@@ -110,6 +112,39 @@ def test_every_shipped_configuration_loads_for_every_task() -> None:
 def test_a_run_keeps_a_checkpoint() -> None:
     with pytest.raises(ValueError, match=r"keep_checkpoints: expected at least 1, got"):
         config.TrainerConfig(keep_checkpoints=0)
+
+
+def test_seeds_are_those_that_give_networks_of_their_own() -> None:
+    # Why: JAX keeps the low 32 bits of a seed.
+    keys = [jax.random.key_data(jax.random.key(seed)) for seed in (0, 2**32)]
+    np.testing.assert_array_equal(*keys)
+
+    assert config.TrainerConfig(seed=2**32 - 2, seeds=2).seed_range[-1] == 2**32 - 1
+    for seed, seeds in ((-1, 4), (2**32 - 1, 2), (2**70, 1)):
+        with pytest.raises(ValueError, match=rf"trainer.seed: .*, got {seed} to"):
+            config.TrainerConfig(seed=seed, seeds=seeds)
+
+
+def test_checkpoints_that_are_kept_need_checkpoints() -> None:
+    with pytest.raises(ValueError, match=r"trainer.checkpoint_every: .*, got 0"):
+        config.TrainerConfig(checkpoint_every=0, keep_every=100)
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("reuse", "nan"),
+        ("reuse", "inf"),
+        ("reuse", "0"),
+        ("device_share", "nan"),
+        ("device_share", "-0.5"),
+        ("device_share", "1.5"),
+    ],
+)
+def test_numbers_of_the_feed_have_ranges(name: str, number: str) -> None:
+    raw = {"dataset": "some", "feed": {name: float(number)}}
+    with pytest.raises(ValueError, match=rf"feed.{name}: expected .* {float(number)}"):
+        config.decode(raw, where="some.toml")
 
 
 def test_a_command_is_resolved_from_file_agent_and_overrides() -> None:

@@ -2,12 +2,14 @@
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from pipeline.output import Output, show, working
+from pipeline.store.errors import UsageError
 from trainer.commands.arguments import check_counts
 
 if TYPE_CHECKING:
@@ -42,6 +44,10 @@ class BenchFeed:
         from trainer.costs.bench_feed import bench_feed
 
         check_counts(self, "batch_size", "updates_per_call")
+        if not 0 < self.seconds < math.inf:
+            raise UsageError(
+                f"--seconds: expected a finite time above 0, got {self.seconds}"
+            )
         with working(output.progress, "measuring") as say_now:
             report = bench_feed(
                 Store(self.store),

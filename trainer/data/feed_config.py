@@ -3,6 +3,7 @@
 A launcher reads and checks them on machines where neither is installed.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -52,8 +53,15 @@ class FeedConfig:
                 "feed.threads and feed.prefetch_calls: expected at least 1 each, got "
                 f"{self.threads} and {self.prefetch_calls}; raise the smaller one"
             )
-        if self.block_rows < 1 or self.reuse <= 0:
+        # Comparisons with NaN are False, so that these refuse it as well.
+        if self.block_rows < 1 or not 0 < self.reuse < math.inf:
             raise ConfigError(
-                "feed.block_rows and feed.reuse: expected above 0, got "
-                f"{self.block_rows} and {self.reuse}; raise the smaller one"
+                "feed.block_rows and feed.reuse: expected numbers above 0, got "
+                f"{self.block_rows} and {self.reuse}; set others"
+            )
+        if not 0 <= self.device_share <= 1:
+            raise ConfigError(
+                "feed.device_share: expected a share in [0, 1], got "
+                f"{self.device_share}; set another, or feed.gather to where rows are "
+                "to be looked up"
             )

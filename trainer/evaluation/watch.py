@@ -47,7 +47,8 @@ class Patience:
 
     def __post_init__(self) -> None:
         for name in ("poll_s", "timeout_s"):
-            if getattr(self, name) <= 0:
+            # Written as "not >", so that NaN is refused as well.
+            if not getattr(self, name) > 0:
                 raise UsageError(
                     f"{name}: expected more than 0, got {getattr(self, name)}; raise it"
                 )

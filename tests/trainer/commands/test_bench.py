@@ -46,3 +46,9 @@ def test_numbers_of_bench_step_are_read() -> None:
 def test_counts_below_1_are_refused(command: Any, name: str) -> None:
     with pytest.raises(ValueError, match=f"--{name}: expected at least 1, got 0"):
         command.execute(Output.silent())
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_measurement_takes_a_finite_time(seconds: float) -> None:
+    with pytest.raises(ValueError, match="--seconds: expected a finite time above 0"):
+        BenchFeed("store", seconds=seconds).execute(Output.silent())

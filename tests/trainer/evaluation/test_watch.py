@@ -301,3 +301,6 @@ def test_numbers_out_of_range(run: Path) -> None:
         watched(run, steps=[30])
     with pytest.raises(ValueError, match="poll_s: expected more than 0, got 0"):
         Patience(poll_s=0)
+    # Every comparison with NaN is False: `time.sleep` would raise later.
+    with pytest.raises(ValueError, match="timeout_s: expected more than 0, got nan"):
+        Patience(timeout_s=float("nan"))
