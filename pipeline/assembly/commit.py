@@ -72,7 +72,8 @@ def find_committed(plan: StorePlan) -> DatasetManifest | None:
         DataFormatError: If another store is finished there, which is never
             overwritten, or if files of the plan's own store are missing.
     """
-    return _find(plan.root, [part.digest() for part in plan.parts], _list_plans)
+    asked = [part.digest() for part in plan.parts]
+    return _find(plan.root, asked, _list_plans, dataset=plan.dataset)
 
 
 def check_whole(root: str, committed: DatasetManifest) -> None:
@@ -191,7 +192,8 @@ def commit_store(
     # two, either the check sees its store or the conditional commit below fails; in the
     # other order its store could be replaced unseen.
     before = files.read(plan.root, manifest.DATASET_MANIFEST)
-    committed = _find(plan.root, [part.plan for part in written], _list_plans)
+    asked = [part.plan for part in written]
+    committed = _find(plan.root, asked, _list_plans, dataset=plan.dataset)
     if committed is not None:
         return committed
     check_seen(plan.root, kept)
@@ -232,12 +234,13 @@ def claim(plan: StorePlan, *, take_over: bool = False) -> AbstractContextManager
     return claims.hold(plan.root, CLAIM, asked, what="store", take_over=take_over)
 
 
-def holds_parts(root: str, keys: Sequence[str]) -> bool:
+def holds_parts(root: str, keys: Sequence[str], *, dataset: str) -> bool:
     """Tells whether a store of parts with these keys is already finished.
 
     Args:
         root: Local path or ``gs://bucket/path`` of the store.
         keys: Keys of its parts, in order.
+        dataset: Name of its data set.
 
     Returns:
         Whether the store is finished.
@@ -246,7 +249,10 @@ def holds_parts(root: str, keys: Sequence[str]) -> bool:
         DataFormatError: If another store is finished there, or if files of this one
             are missing.
     """
-    return _find(root, keys, lambda s: [part.key for part in s.parts]) is not None
+    committed = _find(
+        root, keys, lambda store: [part.key for part in store.parts], dataset=dataset
+    )
+    return committed is not None
 
 
 def commit_parts(root: str, store: DatasetManifest, claimed: Claim | None) -> None:
@@ -268,7 +274,8 @@ def commit_parts(root: str, store: DatasetManifest, claimed: Claim | None) -> No
 
     # The generation is read before the check, as in `commit_store`.
     before = files.read(root, manifest.DATASET_MANIFEST)
-    if not holds_parts(root, [part.key for part in store.parts]):
+    keys = [part.key for part in store.parts]
+    if not holds_parts(root, keys, dataset=store.dataset):
         check()
         clear_parts(root, store.parts, check)
         data = manifest_json.to_json(store).encode()
@@ -340,7 +347,11 @@ def check_dropped(plan: StorePlan, parts: Sequence[PartManifest]) -> None:
 
 
 def _find(
-    root: str, asked: Sequence[str], of: Callable[[DatasetManifest], list[str]]
+    root: str,
+    asked: Sequence[str],
+    of: Callable[[DatasetManifest], list[str]],
+    *,
+    dataset: str,
 ) -> DatasetManifest | None:
     """Returns the manifest of a finished store that begins with the given parts.
 
@@ -348,13 +359,15 @@ def _find(
         root: Local path or ``gs://bucket/path`` of the store.
         asked: Digests or keys of the parts, in order.
         of: Lists the same of a store.
+        dataset: Name of the data set, which neither digests nor keys contain.
     """
     committed = read_committed(root)
     if committed is None:
         return None
     # Only the first parts are compared: after an append there are more of them, and the
     # store still holds what was asked for.
-    if of(committed)[: len(asked)] != list(asked):
+    same_parts = of(committed)[: len(asked)] == list(asked)
+    if not same_parts or committed.dataset != dataset:
         raise make_occupied_error(root, committed)
     check_whole(root, committed)
     return committed

@@ -140,7 +140,8 @@ def find_merged(plan: MergePlan) -> bool:
         DataFormatError: If another store is finished there, or if files of this one
             are missing.
     """
-    return holds_parts(plan.root, [part.key for part in plan.manifest.parts])
+    keys = [part.key for part in plan.manifest.parts]
+    return holds_parts(plan.root, keys, dataset=plan.manifest.dataset)
 
 
 def claim(plan: MergePlan, *, take_over: bool = False) -> AbstractContextManager[Claim]:

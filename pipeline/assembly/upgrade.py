@@ -85,7 +85,7 @@ def find_upgraded(plan: UpgradePlan) -> bool:
         DataFormatError: If another store is finished there, or if files of this one
             are missing.
     """
-    return holds_parts(plan.root, plan.keys)
+    return holds_parts(plan.root, plan.keys, dataset=plan.store.manifest.dataset)
 
 
 def claim(

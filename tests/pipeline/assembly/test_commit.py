@@ -1,3 +1,4 @@
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,11 @@ def test_a_finished_store_is_never_overwritten(make_npz, make_plan, read_tree):
         find_committed(other)
     with pytest.raises(DataFormatError, match="already holds a finished store"):
         commit_store(other, [_renumbered(plan, part) for part in other.parts])
+    # Digests of parts do not contain the name of the data set.
+    renamed = dataclasses.replace(plan, dataset="cube-single-noisy")
+    for look in (find_committed, write):
+        with pytest.raises(DataFormatError, match="finished store of cube-single-play"):
+            look(renamed)
     assert read_tree(plan.root) == before
 
 

@@ -167,8 +167,9 @@ def test_the_command_line_joins_and_says_when_it_has(roots, tmp_path, capsys):
     assert "finished, 53 rows in 6 parts of 3 stores" in capsys.readouterr().out
     assert main(command) == 0
     assert "already finished" in capsys.readouterr().out
-    assert main(["merge", roots[1], roots[2], "--out", out]) == 2
-    assert "already holds a finished store" in capsys.readouterr().err
+    for other in (["merge", *roots[1:], "--out", out], [*command, "--dataset", "all"]):
+        assert main(other) == 2
+        assert "already holds a finished store" in capsys.readouterr().err
     lost = Store(out).manifest.parts[2].folder
     os.remove(f"{out}/{lost}/actions/zarr.json")
     assert main(command) == 2
