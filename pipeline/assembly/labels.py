@@ -71,6 +71,32 @@ def count_tasks(fields: Mapping[str, FieldSpec]) -> int:
     return math.prod(fields[schema.REWARDS].shape)
 
 
+def _label_transitions(
+    labels: Mapping[str, Array],
+    columns: npt.NDArray[np.int64],
+    lengths: npt.NDArray[np.int64],
+) -> dict[str, Array]:
+    """Moves labels of states to the transitions that lead there, a row earlier.
+
+    Args:
+        labels: ``rewards`` and ``masks`` of the states, ``[n, T]``.
+        columns: Columns of the tasks whose labels are moved.
+        lengths: ``i64[E]``, rows of each episode; their sum is n.
+
+    Returns:
+        The labels. No transition starts in the last row of an episode: its reward is 0
+        and its mask 1, as in data whose files have rows of transitions.
+    """
+    last = np.cumsum(lengths) - 1
+    moved = {}
+    for name, padding in ((schema.REWARDS, 0), (schema.MASKS, 1)):
+        values = labels[name].copy()
+        values[:-1, columns] = labels[name][1:, columns]
+        values[np.ix_(last, columns)] = padding
+        moved[name] = values
+    return moved
+
+
 def _to_columns(values: Array) -> Array:
     """Returns values as ``[n, T]``, also those that are ``[n]``."""
     return values[:, None] if values.ndim == 1 else values
@@ -97,6 +123,10 @@ def label_episodes(
         DataFormatError: If the rows lack what the tasks need.
     """
     labels = label_tasks(tasks, rows)
+    # Rewards that came with the data are in the rows that they belong to.
+    led_to = [t.recipe != "stored" and t.success_timing == "post" for t in tasks]
+    if any(led_to):
+        labels = _label_transitions(labels, np.flatnonzero(led_to), lengths)
     # Return sums are computed from the stored float32 rewards and not from the source's
     # float64, so that `verify --deep` can compute them again from the store.
     for discount in discounts:

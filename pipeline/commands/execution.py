@@ -16,6 +16,7 @@ from pipeline.output import Output, say
 from pipeline.store import claims
 from pipeline.store.action_scale import ActionScale
 from pipeline.store.claims import Claim
+from pipeline.store.manifest import SuccessTiming
 from pipeline.store.reader import Store
 
 # Message of a command whose claim another command has taken over.
@@ -34,6 +35,7 @@ def plan_relabelled(
     action_scale: ActionScale | None = None,
     versions: Mapping[str, str] | None = None,
     command: str = "",
+    success_timing: SuccessTiming = "pre",
 ) -> StorePlan:
     """Plans a store with the five tasks of a domain.
 
@@ -46,6 +48,7 @@ def plan_relabelled(
         action_scale: Scale of the actions; None stores them as they are.
         versions: Versions of packages, as in `plan_inputs`.
         command: Line of the store's history.
+        success_timing: State that rewards are to be of, see `Task`.
 
     Returns:
         The plan.
@@ -61,7 +64,7 @@ def plan_relabelled(
         inputs,
         dataset=domain.dataset,
         environment_id=domain.environment_id,
-        tasks=read_tasks(domain),
+        tasks=read_tasks(domain, success_timing=success_timing),
         discounts=discounts,
         options=options,
         action_scale=action_scale,

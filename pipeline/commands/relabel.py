@@ -57,7 +57,7 @@ class Relabel:
             raise UsageError(
                 "expected --discounts or --tasks to add, got neither; give one of them"
             )
-        tasks = self._read_tasks(manifest.dataset, [t.task for t in manifest.tasks])
+        tasks = self._read_tasks(manifest.dataset, manifest.tasks)
         plan = relabel.plan_relabelling(
             self.store,
             tasks=tasks,
@@ -107,11 +107,11 @@ class Relabel:
         )
         return 0
 
-    def _read_tasks(self, dataset: str, held: Sequence[int]) -> "tuple[Task, ...]":
+    def _read_tasks(self, dataset: str, held: "Sequence[Task]") -> "tuple[Task, ...]":
         """Reads the tasks to add from the environment, which takes seconds."""
         from pipeline.domains.datasets import TASKS, parse_dataset
 
-        missing = sorted(set(self.tasks) - set(held))
+        missing = sorted(set(self.tasks) - {task.task for task in held})
         if not missing:
             return ()
         if not set(missing) <= set(TASKS):
@@ -122,4 +122,5 @@ class Relabel:
         domain = parse_dataset(dataset)
         from pipeline.domains.goals import read_tasks
 
-        return read_tasks(domain, tuple(missing))
+        # All tasks of a store are labelled at one moment.
+        return read_tasks(domain, tuple(missing), success_timing=held[0].success_timing)

@@ -16,6 +16,7 @@ from pipeline.commands.arguments import (
 )
 from pipeline.output import Output, say
 from pipeline.sources.options import PART_ROWS, OnBadEpisode, OnBadFile
+from pipeline.store.errors import UsageError
 
 if TYPE_CHECKING:
     from pipeline.assembly.plan import StorePlan
@@ -37,8 +38,9 @@ class Shard:
         environment: ID of the environment to evaluate in, for data with rewards. By
             default it is the one that the data name, as Minari's do, or the name of the
             data set. The command set-environment compares an environment with the data.
-        success_timing: State that a row's reward belongs to, for data with rewards: pre
-            for the row's own state, post for the state that its action leads to.
+        success_timing: State that a row's reward belongs to: pre for the row's own
+            state, post for the state that its action leads to. By default pre for data
+            of OGBench, as in its single-task data sets, and post for data with rewards.
         discounts: Discounts to store return sums for.
         action_bounds: Bounds of the actions, if they are not -1 and 1: LOW HIGH, or the
             word data for the bounds of each component in the data. Actions are stored
@@ -61,7 +63,7 @@ class Shard:
     source: str | None = None
     val: str | None = None
     environment: str | None = None
-    success_timing: Literal["pre", "post"] = "post"
+    success_timing: Literal["pre", "post"] | None = None
     discounts: tuple[float, ...] = (0.99,)
     action_bounds: tuple[str, ...] = ()
     part_rows: int = PART_ROWS
@@ -116,15 +118,23 @@ class Shard:
         )
         # Data of other kinds may have any name.
         domain = parse_dataset(self.dataset) if kind == "ogbench" else None
+        if domain is not None and self.environment is not None:
+            raise UsageError(
+                "--environment: expected none for data of OGBench, whose tasks have "
+                f"environments of their own, got {self.environment}; leave it out, or "
+                "give it to `train` or `evaluate`"
+            )
         # Bad inputs are refused here, before the simulator starts to read tasks.
         inputs = describe_inputs(sources, on_bad_file=self.on_bad_file)
         options = PlanOptions(self.part_rows, self.on_bad_episode, self.max_bad_share)
         scale = choose_scale(inputs, self.action_bounds)
+        timing = self.success_timing or ("post" if domain is None else "pre")
         command = describe(
             "shard",
             dataset=self.dataset,
-            environment=self.environment if domain is None else None,
-            success_timing=self.success_timing if domain is None else None,
+            environment=self.environment,
+            # Histories of OGBench's data say nothing of its usual timing.
+            success_timing=timing if domain is None or timing != "pre" else None,
             discounts=sorted(set(self.discounts)),
             part_rows=self.part_rows,
             on_bad_episode=self.on_bad_episode,
@@ -140,6 +150,7 @@ class Shard:
                 options=options,
                 action_scale=scale,
                 command=command,
+                success_timing=timing,
             )
         environment_id, arguments, scores = self.environment or self.dataset, {}, None
         environments = (
@@ -159,7 +170,7 @@ class Shard:
                 environment_id=environment_id,
                 environment_kwargs=arguments,
                 recipe="stored",
-                success_timing=self.success_timing,
+                success_timing=timing,
             )
             for number in range(1, count + 1)
         ]

@@ -28,7 +28,7 @@ from pipeline.domains.environments import (
     seed_numpy,
 )
 from pipeline.store.errors import DataFormatError, UsageError
-from pipeline.store.manifest import Task
+from pipeline.store.manifest import SuccessTiming, Task
 
 # Distance to the target, in metres, within which OGBench counts a cube, the drawer or
 # the window as in place.
@@ -54,12 +54,18 @@ _FIXED_GOALS: dict[Family, dict[str, Any]] = {
 _Array = NDArray[Any]
 
 
-def read_tasks(domain: Domain, tasks: Sequence[int] = TASKS) -> tuple[Task, ...]:
+def read_tasks(
+    domain: Domain,
+    tasks: Sequence[int] = TASKS,
+    *,
+    success_timing: SuccessTiming = "pre",
+) -> tuple[Task, ...]:
     """Reads the goals of a domain's tasks from its environment.
 
     Args:
         domain: The data set.
         tasks: Task numbers, from 1.
+        success_timing: State that rewards are to be of, see `Task`.
 
     Returns:
         The tasks in order, with all that relabelling and evaluation need.
@@ -77,14 +83,19 @@ def read_tasks(domain: Domain, tasks: Sequence[int] = TASKS) -> tuple[Task, ...]
     with seed_numpy(0), ignore_known_warnings():
         for task, spec in zip(tasks, evaluated_in, strict=True):
             environment.reset(seed=0, options={"task_id": task})
+            kwargs = dict(spec.kwargs)
+            # Single-task environments judge before the step unless told otherwise.
+            if success_timing != "pre":
+                kwargs["success_timing"] = success_timing
             read.append(
                 Task(
                     task=task,
                     name=environment.cur_task_info["task_name"],
                     environment_id=spec.environment_id,
-                    environment_kwargs=dict(spec.kwargs),
+                    environment_kwargs=kwargs,
                     recipe=domain.family,
                     goal=_read_goal(domain.family, environment),
+                    success_timing=success_timing,
                 )
             )
     return tuple(read)

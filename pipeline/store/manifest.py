@@ -29,6 +29,7 @@ PART_MANIFEST = "part.json"
 Json = dict[str, Any]
 Split = Literal["train", "val"]
 Recipe = Literal["maze", "cube", "scene", "puzzle", "stored"]
+SuccessTiming = Literal["pre", "post"]
 # A store may come from a stranger, so an environment in its manifest must not be able
 # to run code. Gymnasium imports the module named before a colon in an id, hence no
 # colons; constructors may open files named by arguments, hence only numbers and words
@@ -135,7 +136,7 @@ class Task:
     environment_kwargs: dict[str, EnvironmentArgument] = dataclasses.field(
         default_factory=dict
     )
-    success_timing: Literal["pre", "post"] = "pre"
+    success_timing: SuccessTiming = "pre"
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import pipeline
 from pipeline.beam import runners
 from pipeline.cli import main
 from pipeline.store import claims
+from pipeline.store.reader import Store
 
 LENGTHS = (5, 5, 7, 4, 1, 6)
 ROOT = Path(pipeline.__file__).parents[1]
@@ -163,6 +164,27 @@ def test_sharding_again_finds_it_finished(make_npz, tmp_path, capsys, read_tree)
     assert shard(path, tmp_path, "--discounts", 0.5) == 2
     assert_one_line(capsys, "already holds a finished store", "choose another folder")
     assert read_tree(tmp_path / "store") == before
+
+
+def test_n6_labels_of_ogbench_may_be_of_the_state_after_the_step(
+    make_npz, tmp_path, capsys
+):
+    path = make_npz(LENGTHS)
+    assert shard(path, tmp_path) == 0
+    assert shard(path, tmp_path / "b", "--success-timing", "post") == 0
+    before, after = (Store(str(f / "store")) for f in (tmp_path, tmp_path / "b"))
+    for store, timing in ((before, "pre"), (after, "post")):
+        assert {task.success_timing for task in store.manifest.tasks} == {timing}
+    (task, *_) = after.manifest.tasks
+    assert task.environment_kwargs == {"success_timing": "post"}
+    solved, reached = (s.read("masks", split="train") for s in (before, after))
+    inside = np.delete(np.arange(sum(LENGTHS)), np.cumsum(LENGTHS) - 1)
+    assert not solved[inside].all()
+    np.testing.assert_array_equal(reached[inside], solved[inside + 1])
+    capsys.readouterr()
+    assert main(["verify", "--deep", after.root]) == 0
+    assert shard(path, tmp_path / "c", "--environment", "cube-single-v0") == 2
+    assert_one_line(capsys, "--environment: expected none for data of OGBench")
 
 
 def test_a_twin_is_refused_until_it_is_told_to_take_over(make_npz, tmp_path, capsys):

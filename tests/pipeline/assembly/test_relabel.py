@@ -87,6 +87,16 @@ def test_readers_see_the_old_labels_until_the_commit(plan, tasks):
     assert old.read("returns/0.9").shape == (28, 1)
 
 
+def test_tasks_are_added_with_the_timing_of_the_others(make_plan, make_npz, tasks):
+    first = dataclasses.replace(tasks[0], success_timing="post")
+    plan = make_plan(make_npz(LENGTHS), tasks=(first,))
+    write(plan)
+    assert main(["relabel", plan.root, "--tasks", "2"]) == 0
+    store = Store(plan.root)
+    assert [task.success_timing for task in store.manifest.tasks] == ["post", "post"]
+    assert verify_store(store, deep=True) == []
+
+
 def test_what_a_run_reads_of_one_task_is_the_same_beside_others(plan, tasks):
     before = load_table(Store(plan.root), task=1, discount=0.9)
     asked = plan_relabelling(plan.root, tasks=tasks, discounts=(0.5,))

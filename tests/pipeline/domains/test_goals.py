@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from ogbench.relabel_utils import relabel_dataset
 
+from pipeline.assembly.labels import label_episodes
 from pipeline.domains.datasets import TASKS, find_environment, parse_dataset
 from pipeline.domains.environments import make_environment, seed_numpy
 from pipeline.domains.goals import read_tasks, relabel_tasks
@@ -249,6 +250,18 @@ def test_n6_an_environment_that_judges_after_the_step_is_one_row_ahead():
     np.testing.assert_array_equal(stored, [-1, -1, -1, 0, 0, 0, 0])
     np.testing.assert_array_equal(rewards["pre"], stored[:-1])
     np.testing.assert_array_equal(rewards["post"], stored[1:])
+    # Labels of the other kind are those that the other environment gives.
+    (other,) = read_tasks(
+        parse_dataset("pointmaze-medium-navigate"), (1,), success_timing="post"
+    )
+    assert other.environment_kwargs == {
+        **task.environment_kwargs,
+        "success_timing": "post",
+    }
+    rows, lengths = {"qpos": np.array(states)}, np.array([len(states)])
+    labels = label_episodes([other], (), rows, lengths)
+    np.testing.assert_array_equal(labels["rewards"][:-1, 0], rewards["post"])
+    np.testing.assert_array_equal(labels["masks"][:-1, 0], np.abs(rewards["post"]))
 
 
 TWO_CUBES = Task(
