@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from pipeline.output import Output, show
+from pipeline.store.errors import UsageError
 from trainer.commands.arguments import read_environment
 
 if TYPE_CHECKING:
@@ -47,8 +48,9 @@ class Evaluate:
             and the same seed. Without this option, and always with --watch, it is
             left out.
         watch: Wait for checkpoints, and for the run itself if it has not started.
-        poll: Seconds between two looks at the folder, with --watch.
-        timeout: Minutes without a new checkpoint after which --watch gives up.
+        poll: Seconds between two looks at the folder, with --watch; 10 if not given.
+        timeout: Minutes without a new checkpoint after which --watch gives up; 60 if
+            not given.
     """
 
     run: Annotated[str, tyro.conf.Positional]
@@ -65,8 +67,8 @@ class Evaluate:
     workers: int | None = None
     again: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     watch: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    poll: float = 10.0
-    timeout: float = 60.0
+    poll: float | None = None
+    timeout: float | None = None
 
     def execute(self, output: Output) -> int:
         """Plays the episodes, then prints a table of the results."""
@@ -76,6 +78,7 @@ class Evaluate:
         from trainer.runs.evaluations import EvaluationSettings
         from trainer.runs.folder import RunFolder
 
+        self._check_options()
         folder = RunFolder.open(self.run)
         environment = read_environment(self.environment, self.environment_arguments)
         settings = EvaluationSettings(
@@ -95,7 +98,10 @@ class Evaluate:
                 tasks=self.tasks,
                 environment=environment,
                 candidates=self.candidates,
-                patience=Patience(poll_s=self.poll, timeout_s=60 * self.timeout),
+                patience=Patience(
+                    poll_s=10.0 if self.poll is None else self.poll,
+                    timeout_s=60 * (60.0 if self.timeout is None else self.timeout),
+                ),
                 console=output.progress,
             )
         else:
@@ -112,6 +118,20 @@ class Evaluate:
         if evaluations:
             show(output.results, _make_table(evaluations))
         return 0
+
+    def _check_options(self) -> None:
+        """Refuses options that would be ignored beside or without others."""
+        if self.all_steps and self.steps:
+            raise UsageError(
+                "--all-steps: expected no --steps beside it, got "
+                f"{' '.join(map(str, self.steps))}; leave one of them out"
+            )
+        waits = {"poll": self.poll, "timeout": self.timeout}
+        if not self.watch and (given := [n for n, v in waits.items() if v is not None]):
+            raise UsageError(
+                f"--{given[0]}: expected --watch beside it, which waits for "
+                "checkpoints; add it, or leave this option out"
+            )
 
 
 def _make_table(evaluations: "Sequence[Evaluation]") -> "Table":

@@ -67,6 +67,10 @@ class Sweep:
         check_counts(self, "jobs")
         if self.json and not self.dry_run:
             raise UsageError("--json: expected --dry-run beside it, which lists cells")
+        if self.updates_per_s is not None and not self.dry_run:
+            raise UsageError(
+                "--updates-per-s: expected --dry-run beside it, which estimates hours"
+            )
         if self.updates_per_s is not None and not self.updates_per_s > 0:
             raise UsageError(
                 f"--updates-per-s: expected a rate above 0, got {self.updates_per_s}"

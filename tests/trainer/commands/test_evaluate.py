@@ -1,5 +1,6 @@
 """``evaluate``: the table that it prints of the results."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -38,3 +39,21 @@ def test_results_are_a_table_on_standard_output(
     assert said == ""
     for part in ("2,000", "3 of 4, 75 %", "30 to 95 %", "-25.00", "25"):
         assert part in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--all-steps", "--steps", "10", "20"], "--all-steps: .* got 10 20"),
+        (["--timeout", "5"], "--timeout: expected --watch beside it"),
+        (["--poll", "1"], "--poll: expected --watch beside it"),
+    ],
+)
+def test_options_are_not_ignored(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    message: str,
+) -> None:
+    assert main(["evaluate", str(tmp_path), *options]) == 2
+    assert re.search(message, capsys.readouterr().err)

@@ -75,3 +75,5 @@ def test_hours_are_by_rates_of_the_method(sweep: Path) -> None:
 def test_a_wrong_rate_is_refused(sweep: Path) -> None:
     with pytest.raises(UsageError, match="--updates-per-s: expected a rate above 0"):
         Sweep(sweep, updates_per_s=0.0, dry_run=True).execute(Output.silent())
+    with pytest.raises(UsageError, match="--updates-per-s: expected --dry-run beside"):
+        Sweep(sweep, updates_per_s=2.0).execute(Output.silent())
