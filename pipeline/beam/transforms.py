@@ -21,6 +21,8 @@ from pipeline.assembly.relabel import LabelsPlan, write_labels
 from pipeline.collection.scripted import EpisodeCollector
 from pipeline.collection.staging import EpisodePlan, stage
 from pipeline.domains.datasets import parse_dataset
+from pipeline.sources.base import Source
+from pipeline.sources.own import UserSource
 from pipeline.store.errors import UnseenFileError, WorkerError
 from pipeline.store.manifest import DATASET_MANIFEST, DatasetManifest, PartManifest
 
@@ -161,6 +163,13 @@ def locate_errors(
         raise WorkerError(f"{place}: {type(error).__name__}: {text}") from error
 
 
+def _find_file(source: Source) -> str | None:
+    """Returns the file that a source reads, for `locate_errors`; None if unknown."""
+    # The input of a user's reader may be no path, and then no worker would see it.
+    path: str | None = getattr(source, "path", None)
+    return None if isinstance(source, UserSource) else path
+
+
 # Collectors of this process that are not in use, by data set and rows. They outlive
 # their DoFn, because some runners make a DoFn for each element, and making an
 # environment takes a second or two.
@@ -209,7 +218,7 @@ class DivideInput(beam.DoFn):  # type: ignore[misc]
         yield from locate_errors(
             f"{plan.origin.name}, read through for {len(runs)} workers",
             lambda: divide(runs),
-            reads=getattr(plan.source, "path", None),
+            reads=_find_file(plan.source),
         )
 
 
@@ -227,7 +236,7 @@ class _WritePart(beam.DoFn):  # type: ignore[misc]
                 f"{plan.origin.name}, part {plan.index} (episodes {first} to "
                 f"{first + plan.episodes.episodes - 1})",
                 lambda: next(parts),
-                reads=getattr(plan.source, "path", None),
+                reads=_find_file(plan.source),
             )
             self._parts.inc()
             self._rows.inc(part.rows)

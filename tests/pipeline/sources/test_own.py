@@ -210,3 +210,38 @@ def test_an_input_for_val_is_read_by_the_same_class():
         ("train", UserSource("my:Own", "a")),
         ("val", UserSource("my:Own", "b")),
     ]
+
+
+TABLE = """
+import numpy as np
+
+from pipeline.sources.episode_reader import EpisodeReader
+
+
+class Table(EpisodeReader):
+    def lengths(self):
+        return [4, 5]
+
+    def read(self, episodes):
+        for index in episodes:
+            n = self.lengths()[index]
+            yield {
+                "observations": np.full((n + 1, 3), np.nan if index else 0.0),
+                "actions": np.zeros((n, 2)),
+                "rewards": np.zeros(n),
+                "terminals": np.zeros(n),
+            }
+"""
+
+
+def test_an_input_that_is_no_path_hides_no_error(tmp_path, monkeypatch, capsys):
+    (tmp_path / "my_table.py").write_text(TABLE)
+    monkeypatch.syspath_prepend(tmp_path)
+    out = str(tmp_path / "store")
+    own = ("--source", "my_table:Table")
+    command = ["shard", "table:walks", "--dataset", "walk", "--out", out, *own]
+    assert main(command) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "table:walks, episode 1, row 0: observations[0] is nan" in said
+    assert main([*command, "--on-bad-episode", "skip", "--max-bad-share", "0.5"]) == 0
+    assert Store(out).manifest.parts[0].episodes == 1
