@@ -26,8 +26,9 @@ class ActionRange:
     have made up.
 
     Attributes:
-        low: ``f64[A]``, smallest value of each component, in the units of the data.
-        high: ``f64[A]``, largest value of each component.
+        low: ``f64[A]``, smallest value of each component, in the units of the data; inf
+            if no such action is finite.
+        high: ``f64[A]``, largest value of each component; -inf if none is finite.
         rows: Number of actions, those with NaN or Inf included.
         outside: Number of actions with a component outside the scale's bounds.
     """
@@ -55,10 +56,11 @@ class ActionRange:
             The range of the actions.
 
         Raises:
-            DataFormatError: If the source is damaged, or no action that is taken is
-                finite.
+            DataFormatError: If the source is damaged.
         """
-        lows, highs, rows, outside = [], [], 0, 0
+        (width,) = description.fields[schema.ACTIONS].shape
+        low, high = np.full(width, np.inf), np.full(width, -np.inf)
+        rows = outside = 0
         for block in source.read(cut_blocks(description.episodes, description.fields)):
             last = np.cumsum(block.lengths) - 1
             actions: npt.NDArray[Any] = np.delete(block.rows[schema.ACTIONS], last, 0)
@@ -67,15 +69,9 @@ class ActionRange:
             bound = 1 + schema.ACTION_TOLERANCE
             rows += len(actions)
             outside += int((np.abs(unit) > bound).any(axis=1).sum())
-            if len(finite):
-                lows.append(finite.min(axis=0))
-                highs.append(finite.max(axis=0))
-        if not lows:
-            raise DataFormatError(
-                f"{description.name}: expected finite actions before the last rows of "
-                f"episodes, got none in {rows:,}; look into the input"
-            )
-        return cls(np.min(lows, axis=0), np.max(highs, axis=0), rows, outside)
+            low = np.minimum(low, finite.min(axis=0, initial=np.inf))
+            high = np.maximum(high, finite.max(axis=0, initial=-np.inf))
+        return cls(low, high, rows, outside)
 
     def union(self, other: "ActionRange") -> "ActionRange":
         """Combines the ranges of two sets of rows."""
@@ -101,14 +97,32 @@ def choose_scale(inputs: Inputs, bounds: Sequence[str]) -> ActionScale | None:
 
     Raises:
         UsageError: If the bounds are malformed.
-        DataFormatError: If an input is damaged.
+        DataFormatError: If an input is damaged, if no action that is taken is finite,
+            or if actions of inputs differ in their number of components.
     """
     if not bounds:
         return None
+    first = inputs.described[0][2]
+    (width,) = first.fields[schema.ACTIONS].shape
     if list(bounds) == ["data"]:
-        # One scale for all inputs, because all parts of a store share it.
+        for _, _, description in inputs.described:
+            (other,) = description.fields[schema.ACTIONS].shape
+            if other != width:
+                raise DataFormatError(
+                    f"{description.name}: expected actions of {width} components, as "
+                    f"those of {first.name}, got {other}; write these data into a "
+                    "store of their own"
+                )
+        # One scale for all inputs, because all parts of a store share it. An input
+        # whose actions are all NaN or Inf decides nothing: its episodes are bad.
         described = (entry[1:] for entry in inputs.described)
         total = reduce(ActionRange.union, itertools.starmap(ActionRange.of, described))
+        if not np.isfinite(total.low).all():
+            raise DataFormatError(
+                f"{first.name}: expected finite actions before the last rows of "
+                f"episodes, here or in another input, got none in {total.rows:,}; "
+                "look into the inputs"
+            )
         return ActionScale.of_data(total.low, total.high)
     try:
         low, high = map(float, bounds)
@@ -117,5 +131,4 @@ def choose_scale(inputs: Inputs, bounds: Sequence[str]) -> ActionScale | None:
             f"expected --action-bounds data, or LOW HIGH, got {' '.join(bounds)}; "
             "correct the option"
         ) from error
-    (width,) = inputs.described[0][2].fields[schema.ACTIONS].shape
     return ActionScale((low,) * width, (high,) * width)

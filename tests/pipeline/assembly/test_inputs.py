@@ -366,6 +366,31 @@ def test_what_is_appended_is_scaled_as_the_store(tmp_path):
         write_alone(added.added.parts[0])
 
 
+def test_inputs_without_a_finite_action_decide_no_bounds(tmp_path):
+    rows, bad = transitions(), transitions(1)
+    rows["actions"] *= 2
+    bad["actions"][:] = np.nan
+    given = [("train", write_npz(tmp_path / "bad", bad))]
+    with pytest.raises(DataFormatError, match=r"bad\.npz: expected finite .* in 18;"):
+        choose_scale(describe_inputs(given), ("data",))
+    alone = [("train", write_npz(tmp_path / "good", rows))]
+    expected = choose_scale(describe_inputs(alone), ("data",))
+    assert expected.high[0] > 1.5
+    assert choose_scale(describe_inputs(given + alone), ("data",)) == expected
+
+
+def test_bounds_of_data_are_of_one_number_of_components(tmp_path):
+    rows = transitions(1)
+    rows["actions"] = np.zeros((len(rows["actions"]), 3))
+    sources = [
+        write_npz(tmp_path / "two", transitions()),
+        write_npz(tmp_path / "three", rows),
+    ]
+    inputs = describe_inputs([("train", source) for source in sources])
+    with pytest.raises(DataFormatError, match=r"three\.npz: .* 2 components, .* got 3"):
+        choose_scale(inputs, ("data",))
+
+
 @pytest.mark.parametrize("bounds", [("1", "1"), ("a", "b"), ("1",), ("nan", "1")])
 def test_bounds_that_are_none_are_refused(bounds, tmp_path):
     inputs = describe_inputs([("train", write_npz(tmp_path / "a", transitions()))])
