@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.domains.observations import describe
+from pipeline.store import schema
+from pipeline.store.action_scale import ActionScale
 from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.manifest import DatasetManifest
 
@@ -144,8 +146,7 @@ def describe_store(manifest: DatasetManifest) -> Spaces:
         if len(known.minimum) != size:
             ends = [(min(known.minimum),) * size, (max(known.maximum),) * size]
         if name == "actions" and manifest.action_scale is not None:
-            scale = manifest.action_scale
-            ends = [tuple(scale.from_unit(np.asarray(end)).tolist()) for end in ends]
+            ends = [_scale_back(manifest.action_scale, end) for end in ends]
         laid_out = field.unit.startswith(LAID_OUT)
         spaces[name] = Space(
             dtype=field.dtype,
@@ -155,6 +156,15 @@ def describe_store(manifest: DatasetManifest) -> Spaces:
             high=tuple(ends[1]),
         )
     return Spaces(spaces["observations"], spaces["actions"])
+
+
+def _scale_back(scale: ActionScale, actions: tuple[float, ...]) -> tuple[float, ...]:
+    """Scales one stored action back to the units of the environment."""
+    given = scale.from_unit(np.asarray(actions))
+    # Scaling has rounded. A made-up action 0 has to be 0 again, because
+    # `_find_outside` knows it by that.
+    rounding = schema.ACTION_TOLERANCE * (np.asarray(scale.high) - scale.low)
+    return tuple(np.where(np.abs(given) < rounding, 0.0, given).tolist())
 
 
 def check_spaces(data: Spaces, offered: Spaces, *, environment: str) -> dict[str, str]:

@@ -165,3 +165,20 @@ def test_a_store_is_described_by_its_manifest(tmp_path):
     # Stored actions reach nearly from -1 to 1.
     assert found.action.low == pytest.approx((-4.0, 0.0), abs=0.3)
     assert found.action.high == pytest.approx((4.0, 1.0), abs=0.3)
+
+
+def test_a_made_up_action_is_0_after_it_is_scaled_back(tmp_path):
+    manifest = Store(str(write_store(tmp_path / "store", S=4, A=1))).manifest
+    scale = ActionScale((-1.0,), (10.0,))
+    (made_up, data) = scale.to_unit(np.array([[0.0], [6.0]]))[:, 0].tolist()
+    assert scale.from_unit(np.array([made_up])) != 0
+    known = dataclasses.replace(
+        manifest.statistics["actions"], minimum=(made_up,), maximum=(data,)
+    )
+    statistics = {**manifest.statistics, "actions": known}
+    scaled = dataclasses.replace(manifest, statistics=statistics, action_scale=scale)
+    here = describe_store(scaled)
+    assert here.action.low == (0,)
+    assert here.action.high == pytest.approx((6,))
+    there = dataclasses.replace(here, action=Space("float32", 1, "", (5.0,), (7.0,)))
+    assert set(check_spaces(here, there, environment="E")) == {"action"}
