@@ -116,6 +116,11 @@ class Pipeline:
                 "--max-workers and --episodes: expected at least 1 each, got "
                 f"{self.max_workers} and {self.episodes}; raise the smaller one"
             )
+        if self.rows is not None and self.rows < 1:
+            raise LaunchError(
+                f"--rows: expected at least 1, got {self.rows}; give the rows of the "
+                "input, or leave the option out"
+            )
         if self.target == "dataflow" and self.max_workers > dataflow.MOST_WORKERS:
             raise LaunchError(
                 f"--max-workers: Dataflow takes up to {dataflow.MOST_WORKERS:,}, got "

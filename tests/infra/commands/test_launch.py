@@ -269,6 +269,7 @@ IMAGE = f"--image r/x:{VERSION}"
         (f"{PIPELINE} --target local", "either --input to shard or --episodes"),
         (f"{SHARD} --episodes 3 --target local", "either --input to shard"),
         (f"{SHARD} --target local --max-workers 0", "at least 1"),
+        (f"{SHARD} --target local --rows 0", "--rows: expected at least 1, got 0"),
         (f"{SHARD} --target spark", "--job-endpoint: expected HOST:PORT"),
         (f"{SHARD} --target spark --job-endpoint x", "--job-endpoint: expected HOST"),
         (f"{SHARD} {SPARK} --flink-master x:1", "with --target flink alone"),
