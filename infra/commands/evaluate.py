@@ -122,6 +122,9 @@ class Evaluate:
             writes=(self.run_folder,),
             region=self.region,
             find_earlier=kubernetes.make_finder(
-                kubernetes.JOB, name=name, namespace=self.namespace
+                kubernetes.JOB,
+                name=name,
+                namespace=self.namespace,
+                folder=str(run),
             ),
         )

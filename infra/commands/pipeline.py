@@ -238,7 +238,10 @@ class Pipeline:
             region=self.region,
             # The cluster may stay: only the launcher cannot be changed.
             find_earlier=kubernetes.make_finder(
-                kubernetes.JOB, name=job.name, namespace=job.namespace
+                kubernetes.JOB,
+                name=job.name,
+                namespace=job.namespace,
+                folder=self.out,
             ),
             **self._list_buckets(),
         )

@@ -185,7 +185,10 @@ class Train:
             writes=(self.out,),
             region=self.region,
             find_earlier=kubernetes.make_finder(
-                kubernetes.JOB_SET, name=training.name, namespace=training.namespace
+                kubernetes.JOB_SET,
+                name=training.name,
+                namespace=training.namespace,
+                folder=str(run),
             ),
             last_check=functools.partial(self._compile, chips, arguments)
             if self.compile and self.compiled is None

@@ -2,7 +2,7 @@
 
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from infra.errors import LaunchError
@@ -74,7 +74,7 @@ def make_exit_rule(action: str, container: str, codes: tuple[int, ...]) -> Docum
 
 
 def make_finder(
-    kind: str, *, name: str, namespace: str
+    kind: str, *, name: str, namespace: str, folder: str
 ) -> Callable[[], EarlierJob | None]:
     """Makes the function that looks for the job of an earlier launch.
 
@@ -85,14 +85,17 @@ def make_finder(
         kind: `JOB` or `JOB_SET`.
         name: Name of the job.
         namespace: Namespace of the job.
+        folder: Folder that the job writes, by which a job of another launch is told
+            from an earlier one of the same launch.
 
     Returns:
-        The function. It raises a LaunchError if kubectl cannot tell.
+        The function. It raises a LaunchError if kubectl cannot tell, or if a job for
+        another folder has the name and has not ended.
     """
-    return functools.partial(_find_job, (kind, name, "--namespace", namespace))
+    return functools.partial(_find_job, (kind, name, "--namespace", namespace), folder)
 
 
-def _find_job(job: tuple[str, ...]) -> EarlierJob | None:
+def _find_job(job: tuple[str, ...], folder: str) -> EarlierJob | None:
     command = ("kubectl", "get", *job, "--ignore-not-found", "--output", "json")
     asked, said = ask(command)
     if asked.returncode != 0:
@@ -109,7 +112,25 @@ def _find_job(job: tuple[str, ...]) -> EarlierJob | None:
     ended = "deletionTimestamp" in found["metadata"] or any(
         each["type"] in _ENDED and each["status"] == "True" for each in conditions
     )
+    arguments = {text.rstrip("/") for text in _list_arguments(found["spec"])}
+    # Leaving that job alone would end with exit code 0, and this one would never run.
+    if not ended and folder.rstrip("/") not in arguments:
+        raise LaunchError(
+            f"{' '.join(job)}: expected no job, or one for {folder}, got a job for "
+            "another folder that has not ended; give another --name or --namespace, or "
+            "wait for its end"
+        )
     # In the foreground, the job is gone only after its pods: a new one would otherwise
     # meet pods of the same names.
     removal = ("kubectl", "delete", *job, "--ignore-not-found", "--cascade=foreground")
     return EarlierJob(" ".join(job[:2]), ended, removal)
+
+
+def _list_arguments(spec: Any) -> Iterator[str]:
+    """Lists the arguments of all containers of a job, however deep they are."""
+    if isinstance(spec, dict):
+        yield from spec.get("args", ())
+        spec = list(spec.values())
+    if isinstance(spec, list):
+        for part in spec:
+            yield from _list_arguments(part)

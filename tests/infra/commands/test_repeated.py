@@ -145,6 +145,33 @@ def test_a_job_that_has_ended_is_replaced(
     assert "deletionTimestamp" not in job["metadata"]
 
 
+@everywhere
+def test_a_running_job_for_another_folder_is_in_the_way(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cluster.launch() == 0
+    cluster.verbs()
+    before, command = cluster.job(), cluster.command
+    # The name of a job is the last part of its folder.
+    for folder in ("vast-data/runs", "--out gs://vast-data/stores"):
+        cluster.command = cluster.command.replace(folder, f"{folder}/more")
+    assert cluster.command != command
+    assert cluster.launch() == 2
+    assert cluster.verbs() == ["get"]
+    assert cluster.job() == before
+    (said,) = [
+        line
+        for line in capsys.readouterr().err.splitlines()
+        if "another folder" in line
+    ]
+    assert "/more/cube-" in said
+    assert "give another --name" in said
+    # Once it has ended, its name is free, as for the same folder.
+    cluster.change(status=conditions("Failed"))
+    assert cluster.launch() == 0
+    assert cluster.verbs() == ["get", "get", "delete", "apply"]
+
+
 def test_a_job_that_starts_during_the_checks_is_left_alone(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
