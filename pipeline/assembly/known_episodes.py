@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.assembly.plan import BLOCK_ROWS
-from pipeline.sources.episodes import EpisodeRange, cut
+from pipeline.assembly.plan import cut_blocks
+from pipeline.sources.episodes import EpisodeRange
 from pipeline.store import schema
 from pipeline.store.manifest import EPISODE_DIGESTS, PartManifest
 from pipeline.store.reader import Store
@@ -92,7 +92,8 @@ def read_digests(store: Store, part: PartManifest) -> Digests:
 def _make_digests(store: Store, part: PartManifest) -> Iterator[Digests]:
     """Computes digests from the rows of a part, a block of episodes at a time."""
     lengths = store.episode_lengths(part)
-    for block in cut(EpisodeRange(0, 0, tuple(lengths.tolist())), BLOCK_ROWS):
+    fields = {name: store.manifest.fields[name] for name in _OF_A_ROW}
+    for block in cut_blocks(EpisodeRange(0, 0, tuple(lengths.tolist())), fields):
         first, last = block.first_row, block.first_row + block.rows
         rows = {name: store.read_rows(part, name, first, last) for name in _OF_A_ROW}
         yield digest_episodes(rows, np.asarray(block.lengths, np.int64))

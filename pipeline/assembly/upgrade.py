@@ -16,8 +16,8 @@ import numpy as np
 from pipeline.assembly.commit import commit_parts, holds_parts
 from pipeline.assembly.known_episodes import digest_episodes
 from pipeline.assembly.merge import content_key, is_same_folder
-from pipeline.assembly.plan import BLOCK_ROWS, installed_versions
-from pipeline.sources.episodes import EpisodeRange, cut
+from pipeline.assembly.plan import cut_blocks, installed_versions
+from pipeline.sources.episodes import EpisodeRange
 from pipeline.store import claims, manifest
 from pipeline.store.claims import Claim
 from pipeline.store.errors import DataFormatError, UsageError
@@ -161,7 +161,7 @@ def _write(plan: UpgradePlan, part: PartManifest) -> PartManifest:
     tasks = len(store.manifest.tasks)
     writer = PartWriter(plan.root, renewed.folder, fields, rows=part.rows, tasks=tasks)
     digests = []
-    for block in cut(EpisodeRange(0, 0, tuple(lengths.tolist())), BLOCK_ROWS):
+    for block in cut_blocks(EpisodeRange(0, 0, tuple(lengths.tolist())), fields):
         first, last = block.first_row, block.first_row + block.rows
         rows = {name: store.read_rows(part, name, first, last) for name in fields}
         writer.append(rows)
