@@ -62,6 +62,8 @@ def show_progress(
 ) -> Iterator[None]:
     """Shows progress while its block runs: a bar on a terminal, lines elsewhere.
 
+    All of the work counts as done once the block ends without an error.
+
     Args:
         console: Console to print to.
         label: Name of the work.
@@ -71,14 +73,24 @@ def show_progress(
         unit: Unit of the amounts.
     """
     done = threading.Event()
+    whole = False
+
+    def measure_or_end() -> tuple[int, str]:
+        count, remark = measure()
+        # Parts that bad episodes left nothing of have no files to count.
+        return (total if whole else count), remark
+
     # A log file would be filled by the redrawing of a bar.
     show = _show_bar if console.is_terminal else _show_lines
     thread = threading.Thread(
-        target=show, args=(console, label, total, measure, unit, done), daemon=True
+        target=show,
+        args=(console, label, total, measure_or_end, unit, done),
+        daemon=True,
     )
     thread.start()
     try:
         yield
+        whole = True
     finally:
         done.set()
         thread.join()

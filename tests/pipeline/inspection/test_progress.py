@@ -36,11 +36,21 @@ def test_progress_is_a_bar_or_lines(terminal, monkeypatch):
             again.set()
         return 500, "1 of 2 parts"
 
-    with progress.show_progress(console, "write", 1000, measure):
-        assert again.wait(60)
+    def show(error=None):
+        with progress.show_progress(console, "write", 1000, measure):
+            assert again.wait(60)
+            if error is not None:
+                raise error
+        return output.getvalue()
+
+    with pytest.raises(OSError, match="disk full"):
+        show(OSError("disk full"))
     text = output.getvalue()
     assert "500 of 1,000" in text
     assert "1 of 2 parts" in text
+    assert "1,000 of 1,000" not in text
+    # Parts without good episodes leave no files, and count once all is done.
+    assert "1,000 of 1,000" in show() or not terminal
 
 
 def test_the_rate_leaves_out_what_was_there_before(monkeypatch):
