@@ -318,19 +318,20 @@ def _make_tables(facts: Mapping[str, Any]) -> list[Table]:
     )
     parts = [
         (
-            part["folder"].removeprefix("parts/"),
+            part["folder"].removeprefix("parts/") if part["rows"] else "none",
             part["split"],
             f"{part['episodes']:,}",
             f"{part['rows']:,}",
             f"{part['name']}, episode {part['first_episode']:,} on",
+            ", ".join(f"{len(v):,} {reason}" for reason, v in part["dropped"].items()),
         )
-        for part in facts["parts"]
+        for part in (*facts["parts"], *facts["empty_parts"])
     ]
     notes = [f"The first {_MAX_ROWS} of {len(parts):,} parts."]
     made.append(
         Table(
             "Parts",
-            ("part", "split", "episodes", "rows", "from"),
+            ("part", "split", "episodes", "rows", "from", "left out"),
             parts[:_MAX_ROWS],
             notes if len(parts) > _MAX_ROWS else (),
             folded=True,

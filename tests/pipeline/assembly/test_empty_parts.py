@@ -12,6 +12,7 @@ from pipeline.assembly.merge import merge, plan_merge
 from pipeline.assembly.plan import PlanOptions, describe_inputs, plan_inputs
 from pipeline.beam import pipelines, runners
 from pipeline.cli import main
+from pipeline.inspection import store_page
 from pipeline.inspection.verify import verify_store
 from pipeline.sources.ogbench_npz import OgbenchNpz
 from pipeline.store import manifest_json
@@ -210,6 +211,10 @@ def test_inspecting_shows_what_was_left_out(make_files, plan_files, capsys):
     assert main(["inspect", plan.root]) == 0
     (line,) = [x for x in capsys.readouterr().out.splitlines() if "1 nonfinite" in x]
     assert line.split()[:4] == ["none", "train", "0", "0"]
+    (table,) = [x for x in store_page._make_tables(facts) if x.title == "Parts"]
+    shown = ("none", "train", "0", "0", "file-2.npz, episode 0 on", "1 nonfinite")
+    assert [row for row in table.rows if row[-1]] == [shown]
+    assert len(table.rows) == 4
 
 
 def test_an_empty_part_with_rows_is_refused(make_files, plan_files):
