@@ -404,7 +404,11 @@ def plan_inputs(
         max_bad_share=options.max_bad_share,
         versions=dict(installed_versions() if versions is None else versions),
         ignored=tuple(sorted({name for read in descriptions for name in read.ignored})),
-        warnings=(*repeated, *(w for read in descriptions for w in read.warnings)),
+        warnings=(
+            *repeated,
+            *_find_untrainable(descriptions[0].fields),
+            *(w for read in descriptions for w in read.warnings),
+        ),
         # Files of one data set mostly have the same notes: each is shown once.
         notes=tuple(dict.fromkeys(n for read in descriptions for n in read.notes)),
         skipped=inputs.skipped,
@@ -452,6 +456,17 @@ def _find_repeated(inputs: Inputs) -> list[str]:
             f"{description.name} holds the same as {name}: its episodes count twice"
         )
     return warnings
+
+
+def _find_untrainable(fields: Mapping[str, FieldSpec]) -> list[str]:
+    """Warns of observations that a store holds and the trainer refuses."""
+    observed = fields[schema.OBSERVATIONS]
+    if len(observed.shape) == 1:
+        return []
+    return [
+        f"observations are {observed.dtype}{list(observed.shape)} a row: a store holds "
+        "them, but the trainer takes rows of numbers alone, [S]"
+    ]
 
 
 def _check_scale(description: Description, scale: ActionScale | None) -> None:

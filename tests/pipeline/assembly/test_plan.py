@@ -45,3 +45,10 @@ def test_splits_of_unlike_fields_are_refused(make_npz, make_plan):
 def test_options_out_of_range_are_refused(make_npz, make_plan, options, message):
     with pytest.raises(ValueError, match=message):
         make_plan(make_npz(LENGTHS), **options)
+
+
+def test_observations_that_cannot_be_trained_on_are_warned_of(make_npz, make_plan):
+    assert make_plan(make_npz(LENGTHS)).warnings == ()
+    images = np.zeros((28, 4, 4, 3), np.uint8)
+    (warning,) = make_plan(make_npz(LENGTHS, observations=images)).warnings
+    assert warning.startswith("observations are uint8[4, 4, 3] a row")
