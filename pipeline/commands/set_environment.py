@@ -31,7 +31,9 @@ class SetEnvironment:
     """
 
     store: StorePath
-    environment: Annotated[str | None, tyro.conf.Positional] = None
+    environment: Annotated[
+        str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[ENVIRONMENT]")
+    ] = None
     environment_arguments: tuple[str, ...] = ()
     reference_scores: tuple[float, float] | None = None
     success_timing: Literal["pre", "post"] | None = None
@@ -40,6 +42,7 @@ class SetEnvironment:
         """Makes the environment, compares its spaces, and changes the manifest."""
         from pipeline.assembly.environment import set_environment
         from pipeline.domains.environments import (
+            check_time_limit,
             ignore_known_warnings,
             make_named_environment,
             parse_environment,
@@ -68,6 +71,7 @@ class SetEnvironment:
             # than by an evaluation after days of training.
             spec = parse_environment(self.environment, self.environment_arguments)
             environment = make_named_environment(spec)
+            check_time_limit(environment, spec.environment_id)
             with ignore_known_warnings():
                 spaces = read_spaces(environment)
                 environment.close()
@@ -89,7 +93,7 @@ class SetEnvironment:
             ),
         )
         if changed is None:
-            say(output.results, f"{self.store}: says all of it already")
+            say(output.results, f"{self.store}: nothing to change")
             return 0
         scores = changed.reference_scores
         say(

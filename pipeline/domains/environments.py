@@ -217,9 +217,8 @@ def make_wrapped_environment(environment_id: str, **kwargs: Any) -> Any:
         ) from error
     except TypeError as error:
         raise UsageError(
-            f"{environment_id}: cannot be made with the arguments {kwargs} ({error}), "
-            "which come from the run or the store; name others with "
-            "--environment-arguments"
+            f"{environment_id}: cannot be made with the arguments {kwargs} ({error}); "
+            "name others with --environment-arguments"
         ) from error
     except RuntimeError as error:
         # MuJoCo chooses a renderer when it is imported, although nothing is drawn here,
@@ -236,6 +235,24 @@ def make_wrapped_environment(environment_id: str, **kwargs: Any) -> Any:
     if model.parent == Path(tempfile.gettempdir()):
         model.unlink(missing_ok=True)
     return environment
+
+
+def check_time_limit(environment: Any, environment_id: str) -> None:
+    """Refuses an environment without a time limit: its episodes might never end.
+
+    Args:
+        environment: Environment from ``make_named_environment``.
+        environment_id: Its id, for the error.
+
+    Raises:
+        UsageError: If the environment is registered without ``max_episode_steps``.
+    """
+    if getattr(environment.spec, "max_episode_steps", None) is None:
+        raise UsageError(
+            f"{environment_id}: expected an environment with a time limit, got one "
+            "without; register it with max_episode_steps, or give "
+            "--environment-arguments max_episode_steps=1000"
+        )
 
 
 def check_environment_id(environment_id: str) -> None:

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from pipeline.domains.datasets import TaskEnvironment
 from pipeline.domains.environments import (
+    check_time_limit,
     episode_seed,
     ignore_known_warnings,
     make_named_environment,
@@ -122,12 +123,7 @@ def make_task_environment(spec: TaskEnvironment) -> Any:
     environment = make_named_environment(spec)
     with ignore_known_warnings():
         _keep_action_space(environment.unwrapped)
-    if getattr(environment.spec, "max_episode_steps", None) is None:
-        raise UsageError(
-            f"{spec.environment_id}: expected an environment with a time limit, got "
-            "one without; register it with max_episode_steps, or give "
-            "--environment-arguments max_episode_steps=1000"
-        )
+    check_time_limit(environment, spec.environment_id)
     return environment
 
 

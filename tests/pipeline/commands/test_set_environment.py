@@ -58,7 +58,7 @@ def test_the_manifest_alone_changes(store, capsys):
     assert sorted(files.list_names(store, "parts")) == files_before
     assert set_to(capsys, store, LINE, "--environment-arguments", "size=12")[:2] == (
         0,
-        f"{store}: says all of it already\n",
+        f"{store}: nothing to change\n",
     )
     assert main(["inspect", store]) == 0
     shown = " ".join(capsys.readouterr().out.split())
@@ -77,6 +77,7 @@ def test_the_manifest_alone_changes(store, capsys):
         (("--reference-scores", "2", "1"), "a larger one that counts as 100, got 2"),
         (("tests.nowhere:Line-v0",), "cannot be imported"),
         (("tests.own_environment:Bare-v0",), "expected an environment with an observ"),
+        (("tests.own_environment:Endless-v0",), "with a time limit, got one without"),
         (
             ("Pendulum-v1",),
             "Pendulum-v1: expected observations of 2 numbers, as in the",
