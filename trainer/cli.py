@@ -48,9 +48,8 @@ _ABANDONED = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; see ``front_door.run``."""
-    # Orbax logs through absl, and warns of every folder that it opens only to read. Its
-    # threads and asyncio's tasks log many lines about an error that the front door
-    # prints in one.
+    # Orbax, through absl, and asyncio's tasks log many lines about an error that the
+    # front door prints in one.
     for name in ("absl", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return front_door.run(PROGRAM, arguments)

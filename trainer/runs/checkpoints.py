@@ -10,6 +10,7 @@ description of the run) and ``digests`` of the other four, which everything that
 is compared with. Steps of earlier versions have no digests and are not compared.
 """
 
+import logging
 import os
 import re
 import shutil
@@ -71,9 +72,10 @@ class CheckpointReader:
                 "folder; check the path, or wait for the run's first checkpoint"
             )
         self.folder = folder.checkpoints
-        self._manager = _open(
-            folder, ocp.CheckpointManagerOptions(create=False, read_only=True)
-        )
+        with _silence_orbax():
+            self._manager = _open(
+                folder, ocp.CheckpointManagerOptions(create=False, read_only=True)
+            )
 
     def __enter__(self) -> Self:
         return self
@@ -362,6 +364,18 @@ class CheckpointWriter(CheckpointReader):
                 f"({_describe_cause(error)}); the last one written is {last}. "
                 "Make room there, then run the same command to go on"
             ) from error
+
+
+@contextmanager
+def _silence_orbax() -> Iterator[None]:
+    """Hides Orbax's warnings, through absl, that a folder is opened only to read."""
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(max(level, logging.ERROR))
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _open(
