@@ -1,4 +1,4 @@
-"""Formats sizes and durations for people."""
+"""Formats sizes, durations, counts and rates for people."""
 
 
 def format_size(size_bytes: float) -> str:
@@ -26,3 +26,23 @@ def format_duration(seconds: float) -> str:
     if hours >= 1:
         return f"{hours:,.1f} h"
     return f"{minutes:.2g} min" if minutes >= 1 else f"{seconds:.2g} s"
+
+
+def format_count(count: int, noun: str) -> str:
+    """Formats a number of things; the plural of the noun must end in s.
+
+    Example:
+        >>> format_count(1, "part"), format_count(1200, "part")
+        ('1 part', '1,200 parts')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def format_rate(rate: float) -> str:
+    """Formats a rate with three digits, or as a whole number, never as 1.26e+03.
+
+    Example:
+        >>> format_rate(0.512), format_rate(1264.3)
+        ('0.512', '1,264')
+    """
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"

@@ -141,28 +141,33 @@ def _make_table(evaluations: "Sequence[Evaluation]") -> "Table":
     from trainer.runs.returns import show_interval, show_score
     from trainer.runs.success_rates import Score
 
-    headings = ["step", "seed", "task", "success", "95 % interval"]
-    headings += ["return", "95 % interval", "steps"]
-    # Only data sets with reference scores have a normalised score.
+    # Some environments report rewards only, and only data sets with reference scores
+    # have a normalised score. A column without content would narrow all others.
+    judged = any(result.successes is not None for result in evaluations)
     scored = any(result.reference_scores is not None for result in evaluations)
-    table = Table(*headings, *(["normalised score"] if scored else []))
+    table = Table(
+        *("step", "seed", "task"),
+        *(["success"] if judged else []),
+        *("return", "steps"),
+        *(["normalised score"] if scored else []),
+        caption="95 % intervals in parentheses",
+    )
     for result in evaluations:
         returns = result.score
-        # Some environments report rewards only.
-        success, interval = "not reported", "n/a"
+        success = "not reported"
         if result.successes is not None:
             score = Score.of(result.successes)
             low, high = score.interval
-            success = f"{score.successes} of {score.episodes}, {100 * score.rate:.0f} %"
-            interval = f"{100 * low:.0f} to {100 * high:.0f} %"
+            success = (
+                f"{score.successes} of {score.episodes}, {100 * score.rate:.0f} % "
+                f"({100 * low:.0f} to {100 * high:.0f} %)"
+            )
         table.add_row(
             f"{result.step:,}",
             f"{result.seed}",
             f"{result.task}",
-            success,
-            interval,
-            f"{returns.mean:.2f}",
-            show_interval(returns.interval, "n/a", digits=2),
+            *([success] if judged else []),
+            f"{returns.mean:.2f} ({show_interval(returns.interval, 'n/a', digits=2)})",
             f"{result.mean_length:.0f}",
             *([show_score(returns, "n/a")] if scored else []),
         )

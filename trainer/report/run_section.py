@@ -14,7 +14,7 @@ from pipeline.pages.elements import Picture
 from pipeline.store import files
 from pipeline.store.decoding import load_object
 from pipeline.store.errors import DataFormatError
-from pipeline.store.units import format_duration
+from pipeline.store.units import format_duration, format_rate
 from trainer.report import charts, headline
 from trainer.report.page import Section
 from trainer.report.sources import Source
@@ -51,7 +51,7 @@ def make_section(source: Source) -> Section:
     if done and "updates_per_s" in history.names():
         # The median of log points: a machine that is busy for a while slows a few.
         speed = np.nanmean(history.scalar("updates_per_s"), axis=0)
-        properties["speed"] = f"{np.median(speed):,.3g} updates/s"
+        properties["speed"] = f"{format_rate(float(np.median(speed)))} updates/s"
         # Summed over log points: a resumed run's clock starts again.
         spent = np.diff(history.steps, prepend=0) / speed
         properties["training time"] = format_duration(float(spent.sum()))

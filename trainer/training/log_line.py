@@ -1,6 +1,6 @@
 """The log line of a log point, for consoles that are no terminal."""
 
-from pipeline.store.units import format_duration
+from pipeline.store.units import format_duration, format_rate
 from trainer.tracking.tracker import Json
 
 
@@ -27,6 +27,6 @@ def describe_point(point: Json, loss: float, *, steps: int) -> str:
         f"{format_duration((steps - step) / rate)} left" if step < steps else "all done"
     )
     return (
-        f"step {step:,} of {steps:,}: loss {loss:.3g}, {rate:,.3g} updates/s, "
+        f"step {step:,} of {steps:,}: loss {loss:.3g}, {format_rate(rate)} updates/s, "
         f"{100 * point['input_blocked_share']:.2g} % waiting for data, {left}"
     )
