@@ -18,6 +18,7 @@ from pipeline.store.action_scale import ActionScale
 from pipeline.store.claims import Claim
 from pipeline.store.manifest import SuccessTiming
 from pipeline.store.reader import Store
+from pipeline.store.units import format_count
 
 # Message of a command whose claim another command has taken over.
 ALREADY = "already finished, by another command that took over"
@@ -167,9 +168,9 @@ def run_parts(
     rows = sum(part.rows for part in parts)
     say(
         output.results,
-        f"{plan.root}: finished, {rows:,} rows in {len(parts)} parts, "
-        f"{clock.of(rows):,.0f} rows/s"
-        + (f", {dropped} bad episodes left out" if dropped else ""),
+        f"{plan.root}: finished, {format_count(rows, 'row')} in "
+        f"{format_count(len(parts), 'part')}, {clock.of(rows):,.0f} rows/s"
+        + (f", {format_count(dropped, 'bad episode')} left out" if dropped else ""),
     )
 
 

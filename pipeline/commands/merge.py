@@ -7,6 +7,7 @@ import tyro
 
 from pipeline.commands.arguments import Flag
 from pipeline.output import Output, say
+from pipeline.store.units import format_count
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,9 @@ class Merge:
                     return 0
                 say(
                     output.results,
-                    f"{self.out}: finished, {total:,} rows in {len(plan.copies)} parts "
-                    f"of {len(self.stores)} stores",
+                    f"{self.out}: finished, {total:,} rows in "
+                    f"{format_count(len(plan.copies), 'part')} of "
+                    f"{len(self.stores)} stores",
                 )
             return 0
         # A merge that was killed after its commit left its claim.

@@ -15,6 +15,7 @@ from pipeline.commands.arguments import (
 )
 from pipeline.output import Output, say
 from pipeline.store.errors import UsageError
+from pipeline.store.units import format_count
 
 if TYPE_CHECKING:
     from pipeline.store.manifest import Task
@@ -102,8 +103,8 @@ class Relabel:
                 return 0
         say(
             output.results,
-            f"{self.store}: now {len(plan.parts[0].tasks)} tasks, discounts "
-            f"{', '.join(map(str, plan.parts[0].discounts))}",
+            f"{self.store}: now {format_count(len(plan.parts[0].tasks), 'task')}, "
+            f"discounts {', '.join(map(str, plan.parts[0].discounts))}",
         )
         return 0
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from pipeline.commands.arguments import Flag, StorePath
 from pipeline.output import Output, say
+from pipeline.store.units import format_count
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,8 @@ class Upgrade:
                 return 0
         say(
             output.results,
-            f"{self.out}: finished, {total:,} rows in {len(parts)} parts, format "
-            f"version {manifest.format_version}",
+            f"{self.out}: finished, {total:,} rows in "
+            f"{format_count(len(parts), 'part')}, format version "
+            f"{manifest.format_version}",
         )
         return 0

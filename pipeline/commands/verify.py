@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pipeline.commands.arguments import Flag, StorePath
 from pipeline.output import Output, say
 from pipeline.store.errors import EXIT_FAILED
+from pipeline.store.units import format_count
 
 _VERSION_1 = (
     "has format version 1: only this command notices a bit that flips in an array "
@@ -48,14 +49,15 @@ class Verify:
         if findings:
             say(
                 output.results,
-                f"{self.store}: damaged, {len(findings)} findings; write the store "
-                "again from its source, or fetch it again",
+                f"{self.store}: damaged, {format_count(len(findings), 'finding')}; "
+                "write the store again from its source, or fetch it again",
             )
             return EXIT_FAILED
         say(
             output.results,
-            f"{self.store}: sound; {len(parts)} parts, {total:,} rows, every checksum "
-            f"read{', labels and statistics recomputed' if self.deep else ''}",
+            f"{self.store}: sound; {format_count(len(parts), 'part')}, {total:,} rows, "
+            "every checksum read"
+            + (", labels and statistics recomputed" if self.deep else ""),
         )
         if not store.manifest.checked:
             say(output.results, f"{self.store}: {_VERSION_1}")

@@ -13,7 +13,7 @@ from pipeline.output import say, show
 from pipeline.store import schema
 from pipeline.store.manifest import PartManifest, Statistics, returns_field
 from pipeline.store.reader import Store
-from pipeline.store.units import format_size
+from pipeline.store.units import format_count, format_size
 
 # A terminal has room for the first few components of a wide field.
 _SHOWN_COMPONENTS = 3
@@ -172,12 +172,12 @@ def print_plan(console: Console, plan: StorePlan) -> None:
         counts[1] += part.episodes.episodes
         counts[2] += part.episodes.rows
     lines = [
-        f"{split}: {rows:,} rows in {episodes:,} episodes, {parts} "
-        f"part{'s' if parts > 1 else ''}, from {_origins(plan, split)}"
+        f"{split}: {format_count(rows, 'row')} in {format_count(episodes, 'episode')}, "
+        f"{format_count(parts, 'part')}, from {_origins(plan, split)}"
         for split, (parts, episodes, rows) in splits.items()
     ]
     lines.append(
-        f"{len(first.tasks)} tasks, discounts "
+        f"{format_count(len(first.tasks), 'task')}, discounts "
         f"{', '.join(str(each) for each in first.discounts) or 'none'}; "
         f"{format_size(plan.store_bytes)} before compression, a worker needs about "
         f"{format_size(plan.worker_bytes)} of memory"

@@ -158,7 +158,7 @@ def test_sharding_again_finds_it_finished(make_npz, tmp_path, capsys, read_tree)
     path = make_npz(LENGTHS)
     assert shard(path, tmp_path) == 0
     before = read_tree(tmp_path / "store")
-    assert "finished, 28 rows in 1 parts" in capsys.readouterr().out
+    assert "finished, 28 rows in 1 part," in capsys.readouterr().out
     assert shard(path, tmp_path) == 0
     assert "already finished" in capsys.readouterr().out
     assert shard(path, tmp_path, "--discounts", 0.5) == 2
@@ -246,7 +246,7 @@ def test_b1_bad_episodes_from_the_command_line(make_npz, make_rows, tmp_path, ca
     assert_one_line(capsys, "1 of 6 episodes are bad", "--max-bad-share")
     options = ("--on-bad-episode", "skip", "--max-bad-share", 0.2)
     assert shard(path, tmp_path, *options) == 0
-    assert "1 bad episodes left out" in capsys.readouterr().out
+    assert "1 bad episode left out" in capsys.readouterr().out
     assert main(["inspect", str(tmp_path / "store")]) == 0
     assert "1 nonfinite" in capsys.readouterr().out
     assert main(["verify", str(tmp_path / "store"), "--deep"]) == 0
