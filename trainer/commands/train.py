@@ -114,7 +114,9 @@ class Train:
                     f"--task: expected the number of one of the tasks of {self.store}, "
                     f"which holds {', '.join(map(str, stored))}, got none"
                 )
-            task = task or (stored[0] if named is None else None)
+            # Task 0 is no task: `resolve` has to see and refuse it.
+            if task is None and named is None:
+                task = stored[0]
         return configuration.resolve(
             config,
             task=task,
