@@ -124,7 +124,8 @@ class TrainerConfig:
             if every is not None and (every % self.updates_per_call or every < 1):
                 raise ConfigError(
                     f"trainer.{name}: expected a multiple of trainer.updates_per_call "
-                    f"({self.updates_per_call}), got {every}"
+                    f"({self.updates_per_call}), got {every}; give a multiple, or "
+                    "lower trainer.updates_per_call"
                 )
         if self.keep_every is not None and (
             self.keep_every < 1 or self.keep_every % self.checkpoint_every

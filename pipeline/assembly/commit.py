@@ -137,7 +137,8 @@ def make_occupied_error(root: str, committed: DatasetManifest) -> DataFormatErro
     return DataFormatError(
         f"{root}: already holds a finished store of {committed.dataset}, "
         f"{sum(part.rows for part in committed.parts):,} rows, made from other input "
-        "or with other options; choose another folder, or delete this one"
+        "or with other options; choose another folder, or delete this one; `relabel` "
+        "adds discounts and tasks to it, and `append` other input"
     )
 
 

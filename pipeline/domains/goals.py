@@ -179,7 +179,8 @@ def _check_physics(environment: Environment, physics: Mapping[str, _Array]) -> i
                 f"relabelling {environment.environment_id} needs {name} "
                 f"[rows, {widths[name]}], and the data have only "
                 f"{', '.join(sorted(physics)) or 'no physics state'}; use data with "
-                "physics state kept"
+                "physics state kept, or shard data with rewards of their own under "
+                "another --dataset"
             )
     given = [name for name in widths if name in physics]
     rows = len(physics[needs[0]])

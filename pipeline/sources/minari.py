@@ -186,7 +186,9 @@ class Minari:
         space = metadata.get("observation_space", "{}")
         if not isinstance(space, str):
             return
-        described = json_files.parse_object(space, self._metadata_path)
+        described = json_files.parse_object(
+            space, f"{self._metadata_path}: observation_space"
+        )
         for path, shape in _list_shapes(described, schema.OBSERVATIONS):
             member = members.get(path)
             if member is not None and list(member.shape[1:]) != shape:
@@ -207,7 +209,7 @@ def _read_environment(
     text = metadata.get("eval_env_spec") or metadata.get("env_spec")
     if not isinstance(text, str):
         return None
-    spec = json_files.parse_object(text, where)
+    spec = json_files.parse_object(text, f"{where}: env_spec")
     environment_id, arguments = spec.get("id"), spec.get("kwargs")
     if not isinstance(environment_id, str) or not isinstance(arguments, dict):
         return None

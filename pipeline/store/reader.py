@@ -68,6 +68,11 @@ class Store:
         where = os.path.join(self.root, manifest.DATASET_MANIFEST)
         self.content = content = files.read(self.root, manifest.DATASET_MANIFEST)
         if content.data is None:
+            if os.path.isfile(self.root):
+                raise UnfinishedStoreError(
+                    f"{self.root}: expected the folder of a store, got a file; make a "
+                    "store of it with `python -m pipeline shard`"
+                )
             raise UnfinishedStoreError(
                 f"{where}: expected the manifest of a finished store, found none; "
                 "check the path, or if a pipeline run was interrupted here, repeat its "
@@ -120,7 +125,8 @@ class Store:
         raise DataFormatError(
             f"{self.root}: return sums for discount {discount} are not in this store, "
             f"which holds {list(self.manifest.discounts)}; set agent.discount to one "
-            f"of these, or write the store with --discounts {discount}"
+            "of these, or add them by `python -m pipeline relabel "
+            f"{self.root} --discounts {discount}`"
         )
 
     def episodes(self, split: str = "train") -> Episodes:

@@ -108,8 +108,14 @@ def test_mistakes(
     missing = train(store=tmp_path / "nowhere")
     assert "dataset.json: expected the manifest of a finished store" in missing
     assert "repeat its command" in missing
+    assert "expected the folder of a store, got a file" in train(store=config)
     assert "task 7 is not in this store, which holds tasks [1, 2" in train(task=7)
     assert "expected a task number from 1, got 0" in train(task=0)
+    # Without a configuration the store names the tasks, and 0 is none of them.
+    own = ("train", "--store", store, "--agent", "iql", "--task", 0, "--out", out)
+    code, said = run(capsys, *own)
+    assert code == 2
+    assert "expected a task number from 1, got 0" in one_line(said)
 
     typo = tmp_path / "typo.toml"
     typo.write_text(TOML.replace("width", "widht"))

@@ -113,8 +113,9 @@ def _check_spaces(
         if trained_size != size:
             raise DataFormatError(
                 f"{spec.environment_id}: expected {name}s of {trained_size} numbers, "
-                f"as in the data of {run.dataset}, got {size}; the store was made for "
-                "another environment, or by another version of ogbench: give that one"
+                f"as in the data of {run.dataset}, got {size}; name the environment "
+                "that the data are of with --environment, or install the version of "
+                "ogbench that made them"
             )
     if run.spaces is not None:
         warnings = check_spaces(

@@ -32,6 +32,9 @@ def check_same_run(saved: Run, run: Run, *, where: str) -> None:
         differences.insert(0, ("task", saved.task.task, run.task.task))
     if saved.fingerprint != run.fingerprint:
         differences += _find_window_differences(saved, run)
+        # Equal rows under another name are the same data.
+        if saved.dataset != run.dataset:
+            differences.insert(0, ("dataset", saved.dataset, run.dataset))
     if differences:
         differing = "; ".join(
             f"{name}: {before!r} before, {now!r} now"

@@ -290,7 +290,7 @@ def _describe_resumption(latest: int, steps: int) -> str:
     if latest >= steps:
         return (
             f"already finished: {steps} updates were asked for, and the latest "
-            f"checkpoint is of step {latest}"
+            f"checkpoint is of step {latest}; raise --trainer.steps to train on"
         )
     return f"going on from the checkpoint of step {latest}"
 
