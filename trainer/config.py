@@ -53,7 +53,7 @@ class TrainerConfig:
         log_every: Updates between two records of metrics.
         checkpoint_every: Updates between two checkpoints.
         keep_checkpoints: Number of the latest checkpoints that are kept. One that a
-            preempted run saves in between does not count.
+            preempted run saves in between takes no other's place.
         keep_every: Updates between two checkpoints that are never deleted, a multiple
             of ``checkpoint_every``; None keeps only the latest ones.
         microbatches: Parts of a batch whose gradients are computed one after another
