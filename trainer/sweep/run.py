@@ -37,6 +37,8 @@ from trainer.sweep.totals import count_updates_left
 # by OUT/*, which `report` is given.
 LOGS = ".logs"
 _POLL_S = 2.0
+# Errors of reading the state of a cell; other cells can go on.
+_READ_ERRORS = (OSError, DataFormatError, StorageError)
 
 
 class Runner(Protocol):
@@ -200,15 +202,20 @@ def run_sweep(
         stopped and the same command continues it.
     """
     clock = clock or Clock()
-    states = [read_state(cell) for cell in cells]
-    waiting = [
-        (cell, state)
-        for cell, state in zip(cells, states, strict=True)
-        if state.stage != "finished"
-    ]
-    say(console, f"{len(cells)} cells, {len(cells) - len(waiting)} of them finished")
-    stop = threading.Event()
+    waiting: list[tuple[Cell, State]] = []
     failures: list[tuple[Cell, str]] = []
+    for cell in cells:
+        try:
+            state = read_state(cell)
+        except _READ_ERRORS as error:
+            say(console, f"{cell.name}: failed: {error}")
+            failures.append((cell, str(error)))
+        else:
+            if state.stage != "finished":
+                waiting.append((cell, state))
+    finished = len(cells) - len(waiting) - len(failures)
+    say(console, f"{len(cells)} cells, {finished} of them finished")
+    stop = threading.Event()
     with _make_bar(console) as bar, ThreadPoolExecutor(jobs) as pool:
         total = sum(count_updates_left(cell, state) for cell, state in waiting)
         task = bar.add_task(f"0/{len(waiting)}", total=total)
@@ -231,8 +238,7 @@ def run_sweep(
                     runner,
                     lambda: show(index, read_logged_step(cell) - state.step),
                 )
-            # The state could not be read; other cells can go on.
-            except (OSError, DataFormatError, StorageError) as error:
+            except _READ_ERRORS as error:
                 problem = str(error)
             if problem == _STOPPED:
                 stop.set()

@@ -28,6 +28,7 @@ from trainer.commands.sweep import Sweep as SweepCommand
 from trainer.runs.evaluations import read_evaluations
 from trainer.runs.folder import (
     CHECKPOINTS,
+    EVALUATIONS_FILE,
     METRICS_FILE,
     find_runs,
 )
@@ -287,6 +288,20 @@ def test_a_cell_whose_state_cannot_be_read_ends_no_other(
     assert code == 1
     assert f"{cells[0].name}: stale file handle" in said
     assert read_state(cells[1]).stage == "finished"
+
+
+def test_a_damaged_cell_keeps_no_other_from_beginning(sweep: Path) -> None:
+    damaged, done, other = cells_of(sweep, only="*-1-*")[:3]
+    assert run([damaged, done], FakeRunner([damaged, done]))[0] == 0
+    (damaged.folder.path / EVALUATIONS_FILE).write_text("{}\n")
+    runner = FakeRunner([other])
+    code, said = run([damaged, done, other], runner)
+    assert code == 1
+    assert runner.ran == [f"train {other.name}", f"evaluate {other.name}"]
+    assert "3 cells, 1 of them finished" in said
+    # At once, and at the end.
+    assert said.count(f"{EVALUATIONS_FILE}, line 1: ") == 2
+    assert "1 of 3 cells failed" in said
 
 
 def test_progress_that_cannot_be_read_is_not_shown(sweep: Path) -> None:
