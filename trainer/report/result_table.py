@@ -118,7 +118,9 @@ def make_rows(
         environment = ""
         candidates = group[0].candidates if group else None
         if group and number == task.task:
-            environment = group[0].environment.removeprefix(task.environment_id)
+            environment = group[0].environment
+            if group[0].environment_id == task.environment_id:
+                environment = environment.removeprefix(task.environment_id)
         paper = None
         if group is own and not environment:
             paper = find_paper_result(run.dataset, number, name_paper_method(agent))

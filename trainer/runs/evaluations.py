@@ -231,12 +231,14 @@ def choose_environment(
     """
     if asked is None:
         return own, {}
-    if asked.environment_id == own.environment_id and not asked.kwargs:
-        return dataclasses.replace(asked, kwargs=own.kwargs), {}
+    arguments = dict(asked.kwargs)
+    if asked.environment_id != own.environment_id:
+        return asked, arguments
     # Evaluations of earlier versions in the run's own environment are keyed by the
     # environment's id alone.
-    arguments = dict(asked.kwargs)
-    return asked, {} if arguments == dict(own.kwargs) else arguments
+    if not arguments or arguments == dict(own.kwargs):
+        return dataclasses.replace(asked, kwargs=own.kwargs), {}
+    return asked, arguments
 
 
 def _key(

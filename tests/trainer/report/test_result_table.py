@@ -45,6 +45,17 @@ def test_other_numbers_of_candidates_have_rows_of_their_own() -> None:
     assert [row["candidates"] for row in table] == ["", "8"]
 
 
+def test_an_environment_is_named_whole_unless_only_its_arguments_differ() -> None:
+    own = RUN.task.environment_id
+    played = [
+        evaluation(1, 0, 3),
+        evaluation(1, 0, 3, environment_id=f"{own}1"),
+        evaluation(1, 0, 3, environment_arguments={"size": 3}),
+    ]
+    rows = make_rows("x", RUN, played)[::3]
+    assert [row.environment for row in rows] == ["", '{"size": 3}', f"{own}1"]
+
+
 def test_columns_that_say_nothing_are_left_out() -> None:
     elsewhere = dataclasses.replace(RUN, dataset="data of my own")
     (table,) = make_tables(make_rows("x", elsewhere, []))

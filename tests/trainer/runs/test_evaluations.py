@@ -55,6 +55,7 @@ def test_the_run_s_environment_named_again_is_the_run_s_with_its_arguments() -> 
     for other in (
         TaskEnvironment("Walk-v0", {"size": 4}),
         TaskEnvironment("Run-v0", {"size": 4}),
+        TaskEnvironment("Run-v0", {"size": 3}),
         TaskEnvironment("Run-v0"),
     ):
         assert choose_environment(other, own) == (other, other.kwargs)
