@@ -35,8 +35,13 @@ def describe_run(source: Source) -> str:
     place = f"{row.dataset} task {row.task}"
     if row.summary is None:
         return f"{row.agent.upper()} was not evaluated yet in {place}."
+    if conditions := source.evaluated.conditions:
+        place += f" ({conditions})"
     summary = row.summary
     seeds = count_noun(len(summary.seeds), "training seed")
+    all_seeds = source.run.config.trainer.seeds
+    if len(summary.seeds) < all_seeds:
+        seeds = f"{len(summary.seeds)} of {count_noun(all_seeds, 'training seed')}"
     after = f"after {summary.steps[-1]:,} updates"
     if summary.score is None:
         return (
@@ -126,19 +131,26 @@ def _describe_best(rivals: Sequence[Source]) -> str:
 
 def _say_solved(evaluated: Sequence[Source]) -> str:
     """How many runs solve their tasks, as a clause."""
-    summaries = [source.rows[0].summary for source in evaluated]
-    scores = [summary.score for summary in summaries if summary is not None]
-    rates = [score.rate for score in scores if score is not None]
+    last = [(source.rows[0].summary, source.run) for source in evaluated]
+    # The last success rate of each run, and whether some of its seeds were left out.
+    scores = [
+        (summary.score.rate, len(summary.seeds) < run.config.trainer.seeds)
+        for summary, run in last
+        if summary is not None and summary.score is not None
+    ]
+    rates = [rate for rate, _ in scores]
     if not rates:
         return "the environments report no success, so that only returns compare"
     if max(rates) == 0:
         return "no episode was solved"
-    solved = sum(rate == 1 for rate in rates)
+    solved = rates.count(1)
     if not solved:
         return "none of the runs solves every episode"
+    so_far = " so far" if (1, True) in scores else ""
     if solved == len(evaluated):
-        return "every run solves every episode"
-    return f"{solved} of the runs {'solves' if solved == 1 else 'solve'} every episode"
+        return f"every run solves every episode{so_far}"
+    verb = "solves" if solved == 1 else "solve"
+    return f"{solved} of the runs {verb} every episode{so_far}"
 
 
 def _rank(results: Sequence[Results]) -> str:
@@ -201,7 +213,9 @@ def _compare_with_paper(row: ResultRow) -> str:
     caveats = []
     if len(row.summary.seeds) < _FEW_SEEDS:
         caveats.append("a rate over so few training seeds may be luck")
-    if paper is None or paper.mean is None:
+    if row.environment or row.candidates is not None:
+        text = "the paper has no number for these conditions"
+    elif paper is None or paper.mean is None:
         text = "the paper has no number for this task and method"
     else:
         text = f"the paper reports {paper} % for {paper.method}"

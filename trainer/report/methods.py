@@ -13,12 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.pages.elements import count_noun
 from trainer.config import find_differences
 from trainer.runs.evaluations import Evaluation
 from trainer.runs.names import find_method
 from trainer.runs.run import Run
-from trainer.runs.success_rates import select_largest
+from trainer.runs.success_rates import describe_conditions, select_largest
 
 Place = tuple[str, int]
 Float64 = npt.NDArray[np.float64]
@@ -55,15 +54,7 @@ class EvaluatedRun:
     @property
     def conditions(self) -> str:
         """Conditions of the evaluations, if they are not the run's own; else empty."""
-        if not self.evaluations:
-            return ""
-        environment, candidates = self.evaluations[0].conditions
-        text = ""
-        if environment != self.run.task.environment_id:
-            text += f" in {environment}"
-        if candidates:
-            text += f" with {count_noun(candidates, 'candidate')}"
-        return text and f"evaluated{text}"
+        return describe_conditions(self.run, self.evaluations)
 
     @property
     def method(self) -> str:

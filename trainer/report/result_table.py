@@ -59,7 +59,8 @@ class ResultRow:
         summary: The result; None if the run was never evaluated.
         paper: The paper's number for the same task and method, or VAST's for a method
             that the paper does not have; None if the paper does not have the data set,
-            or the policy is trained for another task.
+            the policy is trained for another task, or the environment or the candidates
+            are not the run's own.
     """
 
     run: str
@@ -122,7 +123,7 @@ def make_rows(
             if group[0].environment_id == task.environment_id:
                 environment = environment.removeprefix(task.environment_id)
         paper = None
-        if group is own and not environment:
+        if group is own and not environment and candidates is None:
             paper = find_paper_result(run.dataset, number, name_paper_method(agent))
         summaries: list[ResultSummary | None] = [*summarize(group)] or [None]
         rows += [

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from pipeline.pages.elements import count_noun
 from trainer.runs.evaluations import Evaluation, Key
 from trainer.runs.returns import Returns
 from trainer.runs.run import Run
@@ -201,6 +202,28 @@ def select_own(run: Run, evaluations: Sequence[Evaluation]) -> list[Evaluation]:
     return [evaluation for evaluation in own if evaluation.conditions == chosen]
 
 
+def describe_conditions(run: Run, evaluations: Sequence[Evaluation]) -> str:
+    """Says under which conditions a run was evaluated, unless they are its own.
+
+    Args:
+        run: The run.
+        evaluations: Evaluations of the run in its task, under equal conditions.
+
+    Returns:
+        Text such as ``evaluated in Walk-v0 with 8 candidates``; empty for the run's
+        own conditions, and without evaluations.
+    """
+    if not evaluations:
+        return ""
+    environment, candidates = evaluations[0].conditions
+    text = ""
+    if environment != run.task.environment_id:
+        text += f" in {environment}"
+    if candidates:
+        text += f" with {count_noun(candidates, 'candidate')}"
+    return text and f"evaluated{text}"
+
+
 def summarize(evaluations: Sequence[Evaluation]) -> list[ResultSummary]:
     """Computes the results of a run.
 
@@ -241,9 +264,12 @@ def describe_outcome(run: Run, evaluations: Sequence[Evaluation]) -> str:
 
     Returns:
         The line; it says ``solved`` only if every episode of every training seed of the
-        run succeeded, and ``solved so far`` if some seeds were not evaluated.
+        run succeeded, and ``solved so far`` if some seeds were not evaluated. It names
+        conditions that are not the run's own.
     """
     place = f"{run.dataset} task {run.task.task}"
+    if conditions := describe_conditions(run, evaluations):
+        place += f" ({conditions})"
     summaries = summarize(evaluations)
     if not summaries:
         return f"not evaluated yet: {place}"

@@ -9,7 +9,7 @@ from tests.evaluated import RUN, evaluation
 from trainer.agents.fql_config import FQLConfig
 from trainer.agents.iql_config import IQLConfig
 from trainer.agents.qc_config import QCConfig
-from trainer.report.headline import describe_places, write_lead
+from trainer.report.headline import describe_places, describe_run, write_lead
 from trainer.report.methods import pool_methods
 from trainer.report.sources import Source
 
@@ -74,6 +74,32 @@ def test_methods_are_ranked_and_ties_are_said(
     solved: dict[str, int | None], expected: str
 ) -> None:
     assert expected in lead(*(make_source(*pair) for pair in solved.items()))
+
+
+def test_seeds_that_were_not_evaluated_are_not_taken_for_solved() -> None:
+    vast, iql = make_source("vast", 10, seeds=3), make_source("iql", 10)
+    assert "every run solves every episode; " in lead(vast, iql)
+    assert "20 of 20 episodes" not in describe_run(vast)
+    vast = dataclasses.replace(vast, evaluations=vast.evaluations[:2])
+    assert "every run solves every episode so far; " in lead(vast, iql)
+    assert "1 of the runs solves every episode so far" in lead(
+        vast, make_source("iql", 2)
+    )
+    assert (
+        "VAST solves cube-single-play task 1 in 20 of 20 episodes (100 %) after 4,000 "
+        "updates, over 2 of 3 training seeds; " in describe_run(vast)
+    )
+
+
+def test_conditions_that_are_not_the_run_s_own_are_named() -> None:
+    vast = make_source("vast", 10)
+    (played,) = vast.evaluations
+    played = dataclasses.replace(played, environment_id="Icy-v0", candidates=8)
+    assert describe_run(dataclasses.replace(vast, evaluations=[played])).startswith(
+        "VAST solves cube-single-play task 1 (evaluated in Icy-v0 with 8 candidates) "
+        "in 10 of 10 episodes (100 %) after 4,000 updates, over 1 training seed; the "
+        "paper has no number for these conditions ("
+    )
 
 
 def test_a_method_alone_has_no_rank() -> None:

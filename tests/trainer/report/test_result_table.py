@@ -41,6 +41,8 @@ def test_other_numbers_of_candidates_have_rows_of_their_own() -> None:
     assert write_cells(eight)[5] == "cube-single-play 1, 8 candidates"
     assert own.paper is not None
     assert eight.paper is None
+    # Nor if the run was evaluated with no other number.
+    assert make_rows("x", RUN, [evaluation(1, 0, 9, candidates=8)])[0].paper is None
     table = list(csv.DictReader(io.StringIO(to_csv([own, eight]))))
     assert [row["candidates"] for row in table] == ["", "8"]
 

@@ -93,6 +93,19 @@ def test_what_was_not_evaluated_is_not_called_unsolved() -> None:
     assert describe_outcome(RUN, []) == f"not evaluated yet: {PLACE}"
 
 
+def test_an_outcome_names_conditions_that_are_not_the_run_s_own() -> None:
+    own = RUN.task.environment_id
+    for conditions, text in (
+        ({"environment_id": "Icy-v0"}, "evaluated in Icy-v0"),
+        ({"candidates": 1}, "evaluated with 1 candidate"),
+        ({"environment_arguments": {"size": 3}}, f'evaluated in {own} {{"size": 3}}'),
+    ):
+        played = [evaluation(1000, seed, 10, **conditions) for seed in (0, 1)]
+        assert describe_outcome(RUN, played) == (
+            f"solved: {PLACE} ({text}), 20 of 20 episodes after 1,000 updates"
+        )
+
+
 def test_what_reports_no_success_is_not_called_unsolved() -> None:
     silent = [evaluation(step, 0, 0, successes=None) for step in (1000, 2000)]
     assert [each.score for each in summarize(silent)] == [None] * 3
