@@ -83,6 +83,11 @@ def make_former_fingerprint(store: "Store", *, split: str, task: int) -> str:
     return f"{store.manifest.fingerprint()}/{split}/{task}"
 
 
+def strip_window(fingerprint: str) -> str:
+    """Strips a fingerprint of the window of blocks; that of the rows is left."""
+    return fingerprint.partition(WINDOW)[0]
+
+
 def read_labels(
     store: "Store", returns: str, column: int, *, split: str
 ) -> Iterator[tuple[Array, ...]]:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainer.config import find_differences
+from trainer.data.fingerprint import strip_window
 from trainer.runs.evaluations import Evaluation
 from trainer.runs.names import find_method
 from trainer.runs.run import Run
@@ -198,7 +199,8 @@ def _find_differences(runs: Sequence[EvaluatedRun]) -> list[str]:
         other = first.setdefault(run.place, run)
         settings = find_differences(other.run.config, run.run.config)
         names |= {name: None for name, _, _ in settings if name not in _SEEDS}
-        if other.run.fingerprint != run.run.fingerprint:
+        # The window of blocks depends on the seed, which tells no methods apart.
+        if strip_window(other.run.fingerprint) != strip_window(run.run.fingerprint):
             names[_DATA] = None
         ours, theirs = run.run.task, other.run.task
         if ours.environment_id != theirs.environment_id:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeline.store.errors import DataFormatError
 from trainer.config import find_differences
-from trainer.data.fingerprint import WINDOW
+from trainer.data.fingerprint import strip_window
 from trainer.runs.run import Run
 
 # Arrays that are listed at most; another width changes every array.
@@ -55,8 +55,7 @@ def check_same_run(saved: Run, run: Run, *, where: str) -> None:
 
 def _find_window_differences(saved: Run, run: Run) -> list[tuple[str, Any, Any]]:
     """Compares the settings of the window, where the rows in the store are the same."""
-    data, _, _ = saved.fingerprint.partition(WINDOW)
-    if data != run.fingerprint.partition(WINDOW)[0]:
+    if strip_window(saved.fingerprint) != strip_window(run.fingerprint):
         return []
     before, now = saved.config.feed, run.config.feed
     return [

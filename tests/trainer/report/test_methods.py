@@ -8,6 +8,7 @@ import numpy as np
 from tests.evaluated import RUN, evaluation
 from tests.runs import make_run
 from tests.trainer.sweep.made_up_cells import made_up_evaluation
+from trainer.data.fingerprint import WINDOW
 from trainer.report.methods import EvaluatedRun, pool_methods
 
 MAZE = "pointmaze-medium-navigate"
@@ -86,6 +87,15 @@ def test_runs_on_other_data_are_told_apart() -> None:
     names = [found.method for found in pool_methods([evaluated("a"), other])]
     ours = make_run().fingerprint[:6]
     assert names == [f"vast (data {ours})", "vast (data anothe)"]
+
+
+def test_seeds_that_see_the_same_rows_in_another_order_are_one_method() -> None:
+    runs = [evaluated(str(seed), seed=seed, seeds=1) for seed in range(2)]
+    runs = [
+        replace(run, run=replace(run.run, fingerprint=f"rows{WINDOW}seed={run.name}"))
+        for run in runs
+    ]
+    assert seeds_of(runs) == {("vast", f"{MAZE} 1"): [0, 1]}
 
 
 def evaluated_in(
