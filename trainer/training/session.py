@@ -233,19 +233,21 @@ def open_session(
         checkpoints = CheckpointWriter(folder, retention)
         latest = checkpoints.latest()
         agreement.check_alike({"the latest checkpoint": latest})
+        saved: Run | None = None
+        where = f"{checkpoints.folder}/{latest}"
         if latest is not None:
             saved = checkpoints.read_run(latest)
+        elif folder.read(EVALUATIONS_FILE).data:
+            # The checkpoints were deleted. Results of another run would be taken for
+            # results of this one.
+            saved, where = read_run(folder), f"{folder}/{EVALUATIONS_FILE}"
+        if saved is not None:
             if saved.fingerprint == rows.former_fingerprint:
                 # A run of an earlier version goes on under that version's fingerprint,
                 # which keys its random streams.
                 rows = rows.with_fingerprint(saved.fingerprint)
                 run = replace(run, fingerprint=saved.fingerprint)
-            check_same_run(saved, run, where=f"{checkpoints.folder}/{latest}")
-
-        elif folder.read(EVALUATIONS_FILE).data:
-            # The checkpoints were deleted. Results of another run would be taken for
-            # results of this one.
-            check_same_run(read_run(folder), run, where=f"{folder}/{EVALUATIONS_FILE}")
+            check_same_run(saved, run, where=where)
 
         state = init_state(agent, mesh, seeds)
         call = make_train_call(

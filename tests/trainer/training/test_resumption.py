@@ -84,6 +84,12 @@ def test_a_run_of_before_goes_on_by_what_its_data_were_called(
     for one, other in zip(ours, theirs, strict=True):
         np.testing.assert_array_equal(one, other)
     assert json.loads((before / "run.json").read_text())["fingerprint"] == former
+    # So does one whose checkpoints were deleted, but not its evaluations.
+    shutil.rmtree(before / "checkpoints")
+    append_evaluation(RunFolder.open(before), evaluation(40, 0, 3))
+    loop.train(run, table, RunFolder.open(before), console=QUIET)
+    for one, other in zip(everything(before, run, table, 40), theirs, strict=True):
+        np.testing.assert_array_equal(one, other)
     # A store that has changed since is not the one it was trained on.
     changed = dataclasses.replace(table, former_fingerprint="other")
     with pytest.raises(DataFormatError, match=f"was trained on data {former}"):
