@@ -34,8 +34,8 @@ class Sweep:
             stands for the data set's name.
         only: Pattern of the names of the cells to run, such as 'cube-*-fql-*'.
         jobs: Number of cells that run side by side. They share this machine's GPUs
-            evenly. On CPUs, XLA computes each cell with one thread, which does not slow
-            narrow networks down: give the number of cores.
+            evenly, or else its cores. Narrow networks gain little from several cores:
+            for those, give the number of cores.
         environment: Environment to evaluate in if it is not that of the sweep's file or
             of the stores: ID, or MODULE:ID to import the module that registers it.
         environment_arguments: Arguments of the environment, such as size=3.

@@ -65,8 +65,8 @@ def train(
         DataFormatError: If the folder holds another run.
         RunLockedError: If another trainer is at work in the folder.
         StorageError: If checkpoints or metrics cannot be written.
-        TrainingDivergedError: If a loss is not finite, or values are above all returns
-            by more than is allowed; the diverged state is not saved.
+        TrainingDivergedError: If a loss is not finite, or values are above or below all
+            returns by more than is allowed; the diverged state is not saved.
         PreemptedError: If a signal to stop came; the last step is saved.
     """
     config = run.config.trainer
@@ -180,7 +180,7 @@ def _log(
             f"{wrong}, between steps {logged} and {point['step']}; the last good "
             f"checkpoint is {'none' if good is None else f'step {good}'} in "
             f"{session.checkpoints.folder}. Lower agent.learning_rate or "
-            f"agent.temperature, or look at over_estimation in the metrics{hint}"
+            f"agent.temperature, or look at value and critic in the metrics{hint}"
         )
     loss = float(metrics.mean["loss"].mean())
     if not console.is_terminal:
