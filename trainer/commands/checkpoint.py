@@ -84,7 +84,9 @@ class ExportCheckpoint:
             # safetensors, `export.export` refuses it.
             export.check_new(self.out)
             policy = api.load_policy(self.run, self.step, training_seed=self.seed)
-            self.out.write_bytes(policy.export())
+            program = policy.export()
+            with export.write_whole(self.out) as partial:
+                partial.write_bytes(program)
             exported = export.Exported(policy.run, policy.step, (policy.training_seed,))
             subject = (
                 f"the policy of step {policy.step}, seed {policy.training_seed}, is"

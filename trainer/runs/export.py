@@ -8,12 +8,15 @@ Dimensions: Q seeds.
 
 import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from pipeline.store.errors import DataFormatError
@@ -147,6 +150,7 @@ def export(
 
     Raises:
         DataFormatError: If there is no such step or seed, or the file exists.
+        OSError: If the file cannot be written.
     """
     # Refused before parameters are restored, which may take minutes.
     check_new(file)
@@ -160,16 +164,44 @@ def export(
     exported_seeds = tuple(seeds) if seed is None else (seed,)
     place = None if seed is None else seeds.index(seed)
     arrays = _flatten(params, place)
-    save_file(
-        arrays,
-        file,
-        metadata={
-            "step": str(chosen),
-            "seeds": json.dumps(exported_seeds),
-            "run": json.dumps(run.to_json()),
-        },
-    )
+    with write_whole(file) as partial:
+        save_file(
+            arrays,
+            partial,
+            metadata={
+                "step": str(chosen),
+                "seeds": json.dumps(exported_seeds),
+                "run": json.dumps(run.to_json()),
+            },
+        )
     return Exported(run, chosen, exported_seeds), len(arrays)
+
+
+@contextmanager
+def write_whole(file: Path) -> Iterator[Path]:
+    """Lends a name to write a file under, which gets its own name when it is whole.
+
+    Args:
+        file: The file, which does not exist.
+
+    Yields:
+        Path to write to, in the same folder.
+
+    Raises:
+        OSError: If the file cannot be written; nothing is left of it.
+    """
+    # Half a file would look like an export, and keep the command from being repeated.
+    partial = file.with_name(f"{file.name}.partial")
+    try:
+        yield partial
+        partial.replace(file)
+    # safetensors raises its own class, also for a full disk.
+    except (OSError, SafetensorError) as error:
+        raise OSError(
+            f"{file}: could not be written ({error}); check the folder and its space"
+        ) from error
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def check_new(file: Path) -> None:

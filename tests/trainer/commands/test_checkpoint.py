@@ -1,9 +1,12 @@
 """Checkpoints are listed and exported: compared with what was saved."""
 
 import json
+import resource
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,6 +18,7 @@ from pipeline import front_door
 from pipeline.output import Output
 from pipeline.store.errors import DataFormatError
 from tests.runs import FakeTrainer, make_run
+from trainer import api
 from trainer.cli import PROGRAM
 from trainer.commands.checkpoint import Checkpoint, ExportCheckpoint, InspectCheckpoint
 from trainer.nn.networks import Params
@@ -151,6 +155,25 @@ def test_both_commands_are_parsed() -> None:
         with pytest.raises(SystemExit) as ended:
             front_door.parse(PROGRAM, wrong.split())
         assert ended.value.code == 2
+
+
+@pytest.mark.parametrize("form", ["safetensors", "stablehlo"])
+def test_half_an_export_is_never_left(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: Any
+) -> None:
+    policy = SimpleNamespace(export=lambda: bytes(5000))
+    monkeypatch.setattr(api, "load_policy", lambda *_, **__: policy)
+    file = tmp_path / f"x.{form}"
+    command = ExportCheckpoint(str(folder), file, format=form)
+    # A limit on the size of files stands for a full disk.
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(OSError, match=rf"{file.name}: could not be written \("):
+            command.execute(Output.silent())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_mistakes_are_refused(folder: Path, tmp_path: Path) -> None:
