@@ -175,7 +175,8 @@ def inspect_subgoals(
         ARRAYS_FILE: arrays.getvalue(),
         ERRORS_FILE: to_svg(draw_errors(comparison, drawn, K)),
     }
-    if played.maze is not None:
+    # Rewards that came with the data have no goal that could be drawn.
+    if played.maze is not None and run.task.recipe == "maze":
         written |= _draw_maze(run, store, played, played.maze)
     summary: Any = report["summary"]
     say(

@@ -19,6 +19,7 @@ from tests.runs import LIMIT, FakeTrainer
 from tests.stores import write_store
 from trainer.evaluation.environments import Episode
 from trainer.runs.folder import RunFolder, open_folder
+from trainer.runs.run import read_run
 from trainer.subgoals import inspect
 from trainer.subgoals.configurations import StoredRow, find_nearest, make_configurations
 from trainer.subgoals.inspect import Inspection, inspect_subgoals
@@ -292,6 +293,21 @@ def test_horizons_beyond_every_episode_leave_nothing_to_compare(
     line = " ".join(shown.split())
     assert "0 of 60 sub-goals compared, 60.0 steps ahead on average; nothing to" in line
     assert "standard deviations" not in line
+
+
+def test_a_maze_is_drawn_from_above_only_if_its_goal_is_known(
+    run: Path, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = read_run(RunFolder.open(run))
+    task = dataclasses.replace(known.task, recipe="stored", goal={})
+    own = dataclasses.replace(known, task=task)
+    monkeypatch.setattr(inspect, "read_run", lambda folder: own)
+    monkeypatch.setattr(inspect, "Painter", Sketcher)
+    asked = Inspection(episodes=1, frames=1)
+    written, _ = write_inspection(run, store, tmp_path / "out", asked)
+    assert [path.name for path in written] == [
+        *("subgoals.json", "subgoals.npz", "subgoal_errors.svg", "subgoals.svg")
+    ]
 
 
 def test_without_a_backend_the_figures_are_still_there(
