@@ -39,7 +39,7 @@ from trainer.runs.evaluations import (
     choose_environment,
     name_environment,
 )
-from trainer.runs.folder import EVALUATIONS_FILE, RunFolder
+from trainer.runs.folder import EVALUATIONS_FILE, RunFolder, check_writable
 from trainer.runs.run import Run
 from trainer.runs.success_rates import Score
 
@@ -102,6 +102,7 @@ class Evaluator:
     Raises:
         DataFormatError: On entering, if the environment does not fit the data.
         EvaluationError: On entering, if the environment cannot be made.
+        StorageError: On entering, if results cannot be recorded in the folder.
         UsageError: If a number is out of range.
     """
 
@@ -134,6 +135,7 @@ class Evaluator:
         )
 
     def __enter__(self) -> "Evaluator":
+        check_writable(self._folder.path)
         with working(self._console, f"starting {self._spec.environment_id}"):
             self._pool.__enter__()
         try:

@@ -27,6 +27,7 @@ from pipeline.store import files
 from pipeline.store.decoding import load_object
 from pipeline.store.errors import DataFormatError, MissingPackageError, UsageError
 from pipeline.store.files import Content, follow_emulator, is_remote
+from trainer.errors import StorageError
 
 FolderLike = str | os.PathLike[str]
 
@@ -155,6 +156,26 @@ def open_folder(path: FolderLike) -> epath.Path:
         )
     _configure_gcsfs()
     return epath.Path(text)
+
+
+def check_writable(path: epath.Path) -> None:
+    """Refuses a folder that this process may not write to, before hours of work.
+
+    Folders in buckets are not checked, since only writing shows the rights there.
+
+    Args:
+        path: The folder, which need not exist yet.
+
+    Raises:
+        StorageError: If files cannot be written there.
+    """
+    if is_remote(os.fspath(path)):
+        return
+    existing = next(folder for folder in (path, *path.parents) if folder.exists())
+    if not os.access(existing, os.W_OK):
+        raise StorageError(
+            f"{path}: cannot be written to; check its permissions, or work on a copy"
+        )
 
 
 def find_runs(pattern: FolderLike) -> list[RunFolder]:

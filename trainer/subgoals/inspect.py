@@ -30,7 +30,7 @@ from trainer.evaluation.evaluator import find_task_environment
 from trainer.evaluation.rollouts import RolloutPool
 from trainer.nn.networks import Params
 from trainer.runs.checkpoints import CheckpointReader
-from trainer.runs.folder import RunFolder
+from trainer.runs.folder import RunFolder, check_writable
 from trainer.runs.run import Run, read_run
 from trainer.runs.subgoal_files import (
     ARRAYS_FILE,
@@ -129,11 +129,13 @@ def inspect_subgoals(
     Raises:
         DataFormatError: If folder or store do not fit, or no checkpoint has the step.
         EvaluationError: If the environment or its process fails.
+        StorageError: If files cannot be written into ``out``.
         UsageError: If the agent predicts no sub-goals, or a number is out of range.
     """
     console = Console(quiet=True) if console is None else console
     inspection = Inspection() if inspection is None else inspection
     run = read_run(folder)
+    check_writable(out)
     if store.manifest.dataset != run.dataset:
         raise DataFormatError(
             f"{store.root}: expected a store of {run.dataset}, which the run was "

@@ -81,6 +81,8 @@ def run_toy(out: Path, *, seed: int = 0, console: Console) -> ToyResult:
     Returns:
         Value maps, errors and times.
     """
+    # Made first, so that a wrong path is noticed before minutes of training.
+    out.mkdir(parents=True, exist_ok=True)
     data = grid.make_episodes(neural.DISCOUNT)
     # The optimum within the data, not of the grid: for an offline agent, a cell that no
     # path visits has no value.
@@ -118,7 +120,6 @@ def run_toy(out: Path, *, seed: int = 0, console: Console) -> ToyResult:
             networks.path,
         ),
     )
-    out.mkdir(parents=True, exist_ok=True)
     picture.draw(maps, out / "toy.png")
     picture.draw_chain(chain, out / "chain.png")
     result = ToyResult(maps, error, seconds, chain, chain_seconds)

@@ -1,11 +1,20 @@
 """A run's folder on disk: what is there, and which folders a pattern stands for."""
 
+import os
 from pathlib import Path
 
 import pytest
+from etils import epath
 
 from pipeline.store.errors import DataFormatError
-from trainer.runs.folder import METRICS_FILE, RUN_FILE, RunFolder, find_runs
+from trainer.errors import StorageError
+from trainer.runs.folder import (
+    METRICS_FILE,
+    RUN_FILE,
+    RunFolder,
+    check_writable,
+    find_runs,
+)
 
 
 def make_run(path: Path) -> RunFolder:
@@ -68,3 +77,15 @@ def test_a_folder_may_be_called_as_a_pattern_is_written(tmp_path: Path) -> None:
 def test_other_object_stores_are_refused() -> None:
     with pytest.raises(ValueError, match="expected a local path or gs://"):
         RunFolder.open("s3://bucket/run")
+
+
+def test_a_folder_that_cannot_be_written_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_writable(epath.Path(tmp_path / "made" / "later"))
+    check_writable(epath.Path("gs://bucket/run"))
+    # Tests may run as root, who may write everywhere.
+    refused = {str(tmp_path)}
+    monkeypatch.setattr(os, "access", lambda path, mode: str(path) not in refused)
+    with pytest.raises(StorageError, match="later: cannot be written to; check its"):
+        check_writable(epath.Path(tmp_path / "made" / "later"))
