@@ -85,7 +85,7 @@ def train(
         session.explaining_takeover(),
         _make_bar(console) as bar,
         _collect_signals(folder, step) as stop,
-        trace_calls(profile) as after_call,
+        trace_calls(profile, console=console) as after_call,
     ):
         task = bar.add_task("train", total=config.steps, completed=step, loss=0.0)
         while step < config.steps and not stopping.reached(step, told=stop.requested):

@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from rich.console import Console
 
+from pipeline.output import say
 from pipeline.store.errors import UsageError
+from pipeline.store.files import is_remote
 
 # Calls before the trace, in which memory is allocated and the feed fills its buffers.
 WARM_UP_CALLS = 5
@@ -20,22 +23,29 @@ AfterCall = Callable[[Any], None]
 
 
 @contextmanager
-def trace_calls(folder: str | os.PathLike[str] | None) -> Iterator[AfterCall]:
+def trace_calls(
+    folder: str | os.PathLike[str] | None, *, console: Console
+) -> Iterator[AfterCall]:
     """Traces some calls after a warm-up, for TensorBoard's profile plugin.
 
     Args:
         folder: Folder to write to, below ``plugins/profile``; None traces nothing.
+        console: Console for a warning if the trace cannot be written.
 
     Yields:
         A callback to be called after each call, with a result to wait for.
 
     Raises:
-        UsageError: If ``folder`` is a file.
+        UsageError: If ``folder`` is a file, or cannot be made.
     """
-    if folder is not None and Path(folder).is_file():
-        raise UsageError(
-            f"--profile: expected a folder, got the file {folder}; give another path"
-        )
+    if folder is not None and not is_remote(os.fspath(folder)):
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(
+                f"--profile: expected a folder that can be written, got {folder} "
+                f"({error.strerror}); give another path"
+            ) from error
     calls, tracing = 0, False
 
     def after_call(value: Any) -> None:
@@ -51,10 +61,22 @@ def trace_calls(folder: str | os.PathLike[str] | None) -> Iterator[AfterCall]:
             tracing = True
         elif tracing:
             tracing = False
+            stop()
+
+    def stop() -> None:
+        try:
             jax.profiler.stop_trace()
+        # Only a warning: a full disk may have no room for a trace and yet for the run.
+        except jax.errors.JaxRuntimeError as error:
+            line = " ".join(str(error).split())
+            say(
+                console,
+                f"warning: the trace could not be written to {folder} ({line})",
+                style="yellow",
+            )
 
     try:
         yield after_call
     finally:
         if tracing:  # The run ended within the trace, which is then written as it is.
-            jax.profiler.stop_trace()
+            stop()
