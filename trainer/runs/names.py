@@ -1,4 +1,8 @@
-"""Names of a sweep's runs, which say the data set, task, method and seeds."""
+"""Names of a sweep's runs, which say the data set, task, method and seeds.
+
+All runs of a sweep lie in one folder, where `report` looks for them, so that slashes in
+names, such as those of Minari's data sets, become dashes.
+"""
 
 from collections.abc import Sequence
 
@@ -18,8 +22,10 @@ def name_cell(dataset: str, task: int, method: str, seeds: range) -> str:
     Example:
         >>> name_cell("cube-single-play", 1, "cloning", range(3))
         'cube-single-play-1-cloning-seeds-0-2'
+        >>> name_cell("D4RL/door/human-v2", 1, "cloning", range(1))
+        'D4RL-door-human-v2-1-cloning-seed-0'
     """
-    return f"{dataset}-{task}-{method}-{_name_seeds(seeds)}"
+    return _flatten(f"{dataset}-{task}-{method}-{_name_seeds(seeds)}")
 
 
 def find_method(name: str, *, dataset: str, task: int, seeds: range) -> str | None:
@@ -40,7 +46,7 @@ def find_method(name: str, *, dataset: str, task: int, seeds: range) -> str | No
         'cloning'
     """
     # Both ends are known of the run, so that methods and data sets may have dashes.
-    start, end = f"{dataset}-{task}-", f"-{_name_seeds(seeds)}"
+    start, end = f"{_flatten(dataset)}-{task}-", f"-{_name_seeds(seeds)}"
     if name.startswith(start) and name.endswith(end) and len(name) > len(start + end):
         return name[len(start) : -len(end)]
     return None
@@ -61,6 +67,10 @@ def describe_seeds(seeds: Sequence[int]) -> str:
     """
     first, last = seeds[0], seeds[-1]
     return f"seed {first}" if first == last else f"seeds {first} to {last}"
+
+
+def _flatten(name: str) -> str:
+    return name.replace("/", "-")
 
 
 def _name_seeds(seeds: range) -> str:

@@ -109,7 +109,9 @@ class SweepConfig:
                 raise ConfigError(f"{name}: expected at least one, got none")
         # Two equal entries would be two cells that train in one folder.
         for name in ("datasets", "tasks"):
-            if len(set(getattr(self, name))) < len(getattr(self, name)):
+            # Names of cells have dashes for slashes.
+            values = [str(value).replace("/", "-") for value in getattr(self, name)]
+            if len(set(values)) < len(values):
                 raise ConfigError(
                     f"{name}: expected each value once, got {getattr(self, name)}"
                 )

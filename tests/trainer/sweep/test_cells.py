@@ -24,6 +24,7 @@ from trainer.runs.evaluations import append_evaluation
 from trainer.runs.folder import (
     METRICS_FILE,
 )
+from trainer.runs.names import find_method
 from trainer.sweep.cells import make_cells, read_sweep
 from trainer.sweep.states import read_logged_step, read_state
 
@@ -48,6 +49,27 @@ def test_cells_are_the_grid_with_every_setting_resolved(sweep: Path) -> None:
     assert f"--store {sweep.parent}/{name} --task 1 --agent vast" in given
     assert "--agent.no-composed-gradient --agent.temperature 0.5" in given
     assert "--trainer.seed 0 --trainer.seeds 2" in given
+
+
+def test_slashes_of_names_make_no_folders(tmp_path: Path) -> None:
+    name = "D4RL/door/human-v2"  # As Minari names its data sets.
+    path = tmp_path / "sweep.toml"
+    text = f"""
+out = "{tmp_path}/runs"
+tasks = [1]
+datasets = ["{name}"]
+[methods.cloning]
+agent = "iql"
+"""
+    path.write_text(text)
+    (cell,) = cells_of(path)
+    assert cell.folder.path == tmp_path / "runs/D4RL-door-human-v2-1-cloning-seed-0"
+    assert cell.store == f"stores/{name}"
+    found = find_method(cell.folder.name, dataset=name, task=1, seeds=range(1))
+    assert found == "cloning"
+    path.write_text(text.replace(f'"{name}"', f'"{name}", "D4RL/door-human-v2"'))
+    with pytest.raises(errors.ConfigError, match="datasets: expected each value once"):
+        cells_of(path)
 
 
 def test_a_cell_is_finished_when_trained_and_evaluated_to_the_end(sweep: Path) -> None:
