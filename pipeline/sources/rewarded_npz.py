@@ -75,17 +75,13 @@ class RewardedNpz:
             for name, member in members.items()
         }
         transitions.check_members(samples, where=self.path)
-        warnings: tuple[str, ...] = ()
         table = self._read_table(members)
         if table is None:
             ends = npz.read_array(self.path, members[TERMINALS])
-            lengths = tuple(
-                episode_lengths(ends, where=f"{self.path}: {TERMINALS}").tolist()
+            table = TransitionTable.of_states(
+                episode_lengths(ends, where=f"{self.path}: {TERMINALS}")
             )
-        else:
-            lengths = table.lengths
-            suspects = self._find_suspects(members, table)
-            warnings = (*table.warnings, *suspects)
+        suspects = self._find_suspects(members, table)
         fields = {
             name: samples[name]
             for name in (schema.OBSERVATIONS, schema.ACTIONS, schema.REWARDS)
@@ -97,9 +93,9 @@ class RewardedNpz:
             name=os.path.basename(self.path),
             digest=listing.digest,
             fields=schema.input_fields(fields, where=self.path),
-            lengths=lengths,
+            lengths=table.lengths,
             ignored=tuple(name for name in listing.names if name not in members),
-            warnings=warnings,
+            warnings=(*table.warnings, *suspects),
         )
 
     def read(self, ranges: Sequence[EpisodeRange]) -> Iterator[Block]:

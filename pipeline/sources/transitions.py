@@ -116,6 +116,19 @@ class TransitionTable:
     completed: npt.NDArray[np.bool_]
     warnings: tuple[str, ...] = ()
 
+    @classmethod
+    def of_states(cls, lengths: Int64) -> "TransitionTable":
+        """Makes the table of a file that has a row for each state, also the last ones.
+
+        Args:
+            lengths: ``i64[E]``, rows of each episode.
+        """
+        return cls(
+            starts=np.cumsum(lengths) - lengths,
+            counts=lengths,
+            completed=np.zeros(len(lengths), np.bool_),
+        )
+
     @property
     def lengths(self) -> tuple[int, ...]:
         """Rows of each episode in the store."""

@@ -193,6 +193,24 @@ def test_ends_that_the_regular_form_lacks_are_suspected(make_npz, make_rows):
     assert "a boundary may be missing after rows 7" in warning
 
 
+def test_b2_ends_that_rows_of_states_lack_are_suspected(make_npz):
+    rng = np.random.default_rng(0)
+    walks = [np.cumsum(rng.normal(size=(200, 2)), axis=0) for _ in range(4)]
+    ends = np.zeros(800, np.bool_)
+    ends[[199, 399, 799]] = True
+    path = make_npz(
+        (800,),
+        without=["qpos", "qvel"],
+        observations=np.concatenate([walk + 500 * i for i, walk in enumerate(walks)]),
+        terminals=ends,
+        rewards=np.zeros(800),
+        masks=np.ones(800),
+    )
+    (warning,) = RewardedNpz(path).describe().warnings
+    assert "1 steps inside an episode are more than 10 times as long" in warning
+    assert "a boundary may be missing after rows 599" in warning
+
+
 @pytest.mark.parametrize("named", [(), ("--source", "npz")])
 def test_it_becomes_a_store_of_one_task(make_own, tmp_path, named):
     out = str(tmp_path / "store")
