@@ -122,9 +122,10 @@ def _find(pattern: str, kind: str | None) -> list[str]:
     if not suffixes and not files.is_file(pattern):
         raise UsageError(
             f"{pattern}: expected a folder with {' or '.join(kinds[0].markers)}, found "
-            "none; check the path"
+            f"{files.describe_path(pattern)}; check the path"
         )
-    return files.find(pattern, suffixes)
+    markers = tuple(marker for known in kinds for marker in known.markers)
+    return files.find(pattern, suffixes, others=markers)
 
 
 def _infer_first(paths: list[str], dataset: str) -> str:

@@ -25,12 +25,16 @@ _REQUEST_BYTES = 4 << 20
 # Google's client keeps at most 10 connections; more threads would wait for one.
 _AT_ONCE = 10
 _WILDCARDS = "*?["
+# Names in a folder that an error lists at most.
+_SHOWN = 5
 
 _Input = TypeVar("_Input")
 _Result = TypeVar("_Result")
 
 
-def find(pattern: str, suffixes: tuple[str, ...]) -> list[str]:
+def find(
+    pattern: str, suffixes: tuple[str, ...], *, others: tuple[str, ...] = ()
+) -> list[str]:
     """Finds the files that a path, folder or glob names.
 
     A pattern that exists as a file or folder is never read as a glob: real names may
@@ -40,6 +44,7 @@ def find(pattern: str, suffixes: tuple[str, ...]) -> list[str]:
         pattern: A local path or ``gs://bucket/path``: a file, a folder, or a glob
             (``*``, ``?`` and ``[...]``, within one folder or over several).
         suffixes: Endings of the file names to take from a folder or glob.
+        others: Files by which the caller knows other folders, for the error.
 
     Returns:
         Paths in order of their names, at least one.
@@ -52,11 +57,17 @@ def find(pattern: str, suffixes: tuple[str, ...]) -> list[str]:
     inside = f"{glob.escape(pattern.rstrip('/'))}/*"
     paths = [path for path in _list_files(inside) if path.endswith(suffixes)]
     what = f"a file, or a folder of {' or '.join(suffixes)} files"
+    advice = "check the path"
+    if others:
+        what += f" or with {' or '.join(others)}"
+        advice += ", or see `python -m pipeline inputs` for the kinds"
     if not paths and any(wildcard in pattern for wildcard in _WILDCARDS):
         paths = [path for path in _list_files(pattern) if path.endswith(suffixes)]
         what = f"at least one {' or '.join(suffixes)} file that matches"
     if not paths:
-        raise UsageError(f"{pattern}: expected {what}, found nothing; check the path")
+        raise UsageError(
+            f"{pattern}: expected {what}, found {describe_path(pattern)}; {advice}"
+        )
     return sorted(paths)
 
 
@@ -127,6 +138,22 @@ def open_file(path: str) -> BinaryIO:
     elif os.path.isfile(path):
         return open(path, "rb")
     raise UsageError(f"{path}: expected a file, found nothing; check the path")
+
+
+def describe_path(path: str) -> str:
+    """Describes what is at a path where something else was expected, for errors.
+
+    Args:
+        path: The path; those in a bucket are not looked at.
+
+    Returns:
+        Text to follow "found".
+    """
+    if is_remote(path) or not os.path.isdir(path):
+        return "nothing"
+    names = sorted(os.listdir(path))
+    shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+    return f"a folder of {shown}" if names else "an empty folder"
 
 
 def map_concurrently(

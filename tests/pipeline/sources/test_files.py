@@ -71,9 +71,32 @@ def test_b3_a_glob_that_matches_nothing_is_an_error(tmp_path, pattern, capsys):
     assert shard(tmp_path / pattern, tmp_path / "store") == 2
     error = capsys.readouterr().err
     assert pattern.strip(".") in error
-    assert "found nothing" in error
+    assert ("found an empty folder" if pattern == "." else "found nothing") in error
     assert error.count("\n") == 1
     assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (
+            (),
+            "with data/main_data.hdf5 or main_data.hdf5 or meta/info.json or features",
+        ),
+        (("--source", "minari"), ".h5 files or with data/main_data.hdf5 or main_data"),
+        (("--source", "lerobot"), "expected a folder with meta/info.json"),
+    ],
+)
+def test_a_folder_of_another_kind_is_described(tmp_path, source, expected, capsys):
+    # Zarr, Minari's data sets in Arrow, or the folder above that of a data set.
+    root = tmp_path / "data.zarr"
+    for name in ("actions", "observations"):
+        (root / name).mkdir(parents=True)
+    (root / ".zgroup").write_text("{}")
+    assert shard(root, tmp_path / "store", *source) == 2
+    error = capsys.readouterr().err
+    assert expected in error
+    assert "found a folder of .zgroup, actions, observations; check the path" in error
 
 
 def test_f5_a_file_cut_short_among_ten_good_ones(folder, tmp_path, capsys):
