@@ -52,7 +52,8 @@ def kvstore_spec(root: str, path: str = "") -> dict[str, Any]:
         A TensorStore key-value store spec.
 
     Raises:
-        UsageError: If the scheme is neither a local path nor ``gs://``.
+        UsageError: If the scheme is neither a local path nor ``gs://``, or the path is
+            not in UTF-8.
     """
     folder = "/".join(part.strip("/") for part in (path,) if part)
     if root.startswith("gs://"):
@@ -72,6 +73,12 @@ def kvstore_spec(root: str, path: str = "") -> dict[str, Any]:
     # see `_replace`.
     locking = {"mode": "none"}
     path = local.rstrip("/") + "/"
+    # Python reads other bytes of a name as surrogates, which no encoding has.
+    if any("\udc80" <= character <= "\udcff" for character in path):
+        raise UsageError(
+            f"{root!r}: expected a path in UTF-8, which TensorStore needs, got "
+            f"{path!r}; rename the folder, or choose another one"
+        )
     return {"driver": "file", "path": path, "file_io_locking": locking}
 
 
@@ -115,6 +122,9 @@ def storage_errors(where: str) -> Iterator[None]:
     """
     try:
         yield
+    # A mistake of the user is a ValueError, too, and no fault of storage.
+    except UsageError:
+        raise
     except ValueError as error:
         raise OSError(f"{where}: {error}") from error
 

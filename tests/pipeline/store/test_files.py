@@ -1,7 +1,9 @@
+import os
+
 import pytest
 
 from pipeline.store import files
-from pipeline.store.errors import DataFormatError
+from pipeline.store.errors import DataFormatError, UsageError
 
 
 def test_an_absent_file_reads_as_none(tmp_path):
@@ -92,3 +94,11 @@ def test_other_object_stores_are_refused():
     assert files.is_remote("s3://bucket")
     with pytest.raises(ValueError, match="gs://bucket/path"):
         files.kvstore_spec("s3://bucket")
+
+
+def test_a_path_of_other_bytes_than_utf_8_is_refused(tmp_path):
+    files.write(str(tmp_path / "ünï cødé 日本"), "a.json", b"x")
+    folder = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")
+    for work in (files.read, files.list_names):
+        with pytest.raises(UsageError, match=r"expected a path in UTF-8.*caf\\udce9"):
+            work(folder, "a.json")
