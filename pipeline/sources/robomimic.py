@@ -80,6 +80,7 @@ class _Contents:
     digest: str
     environment: str | None
     keys: tuple[str, ...]
+    unrewarded_ends: int
 
 
 class RobomimicReader(EpisodeReader):
@@ -126,13 +127,26 @@ class RobomimicReader(EpisodeReader):
             *([f"filter keys not used: {', '.join(unused)}"] if unused else []),
         )
 
+    def warnings(self) -> tuple[str, ...]:
+        """Warns of ends that may be those of time limits."""
+        ends, demos = self._contents.unrewarded_ends, len(self.lengths())
+        if not ends:
+            return ()
+        # robomimic also sets the flag where a demonstration just ends, see --done_mode
+        # of its dataset_states_to_obs.py.
+        return (
+            f"{self.name()}: {ends} of {demos} demonstrations end with {_DONES} 1 and "
+            "without a reward, which is taken for the end of the task; where a time "
+            f"limit ended them, set {_DONES} to 0",
+        )
+
     @functools.cached_property
     def _contents(self) -> _Contents:
         with hdf5.open_hdf5(self.path) as file:
             names = self._list_names(file)
             lengths, virtual = [], []
             images: set[str] = set()
-            layout = None
+            layout, unrewarded = None, 0
             for name in names:
                 demo = self._find_demo(file, name)
                 where = f"{self.path}: {name}"
@@ -147,12 +161,14 @@ class RobomimicReader(EpisodeReader):
                 virtual += hdf5_datasets.find_virtual(demo.members())
                 images |= demo.images
                 steps = len(demo.rewards)
+                last = steps - 1, steps, where
+                (ended,) = transitions.flags(
+                    hdf5.read(demo.dones, *last), where=f"{where}: {_DONES}"
+                )
+                unrewarded += ended and not hdf5.read(demo.rewards, *last).any()
                 # `close_episode` drops the last transition of a demonstration without
                 # next observations, unless the task ended with it.
-                if not demo.following:
-                    dones = hdf5.read(demo.dones, steps - 1, steps, where)
-                    steps -= not transitions.flags(dones, where=f"{where}: {_DONES}")[0]
-                lengths.append(steps)
+                lengths.append(steps if ended or demo.following else steps - 1)
             digest = hdf5_datasets.digest(self.path, virtual)
             data = hdf5.find_group(file, DATA, self.path)
             environment = _format_environment(
@@ -163,7 +179,12 @@ class RobomimicReader(EpisodeReader):
             chosen = f"{digest} {' '.join(names)}".encode()
             digest = f"sha256:{hashlib.sha256(chosen).hexdigest()}"
         return _Contents(
-            tuple(lengths), tuple(sorted(images)), digest, environment, tuple(keys)
+            tuple(lengths),
+            tuple(sorted(images)),
+            digest,
+            environment,
+            tuple(keys),
+            int(unrewarded),
         )
 
     def _list_names(self, file: Any) -> list[str]:

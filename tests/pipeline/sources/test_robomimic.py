@@ -129,6 +129,19 @@ def names(*numbers):
     return [f"demo_{number}" for number in numbers]
 
 
+def test_ends_that_may_be_time_limits_are_warned_of(tmp_path):
+    path = tmp_path / "low_dim.hdf5"
+    write_robomimic(path)
+    # Demonstration 1 has no end, and all others a reward at theirs.
+    assert open_robomimic(path).describe().warnings == ()
+    with h5py.File(path, "a") as file:
+        for number in (0, 1, 2):
+            file[f"data/demo_{number}/rewards"][:] = 0
+    (warning,) = open_robomimic(path).describe().warnings
+    assert "low_dim.hdf5: 2 of 12 demonstrations end with dones 1" in warning
+    assert "where a time limit ended them, set dones to 0" in warning
+
+
 def test_filter_keys_are_splits(tmp_path):
     path = tmp_path / "low_dim.hdf5"
     keys = {"train": names(10, 2, 0), "valid": names(11, 1), "20_percent": names(0)}
