@@ -174,6 +174,12 @@ def commit_store(
             f"{plan.root}: expected good episodes to train on, got bad ones alone in "
             "the train split; look into the input"
         )
+    # An episode of one row holds no transition, and perhaps no action to describe.
+    if not any(part.split == "train" and part.rows > part.episodes for part in kept):
+        raise DataFormatError(
+            f"{plan.root}: expected an episode of two rows or more to train on, got "
+            "episodes of one row alone in the train split; look into the input"
+        )
     store = DatasetManifest(
         dataset=plan.dataset,
         environment_id=plan.environment_id,

@@ -47,6 +47,13 @@ def _renumbered(plan, part):
     return type(done)(**{**vars(done), "index": part.index})
 
 
+def test_episodes_without_transitions_are_no_store(make_npz, make_plan):
+    plan = make_plan(make_npz((1, 1, 1)), val=make_npz((4,), name="v.npz"))
+    with pytest.raises(DataFormatError, match="expected an episode of two rows or mor"):
+        write(plan)
+    assert find_committed(plan) is None
+
+
 def test_a_missing_part_is_not_committed(make_npz, make_plan):
     plan = make_plan(make_npz(LENGTHS))
     with pytest.raises(DataFormatError, match=r"parts 0 to 1, got \[1\]"):
