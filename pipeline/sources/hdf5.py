@@ -252,16 +252,42 @@ def read(dataset: Any, first: int, last: int, where: str) -> npt.NDArray[Any]:
         ``[last - first, ...]``, in native byte order.
 
     Raises:
-        DataFormatError: If bytes are damaged.
+        DataFormatError: If bytes are damaged, or compressed in a way that is not
+            installed here.
     """
     try:
         rows: npt.NDArray[Any] = np.asarray(dataset[first:last])
     except _DAMAGE as error:
+        if missing := _list_missing_filters(dataset):
+            raise DataFormatError(
+                f"{where}: {dataset.name}: expected values that HDF5 itself can "
+                f"inflate, got filter {', '.join(missing)}, which is not installed "
+                "here; write the file with gzip, such as with `h5repack -f GZIP=4`, or "
+                "set HDF5_PLUGIN_PATH to the folder of that filter"
+            ) from error
         raise DataFormatError(
             f"{where}: {dataset.name}: rows {first} to {last - 1} cannot be read "
             f"({error}); fetch the file again"
         ) from error
     return rows.astype(rows.dtype.newbyteorder("="), copy=False)
+
+
+def _list_missing_filters(dataset: Any) -> list[str]:
+    """Lists number and name of the filters of a data set that are not installed."""
+    import h5py
+
+    if not isinstance(dataset, h5py.Dataset):
+        return []
+    try:
+        properties = dataset.id.get_create_plist()
+        filters = [properties.get_filter(i) for i in range(properties.get_nfilters())]
+    except _DAMAGE:
+        return []  # The damage that is being reported goes further.
+    return [
+        f"{code} {name.decode(errors='replace')}".strip()
+        for code, _, _, name in filters
+        if not h5py.h5z.filter_avail(code)
+    ]
 
 
 def follow(group: Any, path: str, where: str, links: int = 0) -> Any:

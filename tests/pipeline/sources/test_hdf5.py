@@ -104,3 +104,20 @@ def test_what_deflate_makes_of_zeros_is_read(tmp_path):
 )
 def test_what_is_no_row_of_numbers_is_refused(refused, values, message):
     assert message in refused(lambda file: file.create_dataset("x", data=values))
+
+
+def test_a_compression_that_is_not_installed_is_named(tmp_path):
+    path = str(tmp_path / "a.hdf5")
+    blosc = 32001  # Number of the filter of the package hdf5plugin.
+    with h5py.File(path, "w") as file:
+        properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        properties.set_chunk((4,))
+        properties.set_filter(blosc, h5py.h5z.FLAG_OPTIONAL, ())
+        space = h5py.h5s.create_simple((4,))
+        kind = h5py.h5t.IEEE_F32LE
+        rows = h5py.h5d.create(file.id, b"rows", kind, space, properties)
+        rows.write_direct_chunk((0,), bytes(16))
+    with hdf5.open_hdf5(path) as file:
+        dataset = hdf5.find_dataset(file, "rows", path)
+        with pytest.raises(DataFormatError, match="got filter 32001, which is not ins"):
+            hdf5.read(dataset, 0, 4, path)
