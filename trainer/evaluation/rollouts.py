@@ -333,7 +333,8 @@ class ActingRows:
             The actions.
 
         Raises:
-            EvaluationError: If the policy's actions are not finite.
+            EvaluationError: If the policy's actions are not finite; the message says
+                whether the observation was.
         """
         empty = np.array([len(chunk) == 0 for chunk in self._chunks]) & self.active
         if empty.any():
@@ -345,10 +346,19 @@ class ActingRows:
             bad = empty & ~np.isfinite(chunks).all(axis=(1, 2))
             if bad.any():
                 row = int(bad.argmax())
+                place = f"episode {self._episodes[row]}, step {self._steps[row]}"
+                seen = self._observations[row]
+                if not np.isfinite(seen).all():
+                    at = int(np.isfinite(seen).argmin())
+                    raise EvaluationError(
+                        f"{place}: expected finite observations of the environment, "
+                        f"got {seen[at]} as observations[{at}]; its simulation is not "
+                        "stable under these actions, look there"
+                    )
                 raise EvaluationError(
-                    f"episode {self._episodes[row]}, step {self._steps[row]}: expected "
-                    f"finite actions of the policy, got {chunks[row].tolist()}; the "
-                    "parameters have diverged, evaluate an earlier checkpoint"
+                    f"{place}: expected finite actions of the policy, got "
+                    f"{chunks[row].tolist()}; the parameters have diverged, evaluate "
+                    "an earlier checkpoint"
                 )
             for index in np.flatnonzero(empty).tolist():
                 self._chunks[index] = chunks[index]

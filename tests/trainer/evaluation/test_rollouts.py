@@ -17,7 +17,7 @@ from pipeline.domains.datasets import TaskEnvironment
 from pipeline.store.errors import UsageError
 from trainer.errors import EvaluationError
 from trainer.evaluation.environments import IDLE, Episode
-from trainer.evaluation.rollouts import AgentActor, RolloutPool
+from trainer.evaluation.rollouts import ActingRows, AgentActor, RolloutPool
 
 LIMIT = 300
 KWARGS = {
@@ -222,6 +222,16 @@ def test_actions_that_are_not_finite_are_refused() -> None:
         pytest.raises(EvaluationError, match=r"episode 0, step 2: .*finite"),
     ):
         own.roll_out(diverged, episodes=1, seed=0)
+
+
+def test_observations_that_are_not_finite_are_no_fault_of_the_policy() -> None:
+    rows = ActingRows(2, 3)
+    seen = np.array([[0, 1, 2], [0, np.nan, 2]], np.float32)
+    rows.update(np.arange(2), seen, [4, 5])
+    with pytest.raises(
+        EvaluationError, match=r"episode 5, step 0: .*got nan as observations\[1\]"
+    ):
+        rows.next_actions(lambda observations, *_: observations[:, None])
 
 
 @pytest.mark.parametrize(
