@@ -106,10 +106,13 @@ class LeRobotReader(EpisodeReader):
         return self._contents.ignored
 
     def notes(self) -> tuple[str, ...]:
-        """Names the robot, and says what rewards are made of."""
+        """Names the robot and unused splits, and says what rewards are made of."""
         robot = self._info.get("robot_type")
+        named = _read_splits(self._info, self.path) if self.split else {}
+        unused = sorted(named.keys() - _SPLITS.keys())
         return (
             *([f"recorded of {robot}"] if isinstance(robot, str) else []),
+            *([f"splits not used: {', '.join(unused)}"] if unused else []),
             *self._contents.notes,
         )
 

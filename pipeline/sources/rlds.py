@@ -117,6 +117,11 @@ class RldsReader(EpisodeReader):
         """Names the features of a step that are not read, mostly images."""
         return tuple(sorted(self._features[1] - {_LAST, _TERMINAL}))
 
+    def notes(self) -> tuple[str, ...]:
+        """Names the splits that are not used."""
+        unused = _find_shards(self._root).keys() - _SPLITS.keys() if self.split else ()
+        return (f"splits not used: {', '.join(sorted(unused))}",) if unused else ()
+
     @functools.cached_property
     def _root(self) -> str:
         return self.path.removesuffix(FEATURES).rstrip("/") or "."

@@ -198,6 +198,7 @@ def test_a_data_set_becomes_a_store_by_its_splits(tmp_path, version):
     ]
     first, second = (source.describe() for _, source in found)
     assert first.digest != second.digest
+    assert "splits not used: test" in first.notes
     (values,) = [s for split, s in found if split == "val"]
     np.testing.assert_array_equal(
         read_all(values)["observations"], expected_rows(episodes[2])["observations"]

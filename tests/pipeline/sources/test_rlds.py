@@ -225,13 +225,14 @@ def test_what_tfds_wrote_is_read(tmp_path):
     assert found["masks"].tolist() == [True, True, True]
 
 
-def test_splits_are_those_of_the_files(tmp_path):
+def test_splits_are_those_of_the_files(tmp_path, capsys):
     episodes = make_episodes()
     splits = {"train": episodes[:2], "val": episodes[2:3], "test": episodes[3:]}
     root = tmp_path / "toy"
     write_rlds(root, splits, shards=1)
     out = str(tmp_path / "store")
     assert main(["shard", str(root), "--dataset", "toy", "--out", out]) == 0
+    assert "splits not used: test" in capsys.readouterr().out
     store = Store(out)
     for split in ("train", "val"):
         for name in ("observations", "actions"):
