@@ -78,6 +78,27 @@ def test_every_command_has_help(
     assert " ".join(summary.split()[:3]) in shown
 
 
+@pytest.mark.parametrize(
+    ("program", "words", "ending"),
+    [
+        ("pipeline", ["set-environment"], "STORE [ENVIRONMENT]"),
+        ("trainer", ["train"], "[CONFIG]"),
+        ("trainer", ["evaluate"], "RUN"),
+        ("trainer", ["checkpoint", "export"], "RUN"),
+        ("trainer", ["sweep"], "SWEEP"),
+        ("infra", ["launch", "train"], "CONFIG"),
+    ],
+)
+def test_positional_arguments_are_named(
+    program: str, words: list[str], ending: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (known,) = (p for p in PROGRAMS if p.name == program)
+    with pytest.raises(SystemExit):
+        front_door.run(known, [*words, "--help"])
+    usage = capsys.readouterr().out.splitlines()[0]
+    assert usage.endswith(f"OPTIONS] {ending}")
+
+
 @by_name
 def test_a_wrong_option_ends_with_2(
     program: Program, capsys: pytest.CaptureFixture[str]

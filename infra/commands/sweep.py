@@ -59,7 +59,7 @@ class Sweep:
         dry_run: Print what would be submitted, with the totals, and stop.
     """
 
-    sweep: Annotated[Path, tyro.conf.Positional]
+    sweep: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="SWEEP")]
     target: Literal["gke", "tpu", "sky"]
     accelerator: str
     chips: int

@@ -63,7 +63,7 @@ class Train:
         dry_run: Print what would be submitted, and stop.
     """
 
-    config: Annotated[Path, tyro.conf.Positional]
+    config: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CONFIG")]
     target: Literal["local", "gke", "tpu", "sky"]
     store: str
     task: int

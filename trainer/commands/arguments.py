@@ -2,13 +2,24 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import tyro
 
 from pipeline.store.errors import UsageError
 from trainer.costs import published
 
 if TYPE_CHECKING:
     from pipeline.domains.datasets import TaskEnvironment
+
+# tyro names a positional argument after its type, unless it has a name of its own.
+RunPath = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+ConfigPath = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CONFIG")]
+OptionalConfigPath = Annotated[
+    Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="[CONFIG]")
+]
+SweepPath = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="SWEEP")]
 
 
 def check_counts(command: object, *names: str) -> None:

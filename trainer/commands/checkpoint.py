@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import tyro
 
 from pipeline.output import Output, say, show
+from trainer.commands.arguments import RunPath
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,7 +26,7 @@ class InspectCheckpoint:
         json: Print one JSON object instead of tables.
     """
 
-    run: Annotated[str, tyro.conf.Positional]
+    run: RunPath
     step: int | None = None
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
 
@@ -62,7 +63,7 @@ class ExportCheckpoint:
 
     local_paths: ClassVar[tuple[str, ...]] = ("out",)
 
-    run: Annotated[str, tyro.conf.Positional]
+    run: RunPath
     out: Path
     format: Literal["safetensors", "stablehlo"] = "safetensors"
     step: int | None = None

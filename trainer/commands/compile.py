@@ -12,7 +12,7 @@ import tyro
 from pipeline.output import Output, say, show, working
 from pipeline.store.errors import EXIT_FAILED
 from pipeline.store.units import format_size
-from trainer.commands.arguments import check_counts, find_dims
+from trainer.commands.arguments import ConfigPath, check_counts, find_dims
 from trainer.commands.fields import show_fields
 from trainer.costs import published
 
@@ -59,7 +59,7 @@ class Compile:
 
     local_paths: ClassVar[tuple[str, ...]] = ("out",)
 
-    config: Annotated[Path, tyro.conf.Positional]
+    config: ConfigPath
     topology: str
     task: int | None = None
     mesh: str | None = None

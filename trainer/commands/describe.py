@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
@@ -10,7 +9,12 @@ import tyro
 from pipeline.output import Output, say, show
 from pipeline.store.errors import UsageError
 from pipeline.store.units import format_size
-from trainer.commands.arguments import check_counts, find_dims, read_sizes
+from trainer.commands.arguments import (
+    OptionalConfigPath,
+    check_counts,
+    find_dims,
+    read_sizes,
+)
 from trainer.commands.fields import make_fields_table
 from trainer.costs import published
 from trainer.shipped import list_configurations
@@ -45,7 +49,7 @@ class Describe:
         json: Print one JSON object instead of tables.
     """
 
-    config: Annotated[Path | None, tyro.conf.Positional] = None
+    config: OptionalConfigPath = None
     store: str | None = None
     agent: str | None = None
     task: int | None = None

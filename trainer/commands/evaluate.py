@@ -8,7 +8,7 @@ import tyro
 
 from pipeline.output import Output, show
 from pipeline.store.errors import UsageError
-from trainer.commands.arguments import read_environment
+from trainer.commands.arguments import RunPath, read_environment
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -53,7 +53,7 @@ class Evaluate:
             not given.
     """
 
-    run: Annotated[str, tyro.conf.Positional]
+    run: RunPath
     episodes: int = 50
     seed: int = 0
     steps: tuple[int, ...] = ()

@@ -76,7 +76,7 @@ def make_fields_table(config: "Config", *, title: str) -> "Table":
     # Users copy the names into command lines.
     table.columns[0].no_wrap = True
     for name, value, meaning in list_fields(config):
-        table.add_row(name, Text(str(value)), Text(meaning))
+        table.add_row(name, Text(str(value)), Text(meaning.replace("``", "")))
     return table
 
 

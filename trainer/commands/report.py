@@ -19,7 +19,9 @@ class Report:
             gs://bucket/path.
     """
 
-    runs: Annotated[tuple[str, ...], tyro.conf.Positional]
+    runs: Annotated[
+        tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN ...")
+    ]
     out: str
 
     def execute(self, output: Output) -> int:

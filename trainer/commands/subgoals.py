@@ -6,6 +6,7 @@ from typing import Annotated
 import tyro
 
 from pipeline.output import Output, say
+from trainer.commands.arguments import RunPath
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Subgoals:
             without a GPU.
     """
 
-    run: Annotated[str, tyro.conf.Positional]
+    run: RunPath
     store: str
     out: str | None = None
     episodes: int = 5

@@ -5,14 +5,13 @@ import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from pipeline.output import Output, say
 from pipeline.store.errors import UsageError
-from trainer.commands.arguments import check_counts, read_environment
+from trainer.commands.arguments import SweepPath, check_counts, read_environment
 
 if TYPE_CHECKING:
     from trainer.sweep.cells import Cell
@@ -46,7 +45,7 @@ class Sweep:
         json: With --dry-run, print one JSON object by cell instead of lines.
     """
 
-    sweep: Annotated[Path, tyro.conf.Positional]
+    sweep: SweepPath
     only: str = "*"
     out: str | None = None
     store: str | None = None

@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from pipeline.output import Output, say
 from pipeline.store.errors import UsageError
-from trainer.commands.arguments import read_environment
+from trainer.commands.arguments import OptionalConfigPath, read_environment
 from trainer.commands.fields import show_fields
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ class Train:
 
     store: str
     out: str
-    config: Annotated[Path | None, tyro.conf.Positional] = None
+    config: OptionalConfigPath = None
     task: int | None = None
     agent: str | None = None
     environment: str | None = None
