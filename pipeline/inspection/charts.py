@@ -142,8 +142,9 @@ def draw_places(axes: Axes, places: PlaceMap) -> None:
         interpolation="nearest",
     )
     bar = axes.figure.colorbar(image, ax=axes, format=lambda rows, _: f"{rows:,g}")
-    # Above the bar: beside it, the label would read as that of the next axes.
-    bar.ax.set_title("rows in\na cell", loc="left", fontsize=_TEXT, color=BLACK)
+    # Above the bar: beside it, the label would read as that of the next axes. It ends
+    # where the bar does, because the layout leaves no room for text beyond it.
+    bar.ax.set_title("rows in\na cell", loc="right", fontsize=_TEXT, color=BLACK)
     bar.ax.tick_params(which="both", labelsize=_TEXT, labelcolor=BLACK, color=GREY)
     bar.ax.minorticks_off()
     bar.outline.set_visible(False)
