@@ -348,7 +348,7 @@ def draw_weights(history: History, max_weight: float | None) -> Figure | None:
                 label=f"clipped at {max_weight:g}",
             )
     unit = log_scale(axes, "weight")
-    finish(axes, "Weights of recorded windows", steps=history.steps, unit=unit)
+    finish(axes, "Weights in the loss", steps=history.steps, unit=unit)
     legend_below(figure, axes)
     return figure
 

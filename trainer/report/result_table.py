@@ -29,7 +29,7 @@ NOTES = (
     "bootstrap's for the mean return. They cover the luck of the episodes, not that of "
     "training, which the standard deviation over seeds (±) shows. All training seeds "
     "and checkpoints play the start states of one evaluation seed, so pooled episodes "
-    "that share a start are counted as independent; `evaluate --seed 1` draws other "
+    "that share a start are counted as independent; evaluate --seed 1 draws other "
     "starts.",
     "Returns are undiscounted. A normalised score is 0 for a random policy's return "
     "and 100 for an expert's, as in D4RL.",

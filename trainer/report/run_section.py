@@ -157,9 +157,10 @@ def _draw_curves(source: Source) -> list[Picture]:
         ),
         (
             "weights",
-            "Weights of the recorded windows in the loss of the policy over sub-goals. "
-            "If all are near one, the policy clones behaviour; if the largest is far "
-            "above the mean, few windows decide.",
+            "Weights of recorded windows (VAST) or steps (IQL) in the policy's loss, "
+            "or of steps in the value's loss (Value Flows). If all are near one, "
+            "nothing is preferred, and the policy clones behaviour; if the largest is "
+            "far above the mean, few decide.",
             _describe_metrics(history, "Weights", ("weight", "weight_max")),
             # Agents without windows have no such weights, and no such setting.
             charts.draw_weights(history, getattr(run.config.agent, "max_weight", None)),
