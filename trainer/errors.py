@@ -42,6 +42,10 @@ class EvaluationError(RunError):
     """Acting in the environment failed; names the place and the reason."""
 
 
+class OutOfMemoryError(RunError):
+    """This machine or a device lacks memory; names the settings that take less."""
+
+
 class TrainingDivergedError(RunError):
     """Training diverged; names the interval of steps and the last good checkpoint."""
 

@@ -57,6 +57,7 @@ class Train:
         from trainer import api, errors
         from trainer.evaluation.comparison import compare_own_spaces
         from trainer.parallel import agreement, processes
+        from trainer.training.memory import explain_lack_of_memory
 
         resolved = self._resolve(more)
         environment = read_environment(self.environment, self.environment_arguments)
@@ -67,7 +68,10 @@ class Train:
             errors.TrainingDivergedError,
             errors.RunLockedError,
         )
-        with processes.join_processes(alike=common_errors):
+        with (
+            processes.join_processes(alike=common_errors),
+            explain_lack_of_memory(self.out),
+        ):
             # Progress would otherwise be printed once by every process. Each process
             # still prints its own error.
             shown = output if agreement.is_primary() else Output.silent()
