@@ -62,7 +62,7 @@ class Scale:
             )
         numbers = (*self.transitions, *self.workers, *self.widths, *self.chips)
         smallest = min(*numbers, self.cores, self.batch_size)
-        if smallest < 1 or self.updates_per_s <= 0:
+        if smallest < 1 or not self.updates_per_s > 0:
             raise LaunchError(
                 "scale: expected numbers above 0 only, got "
                 f"{min(smallest, self.updates_per_s):g}; raise it"

@@ -105,7 +105,7 @@ class Train:
         # machine is paid for.
         resolved = _resolve(self.config, self.task, arguments)
         config = resolved.config
-        if self.updates_per_s is not None and self.updates_per_s <= 0:
+        if self.updates_per_s is not None and not self.updates_per_s > 0:
             raise LaunchError(
                 "--updates-per-s: expected a rate above 0, got "
                 f"{self.updates_per_s:g}; give the rate of a run on such chips"

@@ -99,8 +99,8 @@ def parse_arguments(arguments: Sequence[str]) -> dict[str, EnvironmentArgument]:
         if not equals or not name.isidentifier() or not kept or name in parsed:
             raise UsageError(
                 "--environment-arguments: expected NAME=VALUE once for each name, the "
-                "value a number, true, false, null or a word of letters, digits, - and "
-                f"_, got {argument!r:.200}; correct it"
+                "value a finite number, true, false, null or a word of letters, "
+                f"digits, - and _, got {argument!r:.200}; correct it"
             )
         parsed |= kept
     return parsed
@@ -123,12 +123,16 @@ def format_arguments(arguments: Mapping[str, EnvironmentArgument]) -> list[str]:
 
 
 def keep_arguments(arguments: dict[str, Any]) -> dict[str, EnvironmentArgument]:
-    """Selects the arguments that a store may hold: numbers and words.
+    """Selects the arguments that a store may hold: finite numbers and words.
 
     A word has no slashes and dots. An argument with these might be a path, and a
     constructor might then open a file that a stranger has named.
     """
-    adapter = pydantic.TypeAdapter(dict[str, EnvironmentArgument])
+    # Manifests and runs hold no NaN and no infinity, which are no JSON.
+    adapter = pydantic.TypeAdapter(
+        dict[str, EnvironmentArgument],
+        config=pydantic.ConfigDict(allow_inf_nan=False),
+    )
     kept: dict[str, EnvironmentArgument] = {}
     for name, value in arguments.items():
         with contextlib.suppress(pydantic.ValidationError):

@@ -256,6 +256,7 @@ IMAGE = f"--image r/x:{VERSION}"
             "the run's folder as gs://bucket/RUN",
         ),
         (f"{GPU} --chips 8 --updates-per-s 0", "a rate above 0"),
+        (f"{GPU} --chips 8 --updates-per-s nan", "a rate above 0"),
         (f"{TRAIN} --target gke --accelerator h100 --chips 8 {IMAGE}", "--region"),
         (
             f"{TRAIN.replace('run.toml', 'rn.toml')} --target local --out x",

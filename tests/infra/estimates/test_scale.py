@@ -222,6 +222,7 @@ def test_the_tables_hold_own_numbers(capsys):
         "scale --accelerator h1",
         "scale --chips 0",
         "scale --updates-per-s 0",
+        "scale --updates-per-s nan",
     ):
         assert main(wrong.split()) == 2
 

@@ -101,7 +101,9 @@ def test_what_is_typed_may_be_no_environment(text):
         parse_environment(text)
 
 
-@pytest.mark.parametrize("text", ["size", "=3", "a=../x", "a=[1]", 'a={"b": 1}'])
+@pytest.mark.parametrize(
+    "text", ["size", "=3", "a=../x", "a=[1]", 'a={"b": 1}', "a=Infinity", "a=NaN"]
+)
 def test_arguments_are_numbers_and_words(text):
     with pytest.raises(UsageError, match="--environment-arguments: expected NAME=VAL"):
         parse_arguments([text])
