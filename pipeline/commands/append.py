@@ -96,7 +96,7 @@ class Append:
         if plan is None:
             # An append that was killed after its commit left its claim.
             claims.clear(self.store, append.CLAIM)
-            say(output.results, f"{self.store}: holds all of it already")
+            say(output.results, f"{self.store}: holds all of this input already")
             return 0
         tables.print_plan(output.results, plan.added)
         if self.dry_run:

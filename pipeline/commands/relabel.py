@@ -72,7 +72,7 @@ class Relabel:
         if plan is None:
             # A relabel that was killed after its commit left its claim.
             claims.clear(self.store, relabel.CLAIM)
-            say(output.results, f"{self.store}: holds all of it already")
+            say(output.results, f"{self.store}: holds these labels already")
             return 0
         from pipeline.beam import pipelines, runners
 

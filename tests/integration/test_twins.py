@@ -184,7 +184,7 @@ def test_twenty_moments_of_two_that_append(base: Path, tmp_path: Path) -> None:
         base,
         lambda out: ["append", out, more, "--part-rows", 60],
         moments=20,
-        already="holds all of it already",
+        already="holds all of this input already",
         seed=3,
     )
 
@@ -196,7 +196,7 @@ def test_twenty_moments_of_two_that_relabel(base: Path, tmp_path: Path) -> None:
         base,
         lambda out: ["relabel", out, "--discounts", 0.5, 0.7, 0.8],
         moments=20,
-        already="holds all of it already",
+        already="holds these labels already",
         seed=4,
     )
 

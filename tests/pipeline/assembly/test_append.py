@@ -115,5 +115,5 @@ def test_the_command_line_appends_both_splits(plan, make_npz, capsys):
     assert "finished, 18 rows in 2 parts" in capsys.readouterr().out
     assert Store(plan.root).rows("val") == 3
     assert main(command) == 0
-    assert "holds all of it already" in capsys.readouterr().out
+    assert "holds all of this input already" in capsys.readouterr().out
     assert main(["verify", plan.root, "--deep"]) == 0

@@ -174,7 +174,7 @@ def test_the_command_line_adds_discounts_and_tasks(plan, tmp_path, capsys):
     assert "now 2 tasks, discounts 0.5, 0.9" in capsys.readouterr().out
     assert main(["verify", plan.root, "--deep"]) == 0
     assert main(["relabel", plan.root, "--tasks", "2"]) == 0
-    assert "holds all of it already" in capsys.readouterr().out
+    assert "holds these labels already" in capsys.readouterr().out
     npz = tmp_path / "out.npz"
     assert main(["export", plan.root, "--npz", str(npz)]) == 0
     assert np.load(tmp_path / "out-val.npz")["terminals"].sum() == 2
