@@ -6,7 +6,7 @@ from typing import Annotated
 import tyro
 
 from pipeline.output import Output, say
-from trainer.commands.arguments import RunPath
+from trainer.commands.arguments import RunPath, read_environment
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,9 @@ class Subgoals:
         frames: Moments of the episode that are drawn.
         video: Draw rollout.webm as well, which takes about a second for each frame
             without a GPU.
+        environment: Environment to act in if it is not the run's: ID, or MODULE:ID to
+            import the module that registers it.
+        environment_arguments: Arguments of the environment, such as size=3.
     """
 
     run: RunPath
@@ -42,6 +45,8 @@ class Subgoals:
     training_seed: int | None = None
     frames: int = 6
     video: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    environment: str | None = None
+    environment_arguments: tuple[str, ...] = ()
 
     def execute(self, output: Output) -> int:
         """Compares sub-goals and states, draws them, and prints the files' names."""
@@ -62,6 +67,9 @@ class Subgoals:
                 training_seed=self.training_seed,
                 frames=self.frames,
                 video=self.video,
+                environment=read_environment(
+                    self.environment, self.environment_arguments
+                ),
             ),
             console=output.progress,
         )

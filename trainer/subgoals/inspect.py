@@ -15,6 +15,7 @@ import numpy as np
 from etils import epath
 from rich.console import Console
 
+from pipeline.domains.datasets import TaskEnvironment
 from pipeline.domains.opengl import NoBackendError
 from pipeline.output import say, working
 from pipeline.pages.drawing import to_svg
@@ -24,6 +25,7 @@ from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.reader import Store
 from trainer.cores import count_usable_cores
 from trainer.errors import EvaluationError
+from trainer.evaluation.comparison import compare_run
 from trainer.evaluation.environments import MazeMap
 from trainer.evaluation.evaluate import choose_steps
 from trainer.evaluation.evaluator import find_task_environment
@@ -83,6 +85,7 @@ class Inspection:
         training_seed: Training seed to inspect; None for the run's first.
         frames: Number of moments to draw, spread evenly over the episode.
         video: Whether to draw the episode as a video as well.
+        environment: Environment to act in; None for that of the run.
     """
 
     episodes: int = 5
@@ -91,6 +94,7 @@ class Inspection:
     training_seed: int | None = None
     frames: int = 6
     video: bool = False
+    environment: TaskEnvironment | None = None
 
     def __post_init__(self) -> None:
         for name in ("episodes", "frames"):
@@ -235,7 +239,7 @@ def _roll_out(
     # Checkpoints hold all training seeds on a leading axis.
     own_params = jax.tree.map(lambda leaf: leaf[seed - seeds[0]], params)
     count = min(inspection.episodes, _MAX_ENVIRONMENTS)
-    spec = find_task_environment(run, run.task.task)
+    spec = inspection.environment or find_task_environment(run, run.task.task)
     with (
         working(console, f"acting in {spec.environment_id}"),
         RolloutPool(
@@ -245,6 +249,8 @@ def _roll_out(
             action_scale=run.action_scale,
         ) as pool,
     ):
+        if inspection.environment is not None:
+            compare_run(run, spec, pool.facts, console)
         traces = play_traces(
             pool, agent, own_params, episodes=inspection.episodes, seed=inspection.seed
         )
@@ -355,7 +361,8 @@ def _draw(
     # Moments of pictures and video together: a moment is rendered once.
     if inspection.video:
         shown = sorted({*moments, *_spread(T, _VIDEO_FRAMES)})
-    with Painter(find_task_environment(run, run.task.task)) as painter:
+    spec = inspection.environment or find_task_environment(run, run.task.task)
+    with Painter(spec) as painter:
         rows = find_nearest(store, trace.subgoals[shown])
         ghosts = dict(
             zip(

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from pipeline.domains.datasets import TaskEnvironment
 from pipeline.domains.frames import PhysicsState
 from pipeline.domains.opengl import NoBackendError
 from pipeline.store.errors import DataFormatError
@@ -352,3 +353,16 @@ def test_wrong_inspections(run: Path, store: Store, tmp_path: Path) -> None:
     with pytest.raises(DataFormatError, match="got one of scene-play"):
         inspect_subgoals(RunFolder.open(run), other, open_folder(tmp_path))
     assert dataclasses.asdict(Inspection())["episodes"] == 5
+
+
+def test_an_inspection_acts_in_the_environment_that_is_given(
+    run: Path, store: Store, tmp_path: Path
+) -> None:
+    line = TaskEnvironment("Line-v0", {}, "tests.own_environment")
+    with pytest.raises(DataFormatError, match=r"Line-v0: expected .*, as in the data"):
+        inspect_subgoals(
+            RunFolder.open(run),
+            store,
+            open_folder(tmp_path),
+            Inspection(environment=line),
+        )
