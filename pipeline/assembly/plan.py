@@ -11,6 +11,7 @@ import importlib.metadata
 import itertools
 import json
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -294,7 +295,7 @@ def describe_inputs(
             if no input of the split ``train`` is left.
     """
     described: list[tuple[Split, Source, Description]] = []
-    skipped = {}
+    skipped, names = {}, Counter[str]()
 
     def describe(source: Source) -> Description | DataFormatError:
         try:
@@ -311,8 +312,11 @@ def describe_inputs(
             continue
         path = str(getattr(source, "path", source))
         name = os.path.basename(path)
-        # The manifest names files, never folders of this machine.
-        skipped[name] = str(result).replace(path, name)
+        # The manifest names files, never folders of this machine, so that several
+        # folders may have a file of one name.
+        names[name] += 1
+        key = name if names[name] == 1 else f"{name} ({names[name]})"
+        skipped[key] = str(result).replace(path, name)
     if not any(split == "train" for split, _, _ in described):
         raise DataFormatError(
             f"expected at least one good file to train on, got none of {len(inputs)} "

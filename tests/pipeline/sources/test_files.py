@@ -116,6 +116,16 @@ def test_f5_a_file_cut_short_among_ten_good_ones(folder, tmp_path, capsys):
     assert Store(str(tmp_path / "store")).rows() == 10 * 17
 
 
+def test_bad_files_of_one_name_are_all_listed(make_npz, tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "bad.npz").write_bytes(b"PK\3\4 and no more" + name.encode())
+    paths = [make_npz(), *(str(tmp_path / name / "bad.npz") for name in ("a", "b"))]
+    sources = [("train", OgbenchNpz(path)) for path in paths]
+    skipped = describe_inputs(sources, on_bad_file="skip").skipped
+    assert set(skipped) == {"bad.npz", "bad.npz (2)"}
+
+
 def test_f5_nothing_but_bad_files_is_an_error(tmp_path):
     (tmp_path / "bad.npz").write_bytes(b"PK\3\4 and no more")
     sources = [("train", OgbenchNpz(str(tmp_path / "bad.npz")))]
