@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.assembly.plan import Inputs, cut_blocks
+from pipeline.assembly.blocks import cut_blocks
+from pipeline.assembly.plan import Inputs
 from pipeline.sources.base import Description, Source
 from pipeline.store import schema
 from pipeline.store.action_scale import ActionScale

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.assembly.plan import cut_blocks
-from pipeline.sources.episodes import EpisodeRange
+from pipeline.assembly.blocks import cut_part
 from pipeline.store import schema
 from pipeline.store.manifest import EPISODE_DIGESTS, PartManifest
 from pipeline.store.reader import Store
@@ -93,7 +92,7 @@ def _make_digests(store: Store, part: PartManifest) -> Iterator[Digests]:
     """Computes digests from the rows of a part, a block of episodes at a time."""
     lengths = store.episode_lengths(part)
     fields = {name: store.manifest.fields[name] for name in _OF_A_ROW}
-    for block in cut_blocks(EpisodeRange(0, 0, tuple(lengths.tolist())), fields):
+    for block in cut_part(lengths, fields):
         first, last = block.first_row, block.first_row + block.rows
         rows = {name: store.read_rows(part, name, first, last) for name in _OF_A_ROW}
         yield digest_episodes(rows, np.asarray(block.lengths, np.int64))

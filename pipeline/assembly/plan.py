@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pipeline.assembly.blocks import cut_blocks
 from pipeline.assembly.labels import label_tasks
 from pipeline.sources import files
 from pipeline.sources.base import Description, Source
@@ -35,10 +36,6 @@ from pipeline.store.manifest import (
     part_folder,
 )
 
-# A worker holds one block of whole episodes in memory at a time, of about so many rows
-# or bytes, whichever is less. Rows of images are large, so rows alone do not bound it.
-BLOCK_ROWS = 32_768
-BLOCK_BYTES = 16 << 20
 # Memory of a worker with Python, NumPy, TensorStore and Beam, before any data.
 _PROCESS_BYTES = 300 << 20
 
@@ -251,15 +248,13 @@ class StorePlan:
     @property
     def worker_bytes(self) -> int:
         """Estimates the memory of a worker: shards being written, blocks being read."""
-        part, tasks = self.parts[0], len(self.parts[0].tasks)
+        fields, tasks = self.parts[0].stored_fields().values(), len(self.parts[0].tasks)
         shards = sum(
             2 * arrays.shard_rows(field) * arrays.row_bytes(field, tasks)
-            for field in part.stored_fields().values()
+            for field in fields
         )
         longest = max(block.rows for plan in self.parts for block in plan.blocks())
-        row_bytes = sum(
-            arrays.row_bytes(f, tasks) for f in part.stored_fields().values()
-        )
+        row_bytes = sum(arrays.row_bytes(field, tasks) for field in fields)
         # Five blocks: one being inflated, one being worked on, and float64 copies of it
         # for labels and statistics.
         return _PROCESS_BYTES + shards + 5 * longest * row_bytes
@@ -312,8 +307,7 @@ def describe_inputs(
             continue
         path = str(getattr(source, "path", source))
         name = os.path.basename(path)
-        # The manifest names files, never folders of this machine, so that several
-        # folders may have a file of one name.
+        # Files of several folders may share a name, and a manifest names no folders.
         names[name] += 1
         key = name if names[name] == 1 else f"{name} ({names[name]})"
         skipped[key] = str(result).replace(path, name)
@@ -503,11 +497,3 @@ def _check_fields(
             f"{describe_fields(description.fields)}; write these data into a store of "
             "their own"
         )
-
-
-def cut_blocks(
-    episodes: EpisodeRange, fields: Mapping[str, FieldSpec]
-) -> list[EpisodeRange]:
-    """Cuts episodes into blocks of whole episodes, of bounded rows and bytes."""
-    row_bytes = sum(arrays.row_bytes(field, 0) for field in fields.values())
-    return cut(episodes, max(1, min(BLOCK_ROWS, BLOCK_BYTES // row_bytes)))

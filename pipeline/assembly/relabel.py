@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.assembly.blocks import BLOCK_ROWS
 from pipeline.assembly.commit import (
     check_seen,
     check_unchanged,
@@ -24,7 +25,7 @@ from pipeline.assembly.commit import (
     digest_content,
 )
 from pipeline.assembly.labels import label_episodes
-from pipeline.assembly.plan import BLOCK_ROWS, installed_versions
+from pipeline.assembly.plan import installed_versions
 from pipeline.sources.episodes import EpisodeRange, cut
 from pipeline.store import claims, files, layout, manifest, manifest_json, schema
 from pipeline.store.claims import Claim

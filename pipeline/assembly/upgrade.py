@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pipeline.assembly.blocks import cut_part
 from pipeline.assembly.commit import commit_parts, holds_parts
 from pipeline.assembly.known_episodes import digest_episodes
 from pipeline.assembly.merge import content_key, is_same_folder
-from pipeline.assembly.plan import cut_blocks, installed_versions
-from pipeline.sources.episodes import EpisodeRange
+from pipeline.assembly.plan import installed_versions
 from pipeline.store import claims, manifest
 from pipeline.store.claims import Claim
 from pipeline.store.errors import DataFormatError, UsageError
@@ -161,7 +161,7 @@ def _write(plan: UpgradePlan, part: PartManifest) -> PartManifest:
     tasks = len(store.manifest.tasks)
     writer = PartWriter(plan.root, renewed.folder, fields, rows=part.rows, tasks=tasks)
     digests = []
-    for block in cut_blocks(EpisodeRange(0, 0, tuple(lengths.tolist())), fields):
+    for block in cut_part(lengths, fields):
         first, last = block.first_row, block.first_row + block.rows
         rows = {name: store.read_rows(part, name, first, last) for name in fields}
         writer.append(rows)

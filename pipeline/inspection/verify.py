@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.assembly.blocks import cut_part
 from pipeline.assembly.known_episodes import Digests, digest_episodes, read_digests
 from pipeline.assembly.labels import label_episodes
-from pipeline.assembly.plan import cut_blocks
-from pipeline.sources.episodes import EpisodeRange
 from pipeline.store import arrays, reader, schema
 from pipeline.store.errors import BadEpisodeError, DataFormatError
 from pipeline.store.manifest import EPISODE_DIGESTS, PartManifest, Statistics
@@ -134,9 +133,8 @@ def _check_labels(store: Store, part: PartManifest) -> Iterator[str]:
     summary = Summary()
     digests: list[Digests] = []
     wrong: dict[str, tuple[int, int]] = {}
-    episodes = EpisodeRange(0, 0, tuple(lengths.tolist()))
     # Blocks hold whole episodes, because returns accumulate within an episode.
-    for block in cut_blocks(episodes, manifest.fields):
+    for block in cut_part(lengths, manifest.fields):
         first, last = block.first_row, block.first_row + block.rows
         rows = {
             name: store.read_rows(part, name, first, last) for name in manifest.fields

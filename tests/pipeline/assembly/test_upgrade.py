@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.assembly import plan, upgrade
+from pipeline.assembly import blocks, upgrade
 from pipeline.assembly.commit import commit_store
 from pipeline.assembly.known_episodes import read_digests
 from pipeline.assembly.relabel import commit_labels, plan_relabelling, write_labels
@@ -66,7 +66,7 @@ def test_rows_and_what_is_said_of_them_are_the_same(old, tmp_path, read_tree):
 
 
 def test_blocks_of_wide_rows_are_short(old, tmp_path, monkeypatch):
-    monkeypatch.setattr(plan, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 1)
     counts, read_rows = [], Store.read_rows
 
     def count(self, part, field, first, last):

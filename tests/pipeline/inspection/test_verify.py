@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorstore as ts
 
-from pipeline.assembly import plan
+from pipeline.assembly import blocks
 from pipeline.assembly.commit import commit_store
 from pipeline.cli import main
 from pipeline.inspection import verify
@@ -71,7 +71,7 @@ def test_a_sound_store_has_no_findings(store, deep):
 
 
 def test_blocks_of_wide_rows_are_short(store, monkeypatch):
-    monkeypatch.setattr(plan, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 1)
     counts, read_rows = [], Store.read_rows
 
     def count(self, part, field, first, last):
