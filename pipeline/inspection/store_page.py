@@ -20,7 +20,7 @@ from pipeline.inspection import charts, histograms, tables
 from pipeline.inspection.sample import Episode, Sample, draw_sample, read_places
 from pipeline.pages.elements import Picture, Table, count_noun
 from pipeline.pages.html import render
-from pipeline.store import arrays, schema
+from pipeline.store import arrays, files, schema
 from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.reader import Store
 from pipeline.store.units import format_size
@@ -85,7 +85,7 @@ def write_page(store: Store, path: str) -> None:
             f"{store.root}: expected episodes to show, got none; leave --html out"
         )
     page = render("pipeline.inspection", "store.html.j2", make_page(store))
-    Path(path).write_text(page, encoding="utf-8")
+    files.write_local(path, page.encode())
 
 
 def make_page(store: Store) -> StorePage:

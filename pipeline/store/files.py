@@ -162,6 +162,20 @@ def write(root: str, name: str, data: bytes) -> None:
         folder.write(name, data).result()
 
 
+def write_local(path: str | os.PathLike[str], data: bytes) -> None:
+    """Writes one small file on disk atomically, so that half of it never has its name.
+
+    Args:
+        path: Local path; missing folders are made.
+        data: Bytes of the file.
+
+    Raises:
+        OSError: If the disk is full or fails; the message names the file.
+    """
+    folder, name = os.path.split(os.path.abspath(path))
+    write(folder, name, data)
+
+
 def commit(root: str, name: str, data: bytes, *, replacing: Content) -> None:
     """Writes one small file only if it has not changed since it was read.
 

@@ -71,6 +71,7 @@ class ExportCheckpoint:
 
     def execute(self, output: Output) -> int:
         """Writes the file and its card."""
+        from pipeline.store import files
         from trainer import api
         from trainer.report import card
         from trainer.runs import export
@@ -98,7 +99,7 @@ class ExportCheckpoint:
             )
             subject = f"{arrays} arrays of step {exported.step} are"
         text = card.make_card(folder, exported, self.out.name, self.format)
-        card_file.write_text(text)
+        files.write_local(card_file, text.encode())
         say(output.results, f"{subject} in {self.out}, described in {card_file}")
         return 0
 

@@ -99,6 +99,7 @@ class Compile:
         # it is first imported, so every import below is made only now.
         devices = topology.make_devices()
 
+        from pipeline.store import files
         from trainer.agents import make_agent
         from trainer.costs.call_costs import read_costs
         from trainer.costs.compiled import compile_call
@@ -128,8 +129,9 @@ class Compile:
         } | costs.to_json()
         if self.out is not None:
             self.out.mkdir(parents=True, exist_ok=True)
-            (self.out / "program.txt").write_text(call.text)
-            (self.out / "costs.json").write_text(json.dumps(figures, indent=1) + "\n")
+            files.write_local(self.out / "program.txt", call.text.encode())
+            text = json.dumps(figures, indent=1) + "\n"
+            files.write_local(self.out / "costs.json", text.encode())
         if self.json:
             output.results.print_json(json.dumps(figures))
         else:

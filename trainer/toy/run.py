@@ -10,6 +10,7 @@ from typing import TypeVar
 from rich.console import Console
 from rich.progress import Progress
 
+from pipeline.store import files
 from trainer.toy import chain_values, grid, neural, picture
 from trainer.toy.chain_values import CHAIN, COMPARED, ChainResult
 from trainer.toy.picture import ValueMap
@@ -123,7 +124,8 @@ def run_toy(out: Path, *, seed: int = 0, console: Console) -> ToyResult:
     picture.draw(maps, out / "toy.png")
     picture.draw_chain(chain, out / "chain.png")
     result = ToyResult(maps, error, seconds, chain, chain_seconds)
-    (out / "toy.json").write_text(json.dumps(_plain(result, seed), indent=1) + "\n")
+    text = json.dumps(_plain(result, seed), indent=1) + "\n"
+    files.write_local(out / "toy.json", text.encode())
     return result
 
 

@@ -1,4 +1,5 @@
 import os
+import resource
 
 import pytest
 
@@ -16,6 +17,21 @@ def test_what_is_written_is_read_back_and_replaced(tmp_path):
     assert files.read(root, "deep/a.json").data == b"one"
     files.write(root, "deep/a.json", b"two")
     assert files.read(root, "deep/a.json").data == b"two"
+
+
+def test_half_a_file_on_disk_never_has_its_name(tmp_path):
+    file = tmp_path / "new" / "page.html"
+    files.write_local(file, b"whole")
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # A limit on the size of files stands for a full disk.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(OSError, match=r"new/page\.html: "):
+            files.write_local(file, bytes(5000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    assert file.read_bytes() == b"whole"
+    assert list(file.parent.iterdir()) == [file]
 
 
 def test_of_two_commits_from_one_state_the_first_wins(tmp_path):
