@@ -172,7 +172,7 @@ def commit_store(
     if not any(part.split == "train" for part in kept):
         raise DataFormatError(
             f"{plan.root}: expected good episodes to train on, got bad ones alone in "
-            "the train split; look into the input"
+            f"the train split ({_list_reasons(empty)}); look into the input"
         )
     # An episode of one row holds no transition, and perhaps no action to describe.
     if not any(part.split == "train" and part.rows > part.episodes for part in kept):
@@ -325,8 +325,8 @@ def separate_empty(
     kept = tuple(part for part in parts if part.rows)
     if not kept:
         raise DataFormatError(
-            f"{plan.root}: expected a good episode, got bad ones alone and nothing to "
-            "write; look into the input"
+            f"{plan.root}: expected a good episode, got bad ones alone "
+            f"({_list_reasons(parts)}) and nothing to write; look into the input"
         )
     return kept, tuple(part for part in parts if not part.rows)
 
@@ -345,12 +345,16 @@ def check_dropped(plan: StorePlan, parts: Sequence[PartManifest]) -> None:
     episodes = dropped + sum(part.episodes for part in parts)
     if dropped <= plan.max_bad_share * episodes:
         return
-    reasons = sorted({reason for part in parts for reason in part.dropped})
     raise DataFormatError(
         f"{plan.root}: {dropped} of {episodes} episodes are bad "
-        f"({', '.join(reasons)}), more than the share of {plan.max_bad_share:g} that "
+        f"({_list_reasons(parts)}), more than the share of {plan.max_bad_share:g} that "
         "may be left out; look into the input, or raise --max-bad-share"
     )
+
+
+def _list_reasons(parts: Sequence[PartManifest]) -> str:
+    """Lists the reasons for which episodes of some parts were left out."""
+    return ", ".join(sorted({reason for part in parts for reason in part.dropped}))
 
 
 def _find(
