@@ -159,6 +159,7 @@ def run(
         DataFormatError: If a worker, in whichever process, met wrong data or wrong use.
         OSError: If a disk was full or a network failed.
         WorkerError: If a worker failed in a way that this project does not expect.
+        KeyboardInterrupt: If Ctrl-C was pressed.
     """
 
     def make(runner: PipelineRunner | str | None) -> beam.Pipeline:
@@ -184,6 +185,9 @@ def run(
                     result.wait_until_finish()
                 return _read_counters(result)
         except Exception as error:
+            # Ctrl-C within a step is an error to Beam like any other.
+            if _is_interruption(error):
+                raise KeyboardInterrupt from error
             message = find_data_error(error)
             if message is not None:
                 raise DataFormatError(message) from error
@@ -376,6 +380,14 @@ def _open_runner(options: PipelineOptions, log: str) -> Iterator[PipelineRunner 
         # Beam's workers.
         command = f"{shlex.quote(sys.executable)} -m {_WORKER} 2>>{shlex.quote(log)}"
         yield FnApiRunner(SubprocessSDKEnvironment.from_command_string(command))
+
+
+def _is_interruption(error: BaseException) -> bool:
+    """Tells whether an exception was raised because of Ctrl-C."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, KeyboardInterrupt):
+        cause = cause.__cause__ or cause.__context__
+    return cause is not None
 
 
 def find_data_error(error: Exception) -> str | None:

@@ -141,6 +141,17 @@ def test_what_a_worker_was_at_is_found_in_what_runners_raise(error, message):
     assert not (message and runners.find_data_error(error))
 
 
+def test_ctrl_c_within_a_step_is_no_bug():
+    def interrupt(element):
+        raise KeyboardInterrupt
+
+    def define(root):
+        return root | beam.Create([1]) | beam.Map(interrupt)
+
+    with pytest.raises(KeyboardInterrupt):
+        runners.run(define, runners.make_options(1))
+
+
 def test_a_simulator_that_cannot_be_loaded_is_one_line(tmp_path):
     done = subprocess.run(
         [
