@@ -8,6 +8,7 @@ may hold a whole plan.
 
 import functools
 import os
+import socket
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -16,14 +17,14 @@ import apache_beam as beam
 from apache_beam.metrics import Metrics
 
 from pipeline.assembly.parts import divide, write_parts
-from pipeline.assembly.plan import PartPlan
+from pipeline.assembly.plan import PartPlan, installed_versions
 from pipeline.assembly.relabel import LabelsPlan, write_labels
 from pipeline.collection.scripted import EpisodeCollector
 from pipeline.collection.staging import EpisodePlan, stage
 from pipeline.domains.datasets import parse_dataset
 from pipeline.sources.base import Source
 from pipeline.sources.own import UserSource
-from pipeline.store.errors import UnseenFileError, WorkerError
+from pipeline.store.errors import UnseenFileError, UsageError, WorkerError
 from pipeline.store.manifest import DATASET_MANIFEST, DatasetManifest, PartManifest
 
 _Made = TypeVar("_Made")
@@ -176,8 +177,36 @@ def _find_file(source: Source) -> str | None:
 _IDLE: defaultdict[tuple[str, int], list[EpisodeCollector]] = defaultdict(list)
 
 
-class _CollectEpisode(beam.DoFn):  # type: ignore[misc]
+# Asked once for each process: some runners make a DoFn for each element.
+_find_versions = functools.cache(installed_versions)
+
+
+class _CheckedDoFn(beam.DoFn):  # type: ignore[misc]
+    """A step that refuses to run on a worker with other versions of packages.
+
+    Args:
+        packages: Names of the packages that the step depends on.
+    """
+
+    def __init__(self, *packages: str) -> None:
+        # A DoFn is made on the machine that submits the job.
+        self._expected = {name: _find_versions()[name] for name in packages}
+
+    def setup(self) -> None:
+        """Compares the worker's versions, before it handles an element."""
+        for name, version in self._expected.items():
+            if (found := _find_versions()[name]) != version:
+                raise UsageError(
+                    f"worker {socket.gethostname()}: expected {name} {version}, as "
+                    f"where the job was submitted, got {found}; install that version, "
+                    "such as by the image of infra/containers/pipeline.Dockerfile"
+                )
+
+
+class _CollectEpisode(_CheckedDoFn):
     def __init__(self) -> None:
+        # Episodes depend on the simulator, whose version the store records.
+        super().__init__("vast-rl", "ogbench", "mujoco")
         self._episodes = Metrics.counter(COUNTERS, EPISODES_COLLECTED)
         self._rows = Metrics.counter(COUNTERS, ROWS_COLLECTED)
 
@@ -222,8 +251,9 @@ class DivideInput(beam.DoFn):  # type: ignore[misc]
         )
 
 
-class _WritePart(beam.DoFn):  # type: ignore[misc]
+class _WritePart(_CheckedDoFn):
     def __init__(self) -> None:
+        super().__init__("vast-rl")
         self._parts = Metrics.counter(COUNTERS, PARTS_FINISHED)
         self._rows = Metrics.counter(COUNTERS, ROWS_FINISHED)
         self._dropped = Metrics.counter(COUNTERS, EPISODES_DROPPED)
@@ -247,8 +277,9 @@ class _WritePart(beam.DoFn):  # type: ignore[misc]
             yield part
 
 
-class _WriteLabels(beam.DoFn):  # type: ignore[misc]
+class _WriteLabels(_CheckedDoFn):
     def __init__(self) -> None:
+        super().__init__("vast-rl")
         self._parts = Metrics.counter(COUNTERS, PARTS_FINISHED)
         self._rows = Metrics.counter(COUNTERS, ROWS_FINISHED)
 

@@ -6,7 +6,8 @@ from apache_beam.testing import test_pipeline as beam_testing
 from apache_beam.testing.util import assert_that, equal_to
 
 from pipeline.assembly.commit import commit_store
-from pipeline.beam import pipelines, runners
+from pipeline.assembly.plan import installed_versions
+from pipeline.beam import pipelines, runners, transforms
 from pipeline.beam.transforms import WriteParts, locate_errors
 from pipeline.sources.ogbench_npz import OgbenchNpz
 from pipeline.store.errors import DataFormatError, UsageError, WorkerError
@@ -42,6 +43,21 @@ def test_parts_come_out_as_manifests(make_npz, make_plan):
             parts | beam.Map(lambda part: part.rows),
             equal_to([part.episodes.rows for part in plan.parts]),
         )
+
+
+def test_a_worker_of_another_version_is_refused(make_npz, make_plan, monkeypatch):
+    plan = make_plan(make_npz(LENGTHS))
+    root = beam.Pipeline(options=runners.make_options(1))
+    pipelines.define_sharding(root, plan, runs=1)
+    here = installed_versions()
+    # The job is made by now, so that this stands for the versions of its workers.
+    monkeypatch.setattr(
+        transforms, "_find_versions", lambda: {**here, "vast-rl": "0.0.1"}
+    )
+    with pytest.raises(Exception, match=r"expected vast-rl .*, got 0\.0\.1") as error:
+        root.run().wait_until_finish()
+    assert "vast-rl" in (runners.find_data_error(error.value) or "")
+    assert not Path(plan.root, "dataset.json").exists()
 
 
 def test_dropped_episodes_are_counted_by_reason(make_npz, make_plan, make_rows):
