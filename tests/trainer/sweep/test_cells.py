@@ -212,8 +212,19 @@ def test_shipped_sweeps() -> None:
     assert {cell.config.trainer.steps for cell in cells} == {1_000_000}
     assert {cell.seeds for cell in cells} == {range(8)}
     evidence = cells_of(Path("configs/sweeps/cpu-evidence.toml"))
-    assert {cell.config.agent.width for cell in evidence} == {128}
-    assert {cell.evaluated_steps for cell in evidence} == {(2000, 4000, 6000, 8000)}
+    equal = {
+        (
+            cell.config.agent.width,
+            cell.config.agent.state_scaling,
+            cell.config.agent.learning_rate,
+            cell.config.agent.ema_decay,
+            cell.config.trainer.batch_size,
+        )
+        for cell in evidence
+    }
+    assert equal == {(128, "standard", 1e-3, 0.9995, 256)}  # Equal for all methods.
+    steps = tuple(range(10_000, 200_001, 10_000))
+    assert {cell.evaluated_steps for cell in evidence} == {steps}
     maze = cells_of(Path("configs/sweeps/pointmaze.toml"))
     assert len(maze) == 5 * 6
     trained = {
