@@ -18,7 +18,7 @@ from trainer.report.page import Page
 from trainer.report.paper import METHODS, PAPER, find_paper_result
 from trainer.report.run_section import make_section
 from trainer.report.sources import Source, read_sources
-from trainer.runs.folder import RunFolder
+from trainer.runs.folder import RunFolder, check_writable
 
 TEMPLATE = "report.html.j2"
 HTML_FILE = "report.html"
@@ -51,12 +51,15 @@ def write_report(runs: Sequence[RunFolder], out: epath.Path) -> list[epath.Path]
     Raises:
         DataFormatError: If a folder is no run's, or no folder is given.
         MissingPackageError: If matplotlib or jinja2 is not installed.
+        StorageError: If files cannot be written into ``out``.
+        UsageError: If ``out`` is a file.
     """
     if not runs:
         raise DataFormatError(
             "expected the folders of one or more runs to report on, got none; give the "
             "--out of a `python -m trainer train`"
         )
+    check_writable(out)
     sources = read_sources(runs)
     results = methods.pool_methods([source.evaluated for source in sources])
     rows = [row for source in sources for row in source.rows]

@@ -167,11 +167,16 @@ def check_writable(path: epath.Path) -> None:
         path: The folder, which need not exist yet.
 
     Raises:
+        UsageError: If the path leads to or through a file.
         StorageError: If files cannot be written there.
     """
     if is_remote(os.fspath(path)):
         return
     existing = next(folder for folder in (path, *path.parents) if folder.exists())
+    if existing.is_file():
+        raise UsageError(
+            f"{path}: expected a folder, but {existing} is a file; give another --out"
+        )
     if not os.access(existing, os.W_OK):
         raise StorageError(
             f"{path}: cannot be written to; check its permissions, or work on a copy"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from etils import epath
 
-from pipeline.store.errors import DataFormatError
+from pipeline.store.errors import DataFormatError, UsageError
 from trainer.errors import StorageError
 from trainer.runs.folder import (
     METRICS_FILE,
@@ -84,6 +84,9 @@ def test_a_folder_that_cannot_be_written_is_refused(
 ) -> None:
     check_writable(epath.Path(tmp_path / "made" / "later"))
     check_writable(epath.Path("gs://bucket/run"))
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=r"expected a folder, but \S+file is a file"):
+        check_writable(epath.Path(tmp_path / "file" / "later"))
     # Tests may run as root, who may write everywhere.
     refused = {str(tmp_path)}
     monkeypatch.setattr(os, "access", lambda path, mode: str(path) not in refused)
