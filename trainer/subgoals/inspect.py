@@ -323,8 +323,8 @@ def _describe_errors(summary: dict[str, Any]) -> str:
     if not summary["compared"]:
         return "nothing to compare, as every sub-goal lies beyond its episode's end"
     return (
-        f"off by {summary['mean_relative_error']:.2f} standard deviations, and by "
-        f"{summary['mean_relative_change']:.2f} if nothing moved"
+        f"off by {summary['mean_relative_error']:.2f} standard deviations, where "
+        f"the present state would be off by {summary['mean_relative_change']:.2f}"
     )
 
 
