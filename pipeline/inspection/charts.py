@@ -169,6 +169,11 @@ def draw_stretches(
         lengths = np.concatenate([episode.stretches[task] for episode in episodes])
         if len(lengths):
             _draw_share_above(axes, lengths, name, task)
+    # Rows are whole, also where all stretches are of one length.
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    left, right = axes.get_xlim()
+    if right - left < 1:
+        axes.set_xlim(0, right + 1)
     # Stretches range from single rows to whole episodes.
     if axes.get_xlim()[1] > 30:
         axes.set_xscale("log")
