@@ -82,8 +82,8 @@ def _list_remarks(source: Source) -> list[str]:
         )
     if not source.own:
         remarks.append(
-            "This run was not evaluated yet: it has no result. Run `python -m trainer "
-            "evaluate` on its folder, then write the report again."
+            "This run was not evaluated yet: it has no result. Run python -m trainer "
+            "evaluate on its folder, then write the report again."
         )
     if not len(source.history.steps):
         remarks.append("This run logged nothing yet: it has no training curves.")
