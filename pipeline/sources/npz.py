@@ -309,7 +309,8 @@ def _open(path: str) -> Iterator[tuple[BinaryIO, zipfile.ZipFile]]:
             raise DataFormatError(
                 f"{path}: expected a whole npz archive, got {files.size(path):,} "
                 f"bytes without its directory ({error}). It was cut short or is no "
-                "npz; compare its size with the original and fetch it again"
+                "npz; compare its size with the original and fetch it again, or see "
+                "`python -m pipeline inputs` for the kinds that can be read"
             ) from error
         with archive:
             yield file, archive
