@@ -385,9 +385,14 @@ def _open_runner(options: PipelineOptions, log: str) -> Iterator[PipelineRunner 
 def _is_interruption(error: BaseException) -> bool:
     """Tells whether an exception was raised because of Ctrl-C."""
     cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, KeyboardInterrupt):
+    # An error that came back from another thread may be among its own causes.
+    seen: set[int] = set()
+    while cause is not None and id(cause) not in seen:
+        if isinstance(cause, KeyboardInterrupt):
+            return True
+        seen.add(id(cause))
         cause = cause.__cause__ or cause.__context__
-    return cause is not None
+    return False
 
 
 def find_data_error(error: Exception) -> str | None:

@@ -16,7 +16,7 @@ from apache_beam.options.pipeline_options_validator import PipelineOptionsValida
 
 from pipeline.beam import pipelines, runners
 from pipeline.cli import main
-from pipeline.store.errors import WorkerError
+from pipeline.store.errors import DataFormatError, WorkerError
 
 LENGTHS = (5, 5, 7, 4, 1, 6)
 DATAFLOW = (
@@ -149,6 +149,19 @@ def test_ctrl_c_within_a_step_is_no_bug():
         return root | beam.Create([1]) | beam.Map(interrupt)
 
     with pytest.raises(KeyboardInterrupt):
+        runners.run(define, runners.make_options(1))
+
+
+def test_an_error_among_its_own_causes_is_reported():
+    def fail(element):
+        error, cause = DataFormatError("part 0: damaged"), OSError("lost")
+        error.__cause__, cause.__cause__ = cause, error
+        raise error
+
+    def define(root):
+        return root | beam.Create([1]) | beam.Map(fail)
+
+    with pytest.raises(DataFormatError, match="part 0: damaged"):
         runners.run(define, runners.make_options(1))
 
 
