@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.assembly import plan
+from pipeline.assembly import blocks, plan
 from pipeline.domains import goals
 from pipeline.sources.ogbench_npz import OgbenchNpz
 from pipeline.store import layout
 from pipeline.store.manifest import Task
+from pipeline.store.reader import Store
 
 # Widths of cube-single: arm, gripper and one free cube.
 OBSERVATIONS, ACTIONS, QPOS, QVEL = 28, 5, 21, 20
@@ -117,6 +118,22 @@ def make_plan(tmp_path: Path, tasks) -> Callable[..., plan.StorePlan]:
         )
 
     return make
+
+
+@pytest.fixture
+def counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Rows of observations of every later read, with blocks of one episode each."""
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 1)
+    counts: list[int] = []
+    read_rows = Store.read_rows
+
+    def read(self, part, field, first, last):
+        if field == "observations":
+            counts.append(last - first)
+        return read_rows(self, part, field, first, last)
+
+    monkeypatch.setattr(Store, "read_rows", read)
+    return counts
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,6 @@ description of the run) and ``digests`` of the other four, which everything that
 is compared with. Steps of earlier versions have no digests and are not compared.
 """
 
-import logging
 import os
 import re
 import shutil
@@ -34,6 +33,7 @@ from trainer.errors import RunError, StorageError
 from trainer.nn.networks import Params
 from trainer.runs.digests import digest_arrays, name_leaves
 from trainer.runs.folder import RunFolder
+from trainer.runs.orbax_log import silence_orbax
 from trainer.runs.resumption import check_same_arrays, convert_data_state
 from trainer.runs.retention import KEEP_ALL, Retention
 from trainer.runs.run import Run
@@ -72,7 +72,7 @@ class CheckpointReader:
                 "folder; check the path, or wait for the run's first checkpoint"
             )
         self.folder = folder.checkpoints
-        with _silence_orbax():
+        with silence_orbax():
             self._manager = _open(
                 folder, ocp.CheckpointManagerOptions(create=False, read_only=True)
             )
@@ -364,18 +364,6 @@ class CheckpointWriter(CheckpointReader):
                 f"({_describe_cause(error)}); the last one written is {last}. "
                 "Make room there, then run the same command to go on"
             ) from error
-
-
-@contextmanager
-def _silence_orbax() -> Iterator[None]:
-    """Hides Orbax's warnings, through absl, that a folder is opened only to read."""
-    logger = logging.getLogger("absl")
-    level = logger.level
-    logger.setLevel(max(level, logging.ERROR))
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 def _open(
