@@ -67,7 +67,11 @@ def compute_mesh_sizes(
         sizes[free[0]] = max(1, devices // max(1, known))
     if min(sizes.values()) < 1 or math.prod(sizes.values()) != devices:
         asked = ", ".join(f"{axis}={getattr(config, axis)}" for axis in AXES)
-        remedy = "lower the others" if free else "set one of them to -1"
+        remedy = (
+            f"give the others a product that divides {devices}"
+            if free
+            else "set one of them to -1"
+        )
         raise UsageError(
             f"mesh: expected seed * data * fsdp * tensor to be the {devices} "
             f"devices there are, got {asked}; {remedy}"
