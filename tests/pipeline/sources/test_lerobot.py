@@ -292,7 +292,7 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path, version, spoil, message):
 
 
 def test_a_folder_without_its_info_is_told_what_was_expected(tmp_path):
-    with pytest.raises(UsageError, match=r"folder with meta/info\.json, found none"):
+    with pytest.raises(UsageError, match=r"meta/info\.json, found an empty folder"):
         find_sources(str(tmp_path), dataset="x", kind="lerobot")
 
 
