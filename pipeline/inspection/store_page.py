@@ -18,12 +18,12 @@ from pipeline.domains.frames import PhysicsState
 from pipeline.domains.opengl import NoBackendError
 from pipeline.inspection import charts, histograms, tables
 from pipeline.inspection.sample import Episode, Sample, draw_sample, read_places
-from pipeline.pages.elements import Picture, Table, count_noun
+from pipeline.pages.elements import Picture, Table
 from pipeline.pages.html import render
 from pipeline.store import arrays, files, schema
 from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.reader import Store
-from pipeline.store.units import format_size
+from pipeline.store.units import format_count, format_size
 
 _FRAMES, _FRAME_SIZE = 8, (320, 240)
 _EPISODES_IN_A_TABLE = 50
@@ -101,7 +101,7 @@ def make_page(store: Store) -> StorePage:
         lead=(
             f"{rows:,} rows in {sample.total:,} episodes of {manifest.dataset}, "
             f"recorded in {manifest.environment_id}, with rewards of "
-            f"{count_noun(len(manifest.tasks), 'task')}."
+            f"{format_count(len(manifest.tasks), 'task')}."
         ),
         facts=_list_facts(store, facts),
         notes=_write_notes(store, sample),

@@ -72,16 +72,6 @@ class Table:
     folded: bool = False
 
 
-def count_noun(number: int, noun: str) -> str:
-    """Formats a number with its noun.
-
-    Example:
-        >>> count_noun(1, "task"), count_noun(5_000, "task")
-        ('1 task', '5,000 tasks')
-    """
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 # Pictures lie inside the page, so that one file can be mailed or archived.
 def _uri(kind: str, data: bytes) -> str:
     return f"data:{kind};base64,{base64.b64encode(data).decode()}"

@@ -21,8 +21,8 @@ from rich.progress import (
 from pipeline.domains.datasets import TaskEnvironment
 from pipeline.domains.reference_scores import find_reference_scores
 from pipeline.output import say, working
-from pipeline.pages.elements import count_noun
 from pipeline.store.errors import DataFormatError, MissingPackageError, UsageError
+from pipeline.store.units import format_count
 from trainer.agents import make_agent
 from trainer.agents.base import Agent
 from trainer.cores import count_usable_cores
@@ -261,7 +261,7 @@ class Evaluator:
         own = self._run.task.task
         label = ""
         if self._candidates is not None:
-            label += f", {count_noun(self._candidates, 'candidate')}"
+            label += f", {format_count(self._candidates, 'candidate')}"
         if self._task != own:
             label += f", task {self._task} (trained for {own})"
         return label

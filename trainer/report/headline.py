@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from pipeline.pages.elements import count_noun
+from pipeline.store.units import format_count
 from trainer.report.aggregates import (
     Aggregate,
     aggregate,
@@ -38,10 +38,10 @@ def describe_run(source: Source) -> str:
     if conditions := source.evaluated.conditions:
         place += f" ({conditions})"
     summary = row.summary
-    seeds = count_noun(len(summary.seeds), "training seed")
+    seeds = format_count(len(summary.seeds), "training seed")
     all_seeds = source.run.config.trainer.seeds
     if len(summary.seeds) < all_seeds:
-        seeds = f"{len(summary.seeds)} of {count_noun(all_seeds, 'training seed')}"
+        seeds = f"{len(summary.seeds)} of {format_count(all_seeds, 'training seed')}"
     after = f"after {summary.steps[-1]:,} updates"
     if summary.score is None:
         return (
@@ -78,15 +78,16 @@ def write_lead(sources: Sequence[Source], results: Sequence[Results]) -> str:
     methods = {result.method for result in results}
     places = {result.place for result in results}
     text = (
-        f"{count_noun(len(evaluated), 'run')} of "
-        f"{count_noun(len(methods), 'method')} in {count_noun(len(places), 'task')}, "
+        f"{format_count(len(evaluated), 'run')} of "
+        f"{format_count(len(methods), 'method')} in "
+        f"{format_count(len(places), 'task')}, "
         f"after {_range(updates)} updates: "
         f"{_say_solved(evaluated)}"
     )
     # Readers must not take the runs that were counted for all there are.
     missing = len(sources) - len(evaluated)
     if missing:
-        text += f"; {count_noun(missing, 'more run')} not evaluated yet"
+        text += f"; {format_count(missing, 'more run')} not evaluated yet"
     return f"{text}{_rank(results)}."
 
 

@@ -8,7 +8,8 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.pages.elements import Table, count_noun
+from pipeline.pages.elements import Table
+from pipeline.store.units import format_count
 from trainer.report.paper import METHODS, PaperResult, find_paper_result
 from trainer.runs.evaluations import Evaluation
 from trainer.runs.returns import show_interval, show_score
@@ -215,7 +216,7 @@ def write_cells(row: ResultRow) -> tuple[str, ...]:
     if row.environment:
         task += f", in {row.environment}"
     if row.candidates is not None:
-        task += f", {count_noun(row.candidates, 'candidate')}"
+        task += f", {format_count(row.candidates, 'candidate')}"
     paper = "—" if row.paper is None else f"{row.paper.method} {row.paper}"
     # The first four columns are seen without scrolling on a narrow screen.
     if row.summary is None:

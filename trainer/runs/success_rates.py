@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pipeline.pages.elements import count_noun
+from pipeline.store.units import format_count
 from trainer.runs.evaluations import Evaluation, Key
 from trainer.runs.returns import Returns
 from trainer.runs.run import Run
@@ -220,7 +220,7 @@ def describe_conditions(run: Run, evaluations: Sequence[Evaluation]) -> str:
     if environment != run.task.environment_id:
         text += f" in {environment}"
     if candidates:
-        text += f" with {count_noun(candidates, 'candidate')}"
+        text += f" with {format_count(candidates, 'candidate')}"
     return text and f"evaluated{text}"
 
 

@@ -19,10 +19,10 @@ from pipeline.domains.datasets import TaskEnvironment
 from pipeline.domains.opengl import NoBackendError
 from pipeline.output import say, working
 from pipeline.pages.drawing import to_svg
-from pipeline.pages.elements import count_noun
 from pipeline.store import files
 from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.reader import Store
+from pipeline.store.units import format_count
 from trainer.cores import count_usable_cores
 from trainer.errors import EvaluationError
 from trainer.evaluation.comparison import compare_run
@@ -383,7 +383,7 @@ def _draw(
         SceneFrame(
             images[moment],
             f"step {moment}:\n"
-            f"sub-goal {count_noun(int(trace.steps_ahead[moment]), 'step')} ahead",
+            f"sub-goal {format_count(int(trace.steps_ahead[moment]), 'step')} ahead",
         )
         for moment in moments
     ]
