@@ -1,14 +1,20 @@
 """A store in one picture: episodes, places, components, returns and rewards."""
 
-import io
 from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
 
 from pipeline.inspection import charts, histograms
-from pipeline.pages.drawing import BLACK, GREEN, finish, label_log_axis, label_x
-from pipeline.store import files, schema
+from pipeline.pages.drawing import (
+    BLACK,
+    GREEN,
+    finish,
+    label_log_axis,
+    label_x,
+    write_png,
+)
+from pipeline.store import schema
 from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.manifest import Statistics
 from pipeline.store.reader import Store
@@ -64,9 +70,7 @@ def plot_store(store: Store, path: str) -> None:
     above, below = halves
     _draw_rows(above, store, floor, fields)
     _draw_labels(below, store, labels)
-    picture = io.BytesIO()
-    figure.savefig(picture, dpi=110)
-    files.write_local(path, picture.getvalue())
+    write_png(figure, path, dpi=110)
 
 
 def _draw_rows(

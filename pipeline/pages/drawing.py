@@ -8,6 +8,7 @@ Lines also differ in style, for readers who cannot tell their colours apart.
 
 import base64
 import io
+import os
 import re
 import textwrap
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.store import files
 from pipeline.store.errors import MissingPackageError
 
 try:
@@ -102,6 +104,22 @@ def _encode_jpeg(url: re.Match[str]) -> str:
     with Image.open(io.BytesIO(base64.b64decode(url[1]))) as image:
         image.convert("RGB").save(buffer, "JPEG", quality=85, optimize=True)
     return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+
+
+def write_png(figure: Figure, path: str | os.PathLike[str], *, dpi: int) -> None:
+    """Writes a figure as a PNG, which gets its name when it is whole.
+
+    Args:
+        figure: The figure.
+        path: Local path of the file.
+        dpi: Pixels per inch.
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=dpi)
+    files.write_local(path, picture.getvalue())
 
 
 def figure_of(*, height: float = 1.0) -> Figure:

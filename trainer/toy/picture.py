@@ -1,6 +1,5 @@
 """Draws the grid and its value maps, and the values on the chain."""
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,7 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.patheffects import withStroke
 
-from pipeline.store import files
+from pipeline.pages.drawing import write_png
 from trainer.toy import grid
 from trainer.toy.chain_values import CHAIN, ChainResult
 
@@ -83,7 +82,7 @@ def draw(maps: Sequence[ValueMap], out: FilePath) -> None:
         fontweight="bold",
         color=_INK,
     )
-    _save(figure, out, dpi=130)
+    write_png(figure, out, dpi=130)
 
 
 def draw_chain(result: ChainResult, out: FilePath) -> None:
@@ -118,13 +117,7 @@ def draw_chain(result: ChainResult, out: FilePath) -> None:
         color=_INK,
     )
     panel.legend(loc="lower left", frameon=False, fontsize=9)
-    _save(figure, out, dpi=150)
-
-
-def _save(figure: Figure, out: FilePath, *, dpi: int) -> None:
-    picture = io.BytesIO()
-    figure.savefig(picture, dpi=dpi)
-    files.write_local(out, picture.getvalue())
+    write_png(figure, out, dpi=150)
 
 
 def _draw_data(panel: Any, scale: ScalarMappable) -> None:
