@@ -25,7 +25,7 @@ def name_cell(dataset: str, task: int, method: str, seeds: range) -> str:
         >>> name_cell("D4RL/door/human-v2", 1, "cloning", range(1))
         'D4RL-door-human-v2-1-cloning-seed-0'
     """
-    return _flatten(f"{dataset}-{task}-{method}-{_name_seeds(seeds)}")
+    return flatten(f"{dataset}-{task}-{method}-{_name_seeds(seeds)}")
 
 
 def find_method(name: str, *, dataset: str, task: int, seeds: range) -> str | None:
@@ -46,7 +46,7 @@ def find_method(name: str, *, dataset: str, task: int, seeds: range) -> str | No
         'cloning'
     """
     # Both ends are known of the run, so that methods and data sets may have dashes.
-    start, end = f"{_flatten(dataset)}-{task}-", f"-{_name_seeds(seeds)}"
+    start, end = f"{flatten(dataset)}-{task}-", f"-{_name_seeds(seeds)}"
     if name.startswith(start) and name.endswith(end) and len(name) > len(start + end):
         return name[len(start) : -len(end)]
     return None
@@ -69,7 +69,8 @@ def describe_seeds(seeds: Sequence[int]) -> str:
     return f"seed {first}" if first == last else f"seeds {first} to {last}"
 
 
-def _flatten(name: str) -> str:
+def flatten(name: str) -> str:
+    """Puts dashes for slashes, so that a name makes no folders."""
     return name.replace("/", "-")
 
 

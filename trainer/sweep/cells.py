@@ -22,7 +22,7 @@ from trainer.config import Config
 from trainer.errors import ConfigError
 from trainer.runs.evaluations import EvaluationSettings
 from trainer.runs.folder import RunFolder, open_folder
-from trainer.runs.names import name_cell
+from trainer.runs.names import flatten, name_cell
 from trainer.shipped import find_sweep, list_configurations, list_sweeps
 from trainer.toml_tables import Json, merge_tables, read_toml
 
@@ -109,8 +109,7 @@ class SweepConfig:
                 raise ConfigError(f"{name}: expected at least one, got none")
         # Two equal entries would be two cells that train in one folder.
         for name in ("datasets", "tasks"):
-            # Names of cells have dashes for slashes.
-            values = [str(value).replace("/", "-") for value in getattr(self, name)]
+            values = [flatten(str(value)) for value in getattr(self, name)]
             if len(set(values)) < len(values):
                 raise ConfigError(
                     f"{name}: expected each value once, got {getattr(self, name)}"
