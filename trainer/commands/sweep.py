@@ -4,6 +4,7 @@ import dataclasses
 import json
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,8 @@ import tyro
 from pipeline.output import Output, say
 from pipeline.store.errors import UsageError
 from trainer.commands.arguments import SweepPath, check_counts, read_environment
+from trainer.cores import count_usable_cores
+from trainer.errors import StorageError
 
 if TYPE_CHECKING:
     from trainer.sweep.cells import Cell
@@ -83,6 +86,12 @@ class Sweep:
                 environment=self.environment,
                 environment_arguments=dict(environment.kwargs),
             )
+        # Jobs that evaluate at the same time share the cores; results do not depend on
+        # the number of workers.
+        if self.jobs > 1 and sweep.evaluation.workers is None:
+            workers = max(1, count_usable_cores() // self.jobs)
+            evaluation = dataclasses.replace(sweep.evaluation, workers=workers)
+            sweep = dataclasses.replace(sweep, evaluation=evaluation)
         cells = make_cells(sweep, only=self.only)
         if self.dry_run:
             states = [read_state(cell) for cell in cells]
@@ -107,14 +116,16 @@ class Sweep:
                 jobs=self.jobs,
                 again=self.format_command(),
             )
-        if any(cell.folder.exists() for cell in cells):
-            # Quoted, since a shell would also expand the pattern to folders that are no
-            # runs, which the command leaves out.
-            runs = shlex.quote(f"{sweep.out}/*")
-            say(
-                output.progress,
-                f"to report: python -m trainer report {runs} --out report",
-            )
+        # A bucket that does not answer now must not replace the sweep's exit code.
+        with suppress(OSError, StorageError):
+            if any(cell.folder.exists() for cell in cells):
+                # Quoted, since a shell would also expand the pattern to folders that
+                # are no runs, which the command leaves out.
+                runs = shlex.quote(f"{sweep.out}/*")
+                say(
+                    output.progress,
+                    f"to report: python -m trainer report {runs} --out report",
+                )
         return code
 
     def _list(

@@ -17,6 +17,8 @@ given a `RunFolder` to do so.
 
 import importlib.util
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -37,6 +39,8 @@ METRICS_FILE = "metrics.jsonl"
 EVALUATIONS_FILE = "evaluations.jsonl"
 CHECKPOINTS = "checkpoints"
 TENSORBOARD = "tensorboard"
+# Packages whose errors gcsfs raises; not all of these are an `OSError`.
+_GCSFS_ERRORS = frozenset({"gcsfs", "google", "aiohttp"})
 
 
 @dataclass(frozen=True)
@@ -85,8 +89,13 @@ class RunFolder:
         return self.path / CHECKPOINTS
 
     def exists(self) -> bool:
-        """Says whether a run has been started there."""
-        return (self.path / RUN_FILE).exists()
+        """Says whether a run has been started there.
+
+        Raises:
+            StorageError: If the bucket does not answer.
+        """
+        with explain_bucket_errors(self.path):
+            return (self.path / RUN_FILE).exists()
 
     def read(self, name: str) -> Content:
         """Reads a small file; its bytes are None if it does not exist."""
@@ -183,6 +192,25 @@ def check_writable(path: epath.Path) -> None:
         )
 
 
+@contextmanager
+def explain_bucket_errors(path: epath.Path) -> Iterator[None]:
+    """Turns errors of a bucket into one that names the path and what to do.
+
+    Raises:
+        StorageError: If the bucket refuses or does not answer. Errors of a disk, and of
+            anything else, are passed on.
+    """
+    try:
+        yield
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in _GCSFS_ERRORS:
+            raise
+        raise StorageError(
+            f"{path}: cannot be read ({error}); check your rights and the network, and "
+            "try again"
+        ) from error
+
+
 def find_runs(pattern: FolderLike) -> list[RunFolder]:
     """Finds the folders that a path or a pattern stands for.
 
@@ -196,6 +224,7 @@ def find_runs(pattern: FolderLike) -> list[RunFolder]:
 
     Raises:
         DataFormatError: If no folder of a run matches the pattern.
+        StorageError: If the bucket does not answer.
     """
     # Shells expand patterns on disk, but not on gs://.
     folder = RunFolder.open(pattern)
@@ -203,7 +232,9 @@ def find_runs(pattern: FolderLike) -> list[RunFolder]:
     # A folder that exists may have such characters in its name.
     if not set(name) & set("*?[") or folder.exists():
         return [folder]
-    names = sorted(path.name for path in parent.iterdir()) if parent.is_dir() else []
+    with explain_bucket_errors(parent):
+        paths = list(parent.iterdir()) if parent.is_dir() else []
+    names = sorted(path.name for path in paths)
     matching = [
         RunFolder(parent / candidate)
         for candidate in names

@@ -30,7 +30,12 @@ from pipeline.store.units import format_duration
 from trainer.errors import EXIT_FAILED, EXIT_PREEMPTED, StorageError
 from trainer.signals import handle_signals
 from trainer.sweep.cells import Cell
-from trainer.sweep.states import State, read_logged_step, read_state
+from trainer.sweep.states import (
+    State,
+    describe_other_stores,
+    read_logged_step,
+    read_state,
+)
 from trainer.sweep.totals import count_updates_left
 
 # Folder of the logs, beside the cells' folders. With the dot, a shell does not match it
@@ -202,19 +207,19 @@ def run_sweep(
         stopped and the same command continues it.
     """
     clock = clock or Clock()
-    waiting: list[tuple[Cell, State]] = []
+    read: list[tuple[Cell, State]] = []
     failures: list[tuple[Cell, str]] = []
     for cell in cells:
         try:
-            state = read_state(cell)
+            read.append((cell, read_state(cell)))
         except _READ_ERRORS as error:
             say(console, f"{cell.name}: failed: {error}")
             failures.append((cell, str(error)))
-        else:
-            if state.stage != "finished":
-                waiting.append((cell, state))
-    finished = len(cells) - len(waiting) - len(failures)
+    waiting = [(cell, state) for cell, state in read if state.stage != "finished"]
+    finished = len(read) - len(waiting)
     say(console, f"{len(cells)} cells, {finished} of them finished")
+    if remark := describe_other_stores(read):
+        say(console, remark)
     stop = threading.Event()
     with _make_bar(console) as bar, ThreadPoolExecutor(jobs) as pool:
         total = sum(count_updates_left(cell, state) for cell, state in waiting)

@@ -6,17 +6,19 @@ Nothing here touches a device, because the programs of the cells need all of the
 
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 from pipeline.domains.datasets import TaskEnvironment
+from pipeline.store.units import format_count
 from trainer.config import find_differences
 from trainer.runs.evaluations import (
     choose_environment,
     name_environment,
     read_evaluations,
 )
-from trainer.runs.folder import METRICS_FILE
+from trainer.runs.folder import METRICS_FILE, explain_bucket_errors
 from trainer.runs.run import read_run
 from trainer.sweep.cells import Cell
 from trainer.toml_tables import Json
@@ -39,12 +41,14 @@ class State:
         step: Step of the last whole checkpoint; 0 if there is none.
         missing: Steps of the checkpoints to evaluate.
         difference: Text about the settings that differ.
+        store: Path that the run's data were read from; empty without a run.
     """
 
     stage: Stage
     step: int = 0
     missing: tuple[int, ...] = ()
     difference: str = ""
+    store: str = ""
 
     def __str__(self) -> str:
         """Describes the state in one phrase, for lists."""
@@ -70,6 +74,7 @@ def read_state(cell: Cell) -> State:
 
     Raises:
         DataFormatError: If a file of the run is damaged.
+        StorageError: If the bucket does not answer.
     """
     if not cell.folder.exists():
         return State("new")
@@ -79,17 +84,18 @@ def read_state(cell: Cell) -> State:
         for name, stored, wanted in find_differences(run.config, cell.config)
     )
     if difference:
-        return State("differs", difference=difference)
+        return State("differs", difference=difference, store=run.store)
     # The folder is listed and not opened with Orbax, which would start JAX and take the
     # devices. On disk, Orbax gives a checkpoint its plain name only when it is whole; a
     # bucket has no renaming, and the last file tells.
     folder = cell.folder.checkpoints
-    paths = list(folder.iterdir()) if folder.is_dir() else []
-    steps = {int(path.name) for path in paths if path.name.isdigit()}
-    if cell.folder.remote:
-        steps = {step for step in steps if (folder / str(step) / _COMMITTED).exists()}
+    with explain_bucket_errors(folder):
+        paths = list(folder.iterdir()) if folder.is_dir() else []
+        steps = {int(path.name) for path in paths if path.name.isdigit()}
+        if cell.folder.remote:
+            steps = {at for at in steps if (folder / str(at) / _COMMITTED).exists()}
     if cell.config.trainer.steps not in steps:
-        return State("begun", step=max(steps, default=0))
+        return State("begun", step=max(steps, default=0), store=run.store)
     evaluated = {evaluation.key for evaluation in read_evaluations(cell.folder)}
     own = TaskEnvironment(run.task.environment_id, run.task.environment_kwargs)
     chosen, arguments = choose_environment(cell.environment, own)
@@ -108,7 +114,37 @@ def read_state(cell: Cell) -> State:
             for seed in cell.seeds
         )
     )
-    return State("trained" if missing else "finished", max(steps), missing)
+    stage: Stage = "trained" if missing else "finished"
+    return State(stage, max(steps), missing, store=run.store)
+
+
+def describe_other_stores(states: Iterable[tuple[Cell, State]]) -> str:
+    """Describes trained cells whose data were read from another path than is asked for.
+
+    Such cells count as trained, because the data may have been moved, and comparing the
+    stores would mean to read the labels of both. Cells that still have to be trained
+    are not looked at: ``train`` compares the data.
+
+    Args:
+        states: Cells with their states.
+
+    Returns:
+        One line that names the first of these cells; empty if there are none.
+    """
+    others = [
+        (cell, state.store)
+        for cell, state in states
+        if state.stage in ("trained", "finished")
+        and os.path.abspath(state.store) != os.path.abspath(cell.store)
+    ]
+    if not others:
+        return ""
+    cell, store = others[0]
+    return (
+        f"{format_count(len(others), 'cell')}: trained on another store, such as "
+        f"{cell.name} on {store}, not {cell.store}; if these hold other data, give "
+        "another --out"
+    )
 
 
 def read_logged_step(cell: Cell) -> int:

@@ -68,7 +68,7 @@ def cells_of(sweep: Path, only: str = "*") -> list[Cell]:
     return make_cells(read_sweep(sweep), only=only)
 
 
-def commit(cell: Cell, *steps: int) -> None:
+def commit(cell: Cell, *steps: int, store: str | None = None) -> None:
     task = Task(cell.task, "made-up", "pointmaze-medium-v0", "maze", {}, {})
     write_run(
         cell.folder,
@@ -78,7 +78,7 @@ def commit(cell: Cell, *steps: int) -> None:
             task=task,
             facts=make_facts(TABLE),
             fingerprint="made-up",
-            store="made-up",
+            store=cell.store if store is None else store,
             versions={},
         ),
     )

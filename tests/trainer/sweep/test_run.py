@@ -19,7 +19,7 @@ from rich.console import Console
 from pipeline import front_door
 from pipeline.output import Output
 from pipeline.store import files
-from tests.fake_gcs import forget_clients, serve
+from tests.fake_gcs import failing, forget_clients, serve
 from tests.stores import write_store
 from tests.trainer.sweep.made_up_cells import cells_of, commit, evaluate
 from trainer.cli import PROGRAM
@@ -95,6 +95,40 @@ def test_a_sweep_does_what_is_missing_and_nothing_twice(sweep: Path) -> None:
     (cells[1].folder.path / "evaluations.jsonl").unlink()
     assert run(cells, runner)[0] == 0
     assert runner.ran == [f"evaluate {cells[1].name}"]
+
+
+def test_jobs_share_the_cores_that_evaluations_act_with(
+    sweep: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep.write_text(sweep.read_text().replace("workers = 1\n", ""))
+    asked: list[int | None] = []
+
+    def note(cells: Sequence[Cell], **_: Any) -> int:
+        asked.append(cells[0].evaluation.workers)
+        return 0
+
+    monkeypatch.setattr("trainer.sweep.run.run_sweep", note)
+    monkeypatch.setattr("trainer.commands.sweep.count_usable_cores", lambda: 6)
+    monkeypatch.setattr("trainer.sweep.devices.find_gpus", list)
+    for jobs in (1, 2, 4):
+        assert SweepCommand(sweep, jobs=jobs).execute(Output.silent()) == 0
+    assert asked == [None, 3, 1]
+
+
+def test_cells_trained_on_another_store_are_told(sweep: Path) -> None:
+    cells = cells_of(sweep, only="*-1-*")
+    for cell, steps, store in (
+        (cells[0], (10, 20), "elsewhere/store"),
+        (cells[1], (10, 20), f"{cells[1].store}/"),  # The same folder.
+        (cells[2], (10,), "elsewhere/store"),  # `train` will compare the data.
+    ):
+        commit(cell, *steps, store=store)
+    code, said = run(cells, FakeRunner(cells))
+    assert code == 0
+    assert (
+        "1 cell: trained on another store, such as "
+        f"{cells[0].name} on elsewhere/store, not {cells[0].store}; if these" in said
+    )
 
 
 def test_a_cell_that_fails_is_listed_and_the_others_go_on(sweep: Path) -> None:
@@ -238,6 +272,10 @@ def test_a_sweep_on_a_bucket(sweep: Path, bucket: str) -> None:
     log = f"{other.name}.log"
     assert f"error: out of luck (see {bucket}/out/{LOGS}/{log})" in said
     assert b"out of luck" in (files.read(f"{bucket}/out/{LOGS}", log).data or b"")
+    with failing(refused=1.0):
+        code, said = run(cells, FakeRunner(cells))
+    assert code == 1
+    assert f"{other.name}: {other.folder}: cannot be read (" in said
     # The printed pattern for `report` matches the cells and nothing else.
     found = find_runs(f"{bucket}/out/*")
     assert found == sorted((each.folder for each in cells), key=str)
