@@ -94,10 +94,12 @@ def write_store(
     from pipeline.beam import pipelines
 
     tables.print_plan(output.results, plan)
-    if find_committed(plan) is None:
+    committed = find_committed(plan)
+    if committed is None:
         with claim(plan, take_over=take_over) as claimed:
             # Another process may have finished the store before the claim.
-            if find_committed(plan) is None:
+            committed = find_committed(plan)
+            if committed is None:
                 run_parts(
                     output,
                     plan,
@@ -108,7 +110,20 @@ def write_store(
                 )
                 return
     claims.clear(plan.root, CLAIM)
-    say(output.results, f"{plan.root}: already finished, nothing to do")
+    # The store may hold more than this command asks for, either from `append` or since
+    # it was made from more files, of which these are the first.
+    more = committed.planned_parts[len(plan.parts) :]
+    rows = sum(part.rows for part in more)
+    say(
+        output.results,
+        f"{plan.root}: already finished, nothing to do"
+        + (
+            f"; it also holds {rows:,} rows of other input, give another --out for a "
+            "store without them"
+            if more
+            else ""
+        ),
+    )
 
 
 def run_parts(

@@ -160,10 +160,22 @@ def test_sharding_again_finds_it_finished(make_npz, tmp_path, capsys, read_tree)
     before = read_tree(tmp_path / "store")
     assert "finished, 28 rows in 1 part," in capsys.readouterr().out
     assert shard(path, tmp_path) == 0
-    assert "already finished" in capsys.readouterr().out
+    assert "already finished, nothing to do\n" in capsys.readouterr().out
     assert shard(path, tmp_path, "--discounts", 0.5) == 2
     assert_one_line(capsys, "already holds a finished store", "choose another folder")
     assert read_tree(tmp_path / "store") == before
+
+
+def test_sharding_the_first_files_of_a_store_again_tells_of_the_others(
+    make_npz, tmp_path, capsys
+):
+    make_npz(LENGTHS, name="a.npz")
+    make_npz((6, 9, 9), name="b.npz", seed=5)
+    assert shard(str(tmp_path / "*.npz"), tmp_path) == 0
+    capsys.readouterr()
+    assert shard(str(tmp_path / "a.npz"), tmp_path) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "nothing to do; it also holds 24 rows of other input, give another" in said
 
 
 def test_n6_labels_of_ogbench_may_be_of_the_state_after_the_step(
