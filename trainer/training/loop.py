@@ -102,7 +102,10 @@ def train(
                     # Compiled now, so that the first measurement need not wait for it.
                     arguments = (state, session.draw_held_out(step))
                     session.validation.call = _compile(
-                        session.validation.call, arguments, console, what="validation "
+                        session.validation.call,
+                        arguments,
+                        console,
+                        what="the measurement on held-out data",
                     )
                 meter.restart()
             with _forbid_implicit_transfers():
@@ -189,15 +192,17 @@ def _log(
 
 
 def _compile(
-    call: Any, arguments: tuple[Any, ...], console: Console, *, what: str = ""
+    call: Any, arguments: tuple[Any, ...], console: Console, *, what: str = "the update"
 ) -> Any:
-    """Compiles a call for its arguments, and prints how long that took."""
+    """Compiles a call for its arguments, and prints what is compiled and how long."""
+    # Wide networks compile for minutes.
+    say(console, f"compiling {what}")
     started = time.perf_counter()
     compiled = call.lower(*arguments).compile()
     # Processes compile at different speeds, and their first collective operation waits
     # for 30 s at most.
     agreement.wait_for_all("compiled")
-    say(console, f"{what}compiled in {time.perf_counter() - started:.1f} s")
+    say(console, f"compiled in {time.perf_counter() - started:.1f} s")
     return compiled
 
 
