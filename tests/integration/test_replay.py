@@ -32,7 +32,7 @@ HOSTS = 3  # One is lost; process 0 and another process notice it.
 STORE, RUN = "gs://vast-data/stores/cube", "gs://vast-data/runs/replay"
 # Saves are slower than updates: a run of 100 updates would end before the test sees its
 # first save.
-STEPS, CHECKPOINT_EVERY, LOG_EVERY = 400, 20, 10
+STEPS, CHECKPOINT_EVERY, LOG_EVERY = 400, 40, 10
 CONFIG = f"""\
 dataset = "cube-single-play"
 
