@@ -16,7 +16,8 @@ Where the published code and the paper differ, the code is followed:
 - both ends of the interval of noise are scaled by κ; the paper puts its upper end at
   the largest value and scales its width, which differs only if the task is never
   solved in the data;
-- the largest reward is never below 0, because the code's buffer is padded with zeros;
+- the largest reward is never below 0 and the smallest never above it, because the
+  code's buffer is padded with zeros;
 - the code has a switch, off by default, that trains fields at t = 0 only; it is left
   out.
 
@@ -69,8 +70,8 @@ class Floq(BaselineAgent):
         # As in the published code. The paper keeps the upper end at the largest value
         # and scales the interval's width, which differs where rewards stay below 0.
         share, scale = self.config.noise_share, 1 - self.config.discount
-        low = self.facts.reward_min / scale
-        return share * low, share * self._reward_max / scale
+        low, high = self._rewards
+        return share * low / scale, share * high / scale
 
     def init(self, key: jax.Array) -> AgentState:
         """Draws the state before the first update."""
@@ -281,8 +282,9 @@ class Floq(BaselineAgent):
         # A value as large as the range of returns would be one input among many that
         # are near 1. Encoded, it is many inputs in [0, 1] that change smoothly with it.
         c, scale = self.config, 1 - self.config.discount
-        low = (self.facts.reward_min - c.reward_margin) / scale
-        high = (self._reward_max + c.reward_margin) / scale
+        smallest, largest = self._rewards
+        low = (smallest - c.reward_margin) / scale
+        high = (largest + c.reward_margin) / scale
         deviation = c.bin_deviation * (high - low) / (c.bins - 1)
         z = jnp.clip(z, low - _FARTHEST * deviation, high + _FARTHEST * deviation)
         edges = jnp.asarray(np.linspace(low, high, c.bins), z.dtype)[None]
@@ -290,10 +292,11 @@ class Floq(BaselineAgent):
         return (below[:, 1:] - below[:, :-1]) / (below[:, -1:] - below[:, :1])
 
     @property
-    def _reward_max(self) -> float:
-        """Largest reward in the data, at least 0."""
-        # The published code takes the maximum over a buffer that is padded with zeros.
-        return max(self.facts.reward_max, 0.0)
+    def _rewards(self) -> tuple[float, float]:
+        """Smallest and largest reward in the data, at most and at least 0."""
+        # The published code takes both over a buffer that is padded with zeros. Where
+        # all rewards are equal, the interval of noise would be a point without them.
+        return min(self.facts.reward_min, 0.0), max(self.facts.reward_max, 0.0)
 
     @cached_property
     def _field(self) -> MLP:

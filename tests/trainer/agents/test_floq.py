@@ -142,6 +142,9 @@ def test_noise_is_drawn_from_the_share_of_the_values() -> None:
     assert make_agent().noise_bounds == pytest.approx((-1, 0))
     # The code's buffer is padded with zeros: -1 is not the largest reward there.
     assert make_agent(UNSOLVED).noise_bounds == pytest.approx((-3, 0))
+    # Nor is 1 the smallest where every step of an episode earns as much.
+    alive = dataclasses.replace(FACTS, reward_min=1.0, reward_max=1.0)
+    assert make_agent(alive).noise_bounds == pytest.approx((0, 1))
 
 
 def test_encoding_sums_to_one_and_never_breaks() -> None:
@@ -157,6 +160,13 @@ def test_encoding_sums_to_one_and_never_breaks() -> None:
     assert shares[6].argmax() == 49
     # Edges are 2.04 apart, from -101 to 1: -37 lies in bin 31.
     assert shares[3].argmax() == 31
+
+
+def test_encoding_of_positive_rewards_spans_the_values_from_zero() -> None:
+    alive = dataclasses.replace(FACTS, reward_min=1.0, reward_max=1.0)
+    shares = make_agent(alive, bin_deviation=1.0).encode(jnp.array([[1.0], [9.0]]))
+    # Five bins from -0.1 to 10.1: an episode that ends soon is worth little.
+    assert shares.argmax(axis=1).tolist() == [0, 4]
 
 
 def test_acting_is_one_clipped_draw() -> None:
