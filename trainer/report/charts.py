@@ -76,9 +76,7 @@ def draw_success(
     steps = list(pooled)
     rates = np.array([100 * score.rate for score in pooled.values()])
     ends = 100 * np.array([score.interval for score in pooled.values()])
-    # Checkpoints may have been evaluated in unequal numbers of episodes.
-    counts = sorted({score.episodes for score in pooled.values()})
-    episodes = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    episodes = _name_counts([score.episodes for score in pooled.values()])
     label = f"{_name_seeds(seeds)}, 95 % interval, {episodes} episodes"
     _draw_pooled(axes, lines, steps, rates, ends, label)
     if paper is not None and paper.mean is not None:
@@ -126,12 +124,13 @@ def draw_returns(evaluations: Sequence[Evaluation]) -> Figure | None:
     seeds = sorted({evaluation.seed for evaluation in chosen})
     lines = []
     for seed in seeds:
-        own = sorted(
-            (played for played in chosen if played.seed == seed),
-            key=lambda played: played.step,
-        )
-        means_of_seed = [played.mean_return for played in own]
-        lines.append(([played.step for played in own], means_of_seed))
+        # A checkpoint that was evaluated several times is one point of the curve.
+        by_step: dict[int, list[float]] = {}
+        for played in chosen:
+            if played.seed == seed:
+                by_step.setdefault(played.step, []).extend(played.returns)
+        own_steps = sorted(by_step)
+        lines.append((own_steps, [float(np.mean(by_step[at])) for at in own_steps]))
     pooled = [
         pool_returns([played for played in chosen if played.step == step])
         for step in steps
@@ -141,7 +140,8 @@ def draw_returns(evaluations: Sequence[Evaluation]) -> Figure | None:
     ends = np.array(
         [returns.interval or (returns.mean, returns.mean) for returns in pooled]
     )
-    label = f"{_name_seeds(seeds)}, 95 % interval, {pooled[-1].episodes} episodes"
+    episodes = _name_counts([returns.episodes for returns in pooled])
+    label = f"{_name_seeds(seeds)}, 95 % interval, {episodes} episodes"
     _draw_pooled(axes, lines, steps, means, ends, label)
     finish(axes, "Mean return", steps=steps, unit="undiscounted return")
     legend_below(figure, axes)
@@ -414,6 +414,12 @@ def _describe_loss(name: str) -> str:
 
 def _name_seeds(seeds: Sequence[int]) -> str:
     return "all seeds" if len(seeds) > 1 else "one seed"
+
+
+def _name_counts(counts: Sequence[int]) -> str:
+    """Names the episodes of checkpoints, which may be of unequal numbers."""
+    least, most = min(counts), max(counts)
+    return str(least) if least == most else f"{least} to {most}"
 
 
 def _mean_segment_error(history: History, point: int) -> Float64 | None:

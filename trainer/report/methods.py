@@ -98,13 +98,12 @@ class Results:
     @property
     def episodes(self) -> int:
         """Episodes of a training seed at its last checkpoint; the fewest of any."""
-        steps = self.last_steps
-        last = (
-            evaluation.episodes
-            for evaluation in self.evaluations
-            if evaluation.step == steps[evaluation.seed]
-        )
-        return min(last, default=0)
+        # A checkpoint may have been evaluated several times, with other starts.
+        steps, counts = self.last_steps, dict.fromkeys(self.last_steps, 0)
+        for evaluation in self.evaluations:
+            if evaluation.step == steps[evaluation.seed]:
+                counts[evaluation.seed] += evaluation.episodes
+        return min(counts.values(), default=0)
 
     def curve(self) -> tuple[npt.NDArray[np.int64], Float64]:
         """Computes success rates by step and training seed.

@@ -65,6 +65,26 @@ def test_a_picture_follows_light_and_dark_and_its_text_can_be_read() -> None:
     assert text == picture()
 
 
+def test_a_checkpoint_evaluated_twice_is_one_point_of_its_seeds_curve() -> None:
+    twice = [
+        evaluation(1, 0, 3),
+        evaluation(1, 0, 3, evaluation_seed=1, episodes=30, returns=(-100.0,) * 30),
+    ]
+    figure = charts.draw_returns([*twice, evaluation(1, 1, 3), evaluation(2, 1, 3)])
+    assert figure is not None
+    (axes,) = figure.axes
+    lines = [list(line.get_xdata()) for line in axes.lines]
+    assert [1] in lines
+    means = [list(line.get_ydata()) for line in axes.lines]
+    assert [-125.0] in means  # 10 episodes of -200 and 30 of -100.
+    (shown,) = [
+        text.get_text()
+        for text in figure.legends[0].get_texts()
+        if "interval" in text.get_text()
+    ]
+    assert "10 to 50 episodes" in " ".join(shown.split())
+
+
 def test_names_are_labels_and_no_formulas() -> None:
     figure, axes = drawing.new_axes()
     name = r"$\frac{1}{</text><script>alert(1)</script> " + "long " * 20

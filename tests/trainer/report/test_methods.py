@@ -166,6 +166,17 @@ def test_a_curve_has_the_steps_at_which_all_seeds_were_evaluated() -> None:
     assert (found.updates, found.episodes, found.runs) == (2000, 10, ["a"])
 
 
+def test_evaluations_with_other_starts_add_to_a_seeds_episodes() -> None:
+    played = [
+        *(evaluation(2000, 0, 2, evaluation_seed=starts) for starts in range(3)),
+        evaluation(2000, 1, 4, episodes=50),
+    ]
+    (pooled,) = pool_methods([EvaluatedRun("a", RUN, played)])
+    assert [len(each.returns) for each in pooled.evaluations] == [10, 10, 10, 50]
+    assert pooled.episodes == 30
+    assert pool_methods([EvaluatedRun("a", RUN, played[3:])])[0].episodes == 50
+
+
 def test_seeds_without_a_common_step_are_unknown_at_each_others() -> None:
     apart = [evaluation(1000, 0, 1), evaluation(2000, 1, 4)]
     (found,) = pool_methods([EvaluatedRun("a", RUN, apart)])
