@@ -43,7 +43,7 @@ python -m trainer train configs/demo.toml --store "$out/stores/cube" --task 1 \
   --out "$out/runs/cube"
 python -m trainer evaluate "$out/runs/cube" --episodes 10
 
-say "6/7 the 4x4 grid: what fixed horizons miss and stitching finds"
+say "6/7 the 4x4 grid: what a horizon of three misses and stitching finds"
 python -m trainer toy --out "$out/toy"
 
 say "7/7 report"

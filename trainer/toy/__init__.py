@@ -1,1 +1,1 @@
-"""A 4x4 grid and a chain: tasks on which fixed horizons fail and stitching does not."""
+"""A 4x4 grid and a chain: what three-step backups miss, and an end at success."""

@@ -75,7 +75,7 @@ def draw(maps: Sequence[ValueMap], out: FilePath) -> None:
         panel.set_axis_off()
     _draw_key(figure, panels[-1], scale)
     figure.suptitle(
-        "What a fixed horizon misses on a 4x4 grid, and stitching finds",
+        "What three-step backups miss on a 4x4 grid, and stitching finds",
         x=0.01,
         ha="left",
         fontsize=15,

@@ -1,4 +1,4 @@
-"""The grid and its exact solutions: what fixed horizons miss and stitching finds."""
+"""The grid and its exact solutions: what three steps miss and stitching finds."""
 
 import numpy as np
 import pytest
@@ -52,6 +52,17 @@ def test_a_horizon_of_three_takes_the_wrong_first_move(chunked: bool) -> None:
     path = greedy(values, steps=3, chunked=chunked)
     assert path[1] == (0, 1)
     assert path != grid.SPLICED_PATH
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_horizon_that_ends_where_the_paths_meet_finds_the_optimum(
+    steps: int, chunked: bool
+) -> None:
+    # The paths meet after two steps, so no claim may be made of all fixed horizons.
+    operator = fixed_horizon(DATA, steps=steps, chunked=chunked)
+    values = fixed_point(operator, DATA.state_count)
+    assert greedy(values, steps=steps, chunked=chunked) == grid.SPLICED_PATH
 
 
 @pytest.mark.parametrize("max_horizon", [1, 2, 3, 6])
