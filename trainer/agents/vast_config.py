@@ -89,9 +89,10 @@ class VASTConfig(AgentSettings):
     #   the loss is printed, β only scales the loss, and Adam undoes that.
     # - advantage_return: weights were a little larger with the recorded return;
     #   nothing else was separable.
-    # - composed_gradient: True is the equation as written. Without it nothing trains
-    #   G(., ., 1) unless min_horizon is 1: its error was several times as large, and V
-    #   lower. With windows of one step G was better without.
+    # - composed_gradient: True is the equation as written. Without it, and unless
+    #   min_horizon is 1, only windows that success cuts short train G(., ., 1): its
+    #   error was several times as large, and V lower. With windows of one step G was
+    #   better without.
     # - success: the paper has no terminal states at all. "mixed" is neither the value
     #   of a task that ends at success nor of one that goes on: on a chain through its
     #   goal its fixed point is -83 one step before a goal worth -1.
