@@ -29,7 +29,8 @@ CSV_FILE = "results.csv"
 _MAX_NAMES = 3
 _PAPER_NOTES = (
     f"Success rates in percent, mean ± standard deviation over 8 training seeds, from "
-    f"“{PAPER}”, table of full results. The paper took IQL's from earlier work.",
+    f"“{PAPER}”, table of full results. The paper took IQL's from earlier "
+    "work, which averaged the last three checkpoints.",
 )
 
 
