@@ -279,7 +279,7 @@ def backup(
         The values of all recorded pairs.
 
     References:
-        Horizon Adaptive Offline Policy Learning via Value Stitching, eq. 2 and 3.
+        Horizon Adaptive Offline Policy Learning via Value Stitching, eq. 3 and 5.
     """
     cut = windows(data, steps)
     targets = cut.gained + cut.weights * values[cut.ends]
