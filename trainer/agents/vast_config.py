@@ -95,7 +95,7 @@ class VASTConfig(AgentSettings):
     #   better without.
     # - success: the paper has no terminal states at all. "mixed" is neither the value
     #   of a task that ends at success nor of one that goes on: on a chain through its
-    #   goal its fixed point is -83 one step before a goal worth -1.
+    #   goal its fixed point is -83 one step before the goal, not -1.
     # - terminal_starts: the paper's data go on after success, so that a solved row has
     #   successors. Data of transitions end there.
     # - state_scaling: raw states (standard deviation 6) fitted worse than scaled ones
