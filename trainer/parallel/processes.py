@@ -57,6 +57,9 @@ def join_processes(
             place.address,
             place.count,
             place.index,
+            # If JAX detected Slurm or Open MPI, it would leave each process one GPU,
+            # because it expects that they start a process for each GPU.
+            cluster_detection_method="deactivate",
             initialization_timeout=max(10, round(place.timeout)),
             coordinator_bind_address=find_bind_address(place)
             if place.index == 0
