@@ -13,6 +13,7 @@ VAST_BIND_ADDRESS          address that process 0 listens at, if it is another o
 ```
 """
 
+import errno
 import socket
 import time
 from collections.abc import Mapping
@@ -30,6 +31,9 @@ _ADDRESS, _COUNT, _INDEX, _TIMEOUT = (
     "VAST_START_TIMEOUT",
 )
 _TOKEN, _BIND = "VAST_TOKEN", "VAST_BIND_ADDRESS"
+# Seconds in which a name may still lead to the address of the pod that had it before:
+# caches of the DNS keep answers for up to 30 s.
+_STALE_S = 60.0
 # A greeting contains the token and a host name, and must fit `LONGEST_BYTES`.
 _LONGEST_TOKEN = 256
 
@@ -147,9 +151,9 @@ def find_bind_address(place: Place) -> str:
 
 
 def _resolve(place: Place) -> tuple[str, int]:
-    host, port = place.address.rsplit(":", 1)
+    _, port = place.address.rsplit(":", 1)
     candidates = socket.getaddrinfo(
-        place.bind or host.strip("[]"), int(port), type=socket.SOCK_STREAM
+        _read_host(place), int(port), type=socket.SOCK_STREAM
     )
     # An address of IPv4, if the host has one, because the others try that first.
     *_, address = min(candidates, key=lambda entry: entry[0] != socket.AF_INET)
@@ -157,16 +161,27 @@ def _resolve(place: Place) -> tuple[str, int]:
 
 
 def _listen(place: Place, deadline: float) -> socket.socket:
+    stale = min(deadline, time.monotonic() + _STALE_S)
     while True:
         try:
-            return _serve(*_resolve(place), place.count)
+            host, port = _resolve(place)
+            return _serve(host, port, place.count)
         except socket.gaierror as error:
             # A pod starts before the DNS has its name.
             if time.monotonic() >= deadline:
                 raise _cannot_listen(place, error) from error
-            time.sleep(0.2)
         except OSError as error:
-            raise _cannot_listen(place, error) from error
+            # A pod that replaces another one has its name, and a new address. With a
+            # number for a host, there is nothing that could change.
+            renamed = error.errno == errno.EADDRNOTAVAIL and host != _read_host(place)
+            if not renamed or time.monotonic() >= stale:
+                raise _cannot_listen(place, error) from error
+        time.sleep(0.2)
+
+
+def _read_host(place: Place) -> str:
+    """Reads the host that process 0 listens at, a name or a number."""
+    return place.bind or place.address.rsplit(":", 1)[0].strip("[]")
 
 
 def _cannot_listen(place: Place, error: OSError) -> UsageError:

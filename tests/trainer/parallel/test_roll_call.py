@@ -172,3 +172,28 @@ def test_an_address_of_another_machine_is_refused_in_one_line() -> None:
         hold_roll_call(Place("192.0.2.1:8476", 2, 0, timeout=1))
     with pytest.raises(UsageError, match="VAST_BIND_ADDRESS"):
         hold_roll_call(Place("no-such-host.invalid:8476", 2, 0, timeout=1))
+
+
+def test_a_name_may_lead_to_a_former_address_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A pod that replaces another one starts before all caches know its address."""
+    port = int(free_address().split(":")[1])
+    # The first is an address of no machine here, as that of a pod that has ended.
+    answers = ["192.0.2.1", "127.0.0.1"]
+    resolve = socket.getaddrinfo
+
+    def look_up(host: str, *arguments, **options):
+        if host == "set-trainer-0-0.set":
+            host = answers.pop(0) if len(answers) > 1 else answers[0]
+        return resolve(host, *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    place = Place(f"set-trainer-0-0.set:{port}", 2, 0, timeout=30)
+    assert meet([place, Place(f"127.0.0.1:{port}", 2, 1)]) == {0: "", 1: ""}
+    assert answers == ["127.0.0.1"]
+    # But not for ever.
+    monkeypatch.setattr("trainer.parallel.roll_call._STALE_S", 0.5)
+    answers[:] = ["192.0.2.1"]
+    with pytest.raises(UsageError, match="set-trainer-0-0.set"):
+        hold_roll_call(place)
