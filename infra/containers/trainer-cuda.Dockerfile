@@ -23,7 +23,8 @@ RUN pip install --no-cache-dir --require-hashes --requirement infra/requirements
   && python -c "import importlib.metadata as m; assert m.version('vast-rl') == '${VERSION}'" \
   && useradd --uid 10001 --create-home trainer
 
-# Rollouts need no display. Unbuffered output shows logs as they are written.
-ENV MUJOCO_GL=disabled PYTHONUNBUFFERED=1
+# Rollouts need no display. Unbuffered output shows logs as they are written. GKE mounts the
+# node's driver at this path, where no loader looks by itself.
+ENV MUJOCO_GL=disabled PYTHONUNBUFFERED=1 LD_LIBRARY_PATH=/usr/local/nvidia/lib64
 USER 10001
 ENTRYPOINT ["python", "-m", "trainer"]

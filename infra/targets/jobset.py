@@ -35,6 +35,9 @@ COORDINATOR_PORT = 8476
 CONFIG_FOLDER = "/etc/vast-rl"
 CONFIG_FILE = "run.toml"
 SAVED, HOPELESS = EXIT_PREEMPTED, (EXIT_USAGE, EXIT_DIVERGED)
+# Seconds that a process waits for the others. GKE may add their nodes one after
+# another, each in many minutes, and every wait in vain is a counted restart.
+_START_TIMEOUT_S = 1800
 _JOB = "trainer"
 
 
@@ -203,17 +206,21 @@ def _make_training_pod(training: Training, name: str) -> Document:
         volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
         mounts.append({"name": "shm", "mountPath": "/dev/shm"})
     limits = {resource: chips.chips_per_host}
-    container = {
+    # With a list of platforms JAX fails if it cannot use the first one. It would
+    # otherwise train on the processors of an expensive machine.
+    platforms = "tpu,cpu" if chips.topology is not None else "cuda,cpu"
+    container: Document = {
         "name": _JOB,
         "image": training.image,
         "command": ["python", "-m", "trainer", "train"],
         "args": [f"{CONFIG_FOLDER}/{CONFIG_FILE}", *training.arguments],
+        "env": [{"name": "JAX_PLATFORMS", "value": platforms}],
         "resources": {"requests": dict(limits), "limits": limits},
         "securityContext": _UNPRIVILEGED,
         "volumeMounts": mounts,
     }
     if chips.hosts > 1:
-        container["env"] = _make_variables(name, chips.hosts)
+        container["env"] += _make_variables(name, chips.hosts)
         container["ports"] = [
             {"name": "coordinator", "containerPort": COORDINATOR_PORT}
         ]
@@ -259,6 +266,7 @@ def _make_variables(name: str, hosts: int) -> list[Document]:
         {"name": "VAST_NUM_PROCESSES", "value": str(hosts)},
         {"name": "VAST_PROCESS_ID", "valueFrom": {"fieldRef": {"fieldPath": index}}},
         {"name": "VAST_TOKEN", "valueFrom": {"fieldRef": {"fieldPath": token}}},
+        {"name": "VAST_START_TIMEOUT", "value": str(_START_TIMEOUT_S)},
     ]
 
 

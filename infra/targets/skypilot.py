@@ -98,6 +98,8 @@ def make_training_task(
                 "recover_on_exit_codes": [SAVED],
             },
         },
+        # With a list JAX fails if it cannot use the GPUs, instead of using processors.
+        "envs": {"JAX_PLATFORMS": "cuda,cpu"},
         "file_mounts": {target: str(source) for target, source in files.items()},
         "setup": _INSTALL.format(extra=" 'jax[cuda12]'"),
         "run": f"{_ACTIVATE}{script}exec {format_command(task.command)}\n",

@@ -77,6 +77,13 @@ def test_what_is_in_an_image(recipe):
     assert all(Path(word).exists() for word in words)
 
 
+def test_the_driver_of_a_node_is_found():
+    # "About the CUDA libraries" of GKE's page "Run GPUs": the node's driver is mounted
+    # there, and only images of NVIDIA's have that folder in the loader's path.
+    text = (FOLDER / "trainer-cuda.Dockerfile").read_text()
+    assert re.search(r"^ENV .*\bLD_LIBRARY_PATH=/usr/local/nvidia/lib64$", text, re.M)
+
+
 def read_locked(file: Path) -> dict[str, str]:
     """Reads versions by name from a file in which every package has its hashes."""
     text = file.read_text()

@@ -56,6 +56,7 @@ def test_processes_on_skypilots_nodes():
             f"{SKY} --chips 24 -- --mesh.fsdp 8 --trainer.seeds 3 --mesh.seed 3"
         ).document
     )
+    assert task["envs"] == {"JAX_PLATFORMS": "cuda,cpu"}
     _, _, script = task["run"].partition("bin/activate\n")
     exports, _, _ = script.partition("exec ")
     done = subprocess.run(

@@ -13,6 +13,7 @@ from pipeline.store.errors import EXIT_USAGE
 from tests.infra.command_lines import EVALUATE_GKE, GPU, TPU, documents
 from tests.infra.jobset_schema import JOB_SET
 from trainer.errors import EXIT_DIVERGED, EXIT_PREEMPTED
+from trainer.parallel.roll_call import Place
 
 # The oldest version of Kubernetes for JobSets with BlockingRecreate, and the newest
 # with schemas here.
@@ -172,7 +173,29 @@ def test_pods_of_the_set_alone_are_let_in(sets, name):
 def test_one_process_has_nobody_to_find(sets):
     for name in ("one machine", "one TPU"):
         container = take_apart(sets[name][-1])[2]
-        assert "env" not in container
+        assert not any(each["name"].startswith("VAST_") for each in container["env"])
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_processors_do_not_train_in_place_of_chips(sets, name):
+    _, _, container = take_apart(sets[name][-1])
+    (resource,) = container["resources"]["limits"]
+    platform = {"nvidia.com/gpu": "cuda", "google.com/tpu": "tpu"}[resource]
+    environment = {each["name"]: each.get("value") for each in container["env"]}
+    assert environment["JAX_PLATFORMS"] == f"{platform},cpu"
+
+
+def test_processes_wait_for_nodes_that_are_added_slowly(sets):
+    _, _, container = take_apart(sets["two machines"][-1])
+    environment = {each["name"]: each.get("value") for each in container["env"]}
+    place = Place.read(
+        {
+            **{name: text for name, text in environment.items() if text is not None},
+            "VAST_PROCESS_ID": "1",
+        }
+    )
+    assert place is not None
+    assert place.timeout >= 1800
 
 
 def test_chips_are_asked_for_as_gke_names_them(sets):
