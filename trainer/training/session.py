@@ -20,6 +20,7 @@ from pipeline.store.errors import DataFormatError
 from trainer.agents.base import Agent, Metrics
 from trainer.data.block_window import ResidentRows
 from trainer.data.feed import BatchSource, gather_on_device, make_feed
+from trainer.data.feed_config import FeedConfig
 from trainer.data.held_out import HeldOutBatches, HeldOutSource
 from trainer.data.table import RowTable
 from trainer.errors import RunLockedError, StorageError
@@ -365,7 +366,7 @@ def _open_feed(
     config = run.config.trainer
     seeds = tuple(config.seed_range)
     part = find_local_part(mesh, seeds=config.seeds, batch_size=config.batch_size)
-    on_device = gather_on_device(run.config.feed, rows)
+    on_device = _gathers_on_device(run.config.feed, rows)
     source = BatchSource(
         rows,
         agent.sampler,
@@ -395,6 +396,14 @@ def _open_feed(
     ):
         say(console, line)
     return feed, rows_on_mesh
+
+
+def _gathers_on_device(config: FeedConfig, rows: RowTable | ResidentRows) -> bool:
+    """Decides for all processes whether devices look up rows; all must call this."""
+    # Devices of two machines may have memory of two sizes. If some processes gathered
+    # on devices and some on hosts, they would compile programs that never meet.
+    answers = agreement.gather_facts({"on_device": gather_on_device(config, rows)})
+    return all(answer["on_device"] for answer in answers)
 
 
 def _open_validation(
