@@ -2,6 +2,7 @@
 
 import json
 import socket
+import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -18,6 +19,9 @@ from trainer.errors import HostsError
 
 Facts = dict[str, Any]
 
+# Seconds in which a machine may still believe that a new folder does not exist: clients
+# of NFS keep such answers for up to a minute, and this process has looked before.
+_BELIEF_S = 65.0
 # Key in JAX's coordinator whose value is the step after which all processes stop.
 _STOP = "vast/stop_after"
 
@@ -165,7 +169,11 @@ def check_one_folder(file: epath.Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         mark.write_text("")
     wait_for_all("marked")
-    reports = gather_facts({"host": socket.gethostname(), "sees": mark.exists()})
+    sees = _sees(mark)
+    # The others wait here for a process that does not see the file, and not in the
+    # collective below, which may give up earlier.
+    wait_for_all("looked")
+    reports = gather_facts({"host": socket.gethostname(), "sees": sees})
     if is_primary():
         mark.unlink()
     apart = [
@@ -178,6 +186,16 @@ def check_one_folder(file: epath.Path) -> None:
             f"{file.parent}: is another folder for process {', '.join(apart)} than for "
             f"process 0 on {reports[0]['host']}; give an --out that all processes share"
         )
+
+
+def _sees(file: epath.Path) -> bool:
+    """Says whether this process sees a file that process 0 has written."""
+    until = time.monotonic() + _BELIEF_S
+    while not file.exists():
+        if time.monotonic() >= until:
+            return False
+        time.sleep(1)
+    return True
 
 
 class Stop:

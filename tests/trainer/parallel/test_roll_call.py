@@ -195,5 +195,5 @@ def test_a_name_may_lead_to_a_former_address_for_a_while(
     # But not for ever.
     monkeypatch.setattr("trainer.parallel.roll_call._STALE_S", 0.5)
     answers[:] = ["192.0.2.1"]
-    with pytest.raises(UsageError, match="set-trainer-0-0.set"):
+    with pytest.raises(UsageError, match=r"set-trainer-0-0\.set"):
         hold_roll_call(place)
