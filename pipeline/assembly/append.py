@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from pipeline.assembly.commit import (
+    are_committed,
     check_dropped,
     check_seen,
     check_unchanged,
@@ -188,7 +189,7 @@ def commit_append(
     old = store.manifest
     # Runners may run the committing step twice, and another process may have committed
     # the same parts: both count as success.
-    if all(part in old.parts for part in kept):
+    if are_committed(old, kept):
         return old
     if plan.on_known_episode == "refuse":
         _check_new(root, kept, claimed)

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from pipeline.assembly.blocks import BLOCK_ROWS
 from pipeline.assembly.commit import (
+    are_committed,
     check_seen,
     check_unchanged,
     delete_files,
@@ -46,17 +47,22 @@ class LabelsPlan:
 
     Attributes:
         root: Local path or ``gs://bucket/path`` of the store.
-        part: Current manifest of the part.
+        store: Current manifest of the store, reduced to the part.
         tasks: Tasks of the new columns, in order.
         discounts: Discounts of the new return sums.
         labels: Folder of the new arrays, relative to the part.
     """
 
     root: str
-    part: PartManifest
+    store: DatasetManifest
     tasks: tuple[Task, ...]
     discounts: tuple[float, ...]
     labels: str
+
+    @property
+    def part(self) -> PartManifest:
+        """Current manifest of the part."""
+        return self.store.parts[0]
 
 
 @dataclass(frozen=True)
@@ -134,7 +140,17 @@ def plan_relabelling(
     asked = [[dataclasses.asdict(t) for t in wanted], sums, manifest.FORMAT_VERSION]
     text = json.dumps(asked, sort_keys=True)
     labels = f"labels-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-    parts = (LabelsPlan(root, part, wanted, sums, labels) for part in old.parts)
+    # Workers get what they need of the manifest. Read by each of them, for each part,
+    # the bytes would grow with the square of the number of parts.
+    reduced = dataclasses.replace(
+        old, statistics={}, skipped={}, history=(), empty_parts=()
+    )
+    parts = (
+        LabelsPlan(
+            root, dataclasses.replace(reduced, parts=(part,)), wanted, sums, labels
+        )
+        for part in old.parts
+    )
     versions = installed_versions()
     return RelabelPlan(
         root, digest_content(store.content), tuple(parts), command, versions
@@ -157,7 +173,7 @@ def write_labels(plan: LabelsPlan) -> PartManifest:
     done = read_part(plan.root, renewed.labels_folder)
     if done is not None and done.plan == plan.part.plan:
         return done
-    store = Store(plan.root)
+    store = Store(plan.root, plan.store)
     fields = schema.task_fields(plan.discounts)
     writer = ColumnsWriter(
         plan.root,
@@ -234,7 +250,7 @@ def commit_labels(
     old = store.manifest
     # Runners may run the committing step twice, and another process may have committed
     # the same labels: both count as success.
-    if renewed and all(part in old.parts for part in renewed):
+    if renewed and are_committed(old, renewed):
         return old
     check_unchanged(plan.root, store.content, plan.planned_for)
     if [part.index for part in renewed] != [part.index for part in old.parts]:
@@ -256,7 +272,9 @@ def commit_labels(
     )
     if claimed is not None:
         claimed.check()
-    for part in renewed:
+    # Killed writers leave temporary files on disks alone; a bucket would be asked for a
+    # listing for each part.
+    for part in () if files.is_remote(plan.root) else renewed:
         delete_files(plan.root, part.labels_folder, layout.is_unfinished_file)
     data = manifest_json.to_json(changed).encode()
     files.commit(plan.root, manifest.DATASET_MANIFEST, data, replacing=store.content)

@@ -17,6 +17,7 @@ import tensorstore as ts
 
 from pipeline.store import arrays, files, manifest, manifest_json
 from pipeline.store.errors import DataFormatError, UnfinishedStoreError
+from pipeline.store.files import Content
 from pipeline.store.manifest import (
     DatasetManifest,
     PartManifest,
@@ -49,12 +50,13 @@ class Store:
 
     Args:
         root: Local path or ``gs://bucket/path``.
+        known: Manifest to read arrays by; None reads ``dataset.json``.
 
     Attributes:
         root: The same path.
-        manifest: Decoded ``dataset.json``.
+        manifest: Decoded ``dataset.json``, or the known manifest.
         content: Bytes and generation of ``dataset.json``, on which a commit that
-            changes the store is conditional.
+            changes the store is conditional; empty if the manifest was known.
 
     Raises:
         UnfinishedStoreError: If there is no ``dataset.json``.
@@ -63,8 +65,12 @@ class Store:
         OSError: If the disk or the bucket fails.
     """
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, known: DatasetManifest | None = None) -> None:
         self.root = str(root)
+        self._context = ts.Context()
+        if known is not None:
+            self.manifest, self.content = known, Content(None, b"")
+            return
         where = os.path.join(self.root, manifest.DATASET_MANIFEST)
         self.content = content = files.read(self.root, manifest.DATASET_MANIFEST)
         if content.data is None:
@@ -78,10 +84,7 @@ class Store:
                 "check the path, or if a pipeline run was interrupted here, repeat its "
                 "command, which then writes the missing parts"
             )
-        self.manifest: DatasetManifest = manifest_json.dataset_from_json(
-            content.data, where=where
-        )
-        self._context = ts.Context()
+        self.manifest = manifest_json.dataset_from_json(content.data, where=where)
 
     def rows(self, split: str = "train") -> int:
         """Counts the rows of a split, last rows of episodes included."""

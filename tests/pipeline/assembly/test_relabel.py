@@ -10,6 +10,7 @@ from pipeline.assembly.relabel import commit_labels, plan_relabelling, write_lab
 from pipeline.beam import pipelines, runners
 from pipeline.cli import main
 from pipeline.inspection.verify import verify_store
+from pipeline.store import files
 from pipeline.store.errors import DataFormatError
 from pipeline.store.reader import Store
 from pipeline.store.writer import ColumnsWriter
@@ -186,3 +187,20 @@ def test_what_was_sharded_counts_as_there_still(plan, make_npz, make_plan, tasks
     value = Store(plan.root).manifest
     assert [part.plan for part in value.parts] == [p.digest() for p in plan.parts]
     assert dataclasses.replace(value.parts[0], labels="") != value.parts[0]
+
+
+def test_workers_do_not_read_the_manifest_of_the_whole_store(plan, tasks, monkeypatch):
+    """At 1,000 parts it has 12 MB, which every part would read and parse again."""
+    asked = plan_relabelling(plan.root, tasks=tasks)
+    reads, read = [], files.read
+
+    def count(root, name):
+        reads.append(name)
+        return read(root, name)
+
+    monkeypatch.setattr(files, "read", count)
+    renewed = [write_labels(part) for part in asked.parts]
+    assert len(renewed) > 2
+    assert "dataset.json" not in reads
+    monkeypatch.undo()
+    assert commit_labels(asked, renewed) == commit_labels(asked, renewed)
