@@ -112,12 +112,16 @@ def find_known(store: Store, new: Sequence[PartManifest]) -> KnownEpisode | None
         DataFormatError: If bytes of the store are missing or damaged.
     """
     held = [(part, read_digests(store, part)) for part in store.manifest.parts]
+    by_name: dict[str, list[Digests]] = {}
+    for part in new:
+        by_name.setdefault(part.origin.name, []).append(read_digests(store, part))
+    # All inputs are searched at once: each search sorts the digests of the whole store.
     everything = np.concatenate([digests for _, digests in held])
+    added = [np.concatenate(pieces) for pieces in by_name.values()]
+    found = np.isin(np.concatenate(added), everything)
+    ends = np.cumsum([len(digests) for digests in added])[:-1]
     # One input after another, so that the error can say how much of it is known.
-    for name in dict.fromkeys(part.origin.name for part in new):
-        parts = [part for part in new if part.origin.name == name]
-        digests = np.concatenate([read_digests(store, part) for part in parts])
-        known = np.isin(digests, everything)
+    for name, digests, known in zip(by_name, added, np.split(found, ends), strict=True):
         if not known.any():
             continue
         first = digests[int(np.argmax(known))]
