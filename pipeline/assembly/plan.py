@@ -6,10 +6,12 @@ arrays, so that they stay small.
 """
 
 import dataclasses
+import functools
 import hashlib
 import importlib.metadata
 import itertools
 import json
+import operator
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -118,7 +120,8 @@ class PartPlan:
         asked = f"{FORMAT_VERSION} {self.digest()}"
         return hashlib.sha256(asked.encode()).hexdigest()[:16]
 
-    @property
+    # Kept, because every measure of progress asks, and digests take time.
+    @functools.cached_property
     def folder(self) -> str:
         """Folder of the part, relative to the store."""
         return part_folder(self.index, self.key)
@@ -191,17 +194,13 @@ class StorePlan:
 
     def runs_by_source(self, count: int) -> list[list[tuple[PartPlan, ...]]]:
         """Groups parts as `runs` does, and returns the groups of each source apart."""
-        sources = [
-            tuple(parts)
-            for _, parts in itertools.groupby(
-                self.parts, lambda part: (part.split, part.source)
-            )
-        ]
-        grouped = []
-        # Every source gets the same number of groups, since files of one data set have
-        # about equal sizes.
+        of_one = operator.attrgetter("split", "source")
+        sources = [tuple(run) for _, run in itertools.groupby(self.parts, of_one)]
+        grouped, even = [], -(-count // len(sources))
+        # If each part may be a group, it is one. Otherwise every source gets the same
+        # number of groups, since files of one data set have about equal sizes.
         for parts in sources:
-            pieces = min(len(parts), -(-count // len(sources)))
+            pieces = min(len(parts), even if count < len(self.parts) else len(parts))
             bounds = [len(parts) * i // pieces for i in range(pieces + 1)]
             grouped.append([parts[a:b] for a, b in itertools.pairwise(bounds)])
         return grouped

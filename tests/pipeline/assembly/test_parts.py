@@ -160,6 +160,14 @@ def test_runs_do_not_span_sources(make_npz, make_plan):
         assert sum(plan.runs(count), ()) == plan.parts
 
 
+def test_each_part_of_a_large_file_beside_small_ones_is_a_run(make_npz, make_plan):
+    """A cluster's workers write a part at a time, however unlike the files are."""
+    val = make_npz((3,), name="v.npz")
+    plan = make_plan(make_npz(LENGTHS * 3), val=val, part_rows=6)
+    assert len(plan.parts) > 8
+    assert plan.runs(len(plan.parts)) == [(part,) for part in plan.parts]
+
+
 KILLED = """
 import os, pickle, signal, sys
 from pipeline.assembly import parts
