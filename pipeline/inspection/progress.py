@@ -20,6 +20,9 @@ from pipeline.store import arrays, files, manifest, schema
 
 _BAR_EVERY_S = 0.5
 _LINE_EVERY_S = 10.0
+# Measuring lists the files of a store, 100,000 at 1,000 parts, which takes seconds on a
+# disk of a network or in a bucket. The pause after it is so many times as long.
+_PAUSE = 10.0
 
 
 def rows_written(plan: StorePlan) -> tuple[int, int]:
@@ -115,11 +118,12 @@ def _show_bar(
     )
     with rich.progress.Progress(*columns, console=console) as bar:
         task = bar.add_task(f"{label}, {unit}", total=total, remark="")
-        rate = Rate(measure()[0])
+        (count, _), took_s = _time(measure)
+        rate = Rate(count)
         while True:
             # The event is read before the count, so that the last update is complete.
-            last = done.wait(_BAR_EVERY_S)
-            count, remark = measure()
+            last = done.wait(max(_BAR_EVERY_S, _PAUSE * took_s))
+            (count, remark), took_s = _time(measure)
             text = f"{rate.of(count):,.0f} {unit}/s  {remark}"
             bar.update(task, completed=count, remark=text)
             if last:
@@ -135,9 +139,10 @@ def _show_lines(
     done: threading.Event,
 ) -> None:
     # Work of an earlier start must not count as speed.
-    rate = Rate(measure()[0])
-    while not done.wait(_LINE_EVERY_S):
-        count, remark = measure()
+    (count, _), took_s = _time(measure)
+    rate = Rate(count)
+    while not done.wait(max(_LINE_EVERY_S, _PAUSE * took_s)):
+        (count, remark), took_s = _time(measure)
         speed = rate.of(count)
         left = f"{(total - count) / speed:,.0f} s left" if speed else "no estimate yet"
         say(
@@ -145,6 +150,12 @@ def _show_lines(
             f"{label}: {count:,} of {total:,} {unit}, {speed:,.0f} {unit}/s, {remark}, "
             f"{left}",
         )
+
+
+def _time(measure: Callable[[], tuple[int, str]]) -> tuple[tuple[int, str], float]:
+    """Measures progress, and how many seconds that takes."""
+    start_s = time.perf_counter()
+    return measure(), time.perf_counter() - start_s
 
 
 class Rate:

@@ -5,6 +5,7 @@ import time
 import pytest
 from rich.console import Console
 
+from pipeline.assembly.plan import PartPlan
 from pipeline.inspection import progress
 from tests.parts import write_alone
 
@@ -59,3 +60,32 @@ def test_the_rate_leaves_out_what_was_there_before(monkeypatch):
     rate = progress.Rate(100)
     assert rate.of(300) == 100.0
     assert rate.of(50) == 0.0
+
+
+def test_folders_are_named_once_however_often_progress_is_measured(
+    make_npz, make_plan, monkeypatch
+):
+    plan, asked = make_plan(make_npz(LENGTHS)), []
+    digest = PartPlan.digest
+    monkeypatch.setattr(PartPlan, "digest", lambda s: asked.append(s) or digest(s))
+    for _ in range(3):
+        progress.rows_written(plan)
+    assert len(asked) == len(plan.parts) > 1
+
+
+def test_measuring_takes_a_tenth_of_the_time_at_most(monkeypatch):
+    monkeypatch.setattr(progress, "_LINE_EVERY_S", 0.01)
+    pauses = []
+
+    class Event(threading.Event):
+        def wait(self, timeout=None):
+            pauses.append(timeout)
+            return len(pauses) > 2
+
+    def measure():
+        time.sleep(0.05)
+        return 1, ""
+
+    console = Console(file=io.StringIO())
+    progress._show_lines(console, "write", 2, measure, "rows", Event())
+    assert min(pauses) >= 0.5
