@@ -12,6 +12,7 @@ from infra.estimates.machines import Slice
 from infra.submission import make_command
 from pipeline.store.errors import EXIT_FAILED
 from pipeline.store.units import format_size
+from trainer.costs.accelerators import ACCELERATORS
 
 
 def check_given(
@@ -84,11 +85,13 @@ def _check_fits(call: compiled.Compiled) -> str:
     if call.memory_bytes is None or call.memory_share is None:
         return f"compiled for {call.topology}; its compiler does not say what it takes"
     share = f"{format_size(call.memory_bytes)}, {call.memory_share:.0%} of a chip's"
-    if call.memory_share > 1:
+    usable = ACCELERATORS[call.accelerator].usable_share
+    if call.memory_share > usable:
+        used = f", of which JAX uses {usable:.0%}" if usable < 1 else ""
         raise LaunchError(
-            f"the training call does not fit {call.topology}: it takes {share} memory; "
-            "take more chips and split the state over them (--mesh.fsdp N), or set "
-            "--trainer.microbatches N or --agent.rematerialise"
+            f"the training call does not fit {call.topology}: it takes {share} memory"
+            f"{used}; take more chips and split the state over them (--mesh.fsdp N), "
+            "or set --trainer.microbatches N or --agent.rematerialise"
         )
     least = (
         f"; at least {call.least_ms:.3f} ms an update, bound by {call.bound}"

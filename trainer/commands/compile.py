@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from trainer.config import Config
+    from trainer.costs.accelerators import Accelerator
     from trainer.costs.call_costs import CallCosts
     from trainer.costs.topologies import Topology
 
@@ -137,8 +138,10 @@ class Compile:
         else:
             _show(costs, topology, sizes, config, rows, output.results)
         # By this exit code, `infra launch` knows a program that does not fit.
-        share = costs.memory_share
-        return EXIT_FAILED if share is not None and share > 1 else 0
+        share, chip = costs.memory_share, topology.accelerator
+        if share is None or chip is None:
+            return 0
+        return EXIT_FAILED if share > chip.usable_share else 0
 
     def _rows_on_chips(
         self, config: "Config", topology: "Topology", dims: tuple[int, int]
@@ -158,7 +161,8 @@ class Compile:
         if config.feed.gather == "auto" and (
             chip is None
             or config.feed.memory_limit_bytes is not None
-            or rows * sum(dims) * 4 > config.feed.device_share * chip.memory_bytes
+            or rows * sum(dims) * 4
+            > config.feed.device_share * chip.usable_share * chip.memory_bytes
         ):
             return None
         return rows
@@ -183,7 +187,7 @@ def _show(
         f"{' × '.join(axes) or 'of one chip'}{where}",
     )
     if costs.memory is not None:
-        say(out, _describe_memory(costs))
+        say(out, _describe_memory(costs, topology.accelerator))
     if costs.traffic:
         out.width = max(out.width, _TABLE_WIDTH)
         show(out, _make_traffic_table(costs))
@@ -191,7 +195,7 @@ def _show(
         say(out, line)
 
 
-def _describe_memory(costs: "CallCosts") -> str:
+def _describe_memory(costs: "CallCosts", chip: "Accelerator | None") -> str:
     """Describes the memory of a chip in one line."""
     memory = costs.memory
     assert memory is not None
@@ -208,6 +212,8 @@ def _describe_memory(costs: "CallCosts") -> str:
         if share is not None
         else ""
     )
+    if chip is not None and chip.usable_share < 1:
+        share_text += f", of which JAX uses {chip.usable_share:.0%} by default"
     listed = ", ".join(f"{format_size(size)} {what}" for size, what in parts)
     return (
         f"memory of a chip: {listed}; "

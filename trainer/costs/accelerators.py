@@ -9,6 +9,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+# Share of a GPU's memory that JAX reserves by default, and never exceeds.
+_RESERVED_SHARE = 0.75
+
 
 @dataclass(frozen=True)
 class Accelerator:
@@ -43,6 +46,14 @@ class Accelerator:
         At this precision GPUs round the factors to TensorFloat-32, TPUs to bfloat16.
         """
         return self.peaks.get("tensorfloat32", self.peaks["bfloat16"])
+
+    @property
+    def usable_share(self) -> float:
+        """Share of the memory that JAX uses: all of a TPU's, 0.75 of a GPU's.
+
+        ``XLA_PYTHON_CLIENT_MEM_FRACTION`` sets another share on a machine with GPUs.
+        """
+        return 1.0 if self.rounds_to_bfloat16 else _RESERVED_SHARE
 
     @property
     def rounds_to_bfloat16(self) -> bool:
@@ -198,12 +209,16 @@ def find_accelerator(device: str) -> Accelerator | None:
         device: ``device_kind`` of the device.
 
     Returns:
-        The first accelerator whose pattern matches; None if no pattern matches.
+        The first accelerator whose pattern matches; None if no pattern matches, or the
+        device is a part of a GPU, which has a part of its figures.
 
     Example:
         >>> find_accelerator("NVIDIA H100 80GB HBM3").name
         'H100 SXM'
     """
+    # Such as "NVIDIA A100-SXM4-40GB MIG 1g.5gb".
+    if "MIG" in device:
+        return None
     for accelerator in ACCELERATORS.values():
         if re.search(accelerator.device, device):
             return accelerator

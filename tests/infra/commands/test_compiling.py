@@ -6,6 +6,9 @@ import subprocess
 import pytest
 
 from infra.cli import main
+from infra.commands import compiling
+from infra.errors import LaunchError
+from infra.estimates.compiled import parse_figures
 from tests.infra.command_lines import GPU, TPU, printed, refused
 from tests.infra.compiled_call import FIGURES
 
@@ -53,6 +56,15 @@ def test_other_programs_and_what_does_not_fit_are_refused(
     others, more, said, given, capsys
 ):
     assert said in refused(capsys, f"{given(**others)} -- {more}")
+
+
+def test_a_program_for_gpus_must_fit_what_jax_takes_of_them():
+    gpu = FIGURES | {"topology": "h100-8", "accelerator": "h100"}
+    assert "70%" in compiling._check_fits(parse_figures(gpu | {"memory_share": 0.7}))
+    with pytest.raises(
+        LaunchError, match="90% of a chip's memory, of which JAX uses 75%"
+    ):
+        compiling._check_fits(parse_figures(gpu | {"memory_share": 0.9}))
 
 
 @pytest.fixture

@@ -160,6 +160,23 @@ def test_what_does_not_fit_ends_with_1(
     assert "does not fit: the compiler gives up at 20.1G of 15.75G of hbm" in said
 
 
+def test_a_gpu_has_as_much_memory_as_jax_takes_of_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tiny: str
+) -> None:
+    monkeypatch.setattr(Topology, "make_devices", lambda _: jax.devices()[:4])
+    command = ["compile", tiny, *DIMS, "--topology", "h100-4"]
+    assert main([*command, "--json"]) == 0
+    total = json.loads(capsys.readouterr().out)["memory"]["total"]
+    tight = dataclasses.replace(
+        accelerators.ACCELERATORS["h100"], memory_bytes=round(total / 0.9)
+    )
+    monkeypatch.setitem(accelerators.ACCELERATORS, "h100", tight)
+    assert main(command) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert "90.0% of the chip's" in said
+    assert "of which JAX uses 75% by default" in said
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [

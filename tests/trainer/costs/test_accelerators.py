@@ -33,9 +33,17 @@ def test_a_device_is_found_by_the_name_jax_gives_it(
     assert found.peaks["bfloat16"] == bfloat16
 
 
-@pytest.mark.parametrize("device", ["cpu", "NVIDIA L40S", "TPU v3"])
+@pytest.mark.parametrize(
+    "device", ["cpu", "NVIDIA L40S", "TPU v3", "NVIDIA A100-SXM4-40GB MIG 1g.5gb"]
+)
 def test_other_devices_are_not_guessed(device: str) -> None:
     assert find_accelerator(device) is None
+
+
+def test_jax_uses_all_memory_of_a_tpu_and_a_part_of_a_gpus() -> None:
+    shares = {chip.usable_share for chip in ACCELERATORS.values() if not chip.slices}
+    assert shares == {0.75}
+    assert {chip.usable_share for chip in ACCELERATORS.values() if chip.slices} == {1}
 
 
 @pytest.mark.parametrize("name", ACCELERATORS)
