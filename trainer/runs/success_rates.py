@@ -122,7 +122,11 @@ def wilson_interval(successes: int, episodes: int) -> tuple[float, float]:
     center = (rate + z2 / 2) / (1 + z2)
     spread = _Z * math.sqrt(rate * (1 - rate) / episodes + z2 / (4 * episodes))
     half = spread / (1 + z2)
-    return max(0.0, center - half), min(1.0, center + half)
+    # Without a success the lower end is 0, and with successes alone the upper end is 1.
+    # Rounding would put them a little inside, and leave the paper's 0 or 100 % outside.
+    low = max(0.0, center - half) if successes else 0.0
+    high = min(1.0, center + half) if successes < episodes else 1.0
+    return low, high
 
 
 def select_largest(evaluations: Sequence[Evaluation]) -> list[Evaluation]:

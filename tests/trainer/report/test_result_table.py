@@ -25,6 +25,18 @@ def test_rows_compare_with_the_paper() -> None:
     )
 
 
+def test_no_success_and_only_successes_agree_with_the_papers_0_and_100() -> None:
+    # 0 of 50 and 10 of 10 are numbers at which rounding moved the interval's end.
+    easy = dataclasses.replace(RUN, dataset="scene-play")
+    hard = dataclasses.replace(
+        RUN, dataset="cube-quadruple-play", task=dataclasses.replace(RUN.task, task=2)
+    )
+    (solved, *_) = make_rows("x", easy, [evaluation(1, 0, 10)])
+    (failed, *_) = make_rows("x", hard, [evaluation(1, 0, 0, task=2, episodes=50)])
+    assert [row.paper and row.paper.mean for row in (solved, failed)] == [100, 0]
+    assert [row.verdict for row in (solved, failed)] == ["agrees", "agrees"]
+
+
 def test_fewer_than_three_checkpoints_are_not_called_three() -> None:
     rows = make_rows("x", RUN, [evaluation(1, 0, 3), evaluation(2, 0, 3)])
     assert write_cells(rows[1])[-1] == "mean of last three (only 2 evaluated)"

@@ -23,6 +23,12 @@ def test_wilson_intervals_are_scipys(episodes: int) -> None:
         assert ours == pytest.approx((theirs.low, theirs.high), abs=1e-12)
 
 
+def test_wilson_intervals_of_no_success_and_only_successes_end_there() -> None:
+    numbers = range(1, 501)
+    assert {wilson_interval(0, episodes)[0] for episodes in numbers} == {0.0}
+    assert {wilson_interval(episodes, episodes)[1] for episodes in numbers} == {1.0}
+
+
 def test_wilson_intervals_need_episodes() -> None:
     for successes, episodes in ((0, 0), (3, 2), (-1, 2)):
         with pytest.raises(ValueError, match="expected 0 to"):
