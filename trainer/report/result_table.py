@@ -18,6 +18,8 @@ from trainer.runs.success_rates import STATISTICS, ResultSummary, select_own, su
 
 LAST = STATISTICS[0]
 NOT_EVALUATED = "not evaluated yet"
+# The paper prints whole percentages, so that its 0 % stands for up to half a percent.
+_PAPER_ROUNDING = 0.5
 NOT_REPORTED = "n/a: success not reported"
 
 NOTES = (
@@ -78,16 +80,17 @@ class ResultRow:
     def verdict(self) -> str:
         """Where the interval lies: ``below`` or ``above`` the paper's mean.
 
-        An interval that holds the mean ``agrees``. Empty if one is missing.
+        An interval that holds a number which rounds to the mean ``agrees``. Empty if
+        one is missing.
         """
         # The paper's spread is left out: it is over seeds, the interval over episodes.
         score = None if self.summary is None else self.summary.score
         if score is None or self.paper is None or self.paper.mean is None:
             return ""
         low, high = (100 * end for end in score.interval)
-        if high < self.paper.mean:
+        if high < self.paper.mean - _PAPER_ROUNDING:
             return "below"
-        return "above" if low > self.paper.mean else "agrees"
+        return "above" if low > self.paper.mean + _PAPER_ROUNDING else "agrees"
 
 
 def make_rows(

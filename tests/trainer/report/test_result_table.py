@@ -35,6 +35,10 @@ def test_no_success_and_only_successes_agree_with_the_papers_0_and_100() -> None
     (failed, *_) = make_rows("x", hard, [evaluation(1, 0, 0, task=2, episodes=50)])
     assert [row.paper and row.paper.mean for row in (solved, failed)] == [100, 0]
     assert [row.verdict for row in (solved, failed)] == ["agrees", "agrees"]
+    # The paper's 0 % may be 0.4 %, which 1 of 400 episodes are not above.
+    for solves, expected in ((1, "agrees"), (10, "above")):
+        played = [evaluation(1, 0, solves, task=2, episodes=400)]
+        assert make_rows("x", hard, played)[0].verdict == expected
 
 
 def test_fewer_than_three_checkpoints_are_not_called_three() -> None:
