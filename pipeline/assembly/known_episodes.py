@@ -82,10 +82,19 @@ def read_digests(store: Store, part: PartManifest) -> Digests:
     Raises:
         DataFormatError: If bytes are missing or damaged.
     """
-    if EPISODE_DIGESTS in part.checksums:
-        kept = store.read_rows(part, EPISODE_DIGESTS, 0, part.episodes)
-        return kept.astype(np.uint64, copy=False)
-    return np.concatenate(list(_make_digests(store, part)))
+    return read_all_digests(store, [part])[0]
+
+
+def read_all_digests(store: Store, parts: Sequence[PartManifest]) -> list[Digests]:
+    """Reads or computes the digests of many parts at once; see `read_digests`."""
+    stored = [part for part in parts if EPISODE_DIGESTS in part.checksums]
+    kept = iter(store.read_tables(stored, EPISODE_DIGESTS))
+    return [
+        next(kept).astype(np.uint64, copy=False)
+        if EPISODE_DIGESTS in part.checksums
+        else np.concatenate(list(_make_digests(store, part)))
+        for part in parts
+    ]
 
 
 def _make_digests(store: Store, part: PartManifest) -> Iterator[Digests]:
@@ -111,10 +120,11 @@ def find_known(store: Store, new: Sequence[PartManifest]) -> KnownEpisode | None
     Raises:
         DataFormatError: If bytes of the store are missing or damaged.
     """
-    held = [(part, read_digests(store, part)) for part in store.manifest.parts]
+    old = store.manifest.parts
+    held = list(zip(old, read_all_digests(store, old), strict=True))
     by_name: dict[str, list[Digests]] = {}
-    for part in new:
-        by_name.setdefault(part.origin.name, []).append(read_digests(store, part))
+    for part, digests in zip(new, read_all_digests(store, new), strict=True):
+        by_name.setdefault(part.origin.name, []).append(digests)
     # All inputs are searched at once: each search sorts the digests of the whole store.
     everything = np.concatenate([digests for _, digests in held])
     added = [np.concatenate(pieces) for pieces in by_name.values()]

@@ -79,7 +79,7 @@ def draw_sample(store: Store, *, most: int = MAX_EPISODES) -> Sample:
     parts = [
         part for split in ("train", "val") for part in store.manifest.parts_of(split)
     ]
-    lengths = np.concatenate([store.episode_lengths(part) for part in parts])
+    lengths = np.concatenate(store.lengths_of(parts))
     ends = np.cumsum([part.episodes for part in parts])
     training = sum(part.episodes for part in parts if part.split == "train")
     # An expected number is enough: the limit bounds time and memory only roughly.

@@ -164,13 +164,19 @@ def open_array(
     Raises:
         ValueError: If there is no such array; TensorStore raises it.
     """
+    array: ts.TensorStore = begin_opening(root, path, context=context).result()
+    return array
+
+
+def begin_opening(root: str, path: str, *, context: ts.Context | None) -> Any:
+    """Begins to open an array, as ``open_array`` does; returns a future of it."""
     spec = {
         "driver": "zarr3",
         "kvstore": files.kvstore_spec(root, path),
         # By default TensorStore reads a lost shard as zeros; it must fail instead.
         "fill_missing_data_reads": False,
     }
-    return ts.open(spec, read=True, open=True, context=context).result()
+    return ts.open(spec, read=True, open=True, context=context)
 
 
 def has_checksums(array: ts.TensorStore) -> bool:

@@ -5,7 +5,7 @@ The trainer imports this module, so it needs neither Beam nor JAX. It never writ
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from textwrap import shorten
@@ -144,18 +144,18 @@ class Store:
         Raises:
             DataFormatError: If the split is empty, or bytes are missing or damaged.
         """
-        starts, lengths, offset = [], [], 0
-        for part in self.manifest.parts_of(split):
-            starts.append(self.read_rows(part, "episode_starts", 0, part.episodes))
-            starts[-1] += offset
-            lengths.append(self.episode_lengths(part))
-            offset += part.rows
-        if not starts:
+        parts = self.manifest.parts_of(split)
+        if not parts:
             raise DataFormatError(
                 f"{self.root}: split {split!r} is empty, and this store holds "
                 f"{sorted({part.split for part in self.manifest.parts})}; choose one "
                 "of these, or append data to the split"
             )
+        starts, offset = self.read_tables(parts, "episode_starts"), 0
+        for part, first_rows in zip(parts, starts, strict=True):
+            first_rows += offset
+            offset += part.rows
+        lengths = self.lengths_of(parts)
         return Episodes(np.concatenate(starts), np.concatenate(lengths))
 
     def read(
@@ -193,13 +193,14 @@ class Store:
             shape = shape[:1]
         # All parts are opened before memory is allocated: opening compares each array
         # with the manifest, whose row counts may be damaged and ask for all memory.
-        parts = [(p, self._open(p, field)) for p in self.manifest.parts_of(split)]
+        parts = self.manifest.parts_of(split)
+        opened = self._open_all([(part, field) for part in parts])
         out = np.empty(shape, spec.dtype)
         # Every request writes into its rows of one buffer. Reading parts and joining
         # them would need twice the memory.
         whole = ts.array(out, context=self._context, copy=False)
         offset, pending = 0, []
-        for part, whole_array in parts:
+        for part, whole_array in zip(parts, opened, strict=True):
             array = whole_array if column is None else whole_array[:, column]
             for first in range(0, part.rows, _READ_ROWS):
                 last = min(first + _READ_ROWS, part.rows)
@@ -227,15 +228,40 @@ class Store:
             DataFormatError: If the lengths are missing or damaged, or do not sum to the
                 rows of the part.
         """
-        lengths = self.read_rows(part, "episode_lengths", 0, part.episodes)
-        if lengths.min() < 1 or lengths.sum() != part.rows:
-            raise DataFormatError(
-                f"{self.root}/{part.folder}/episode_lengths: expected lengths from 1 "
-                f"row that sum to {part.rows}, got {lengths.min()} to {lengths.max()} "
-                f"with the sum {lengths.sum()}; run `python -m pipeline verify` on the "
-                "store"
-            )
-        return lengths
+        return self.lengths_of([part])[0]
+
+    def lengths_of(self, parts: Sequence[PartManifest]) -> list[npt.NDArray[np.int64]]:
+        """Reads the episode lengths of many parts at once; see `episode_lengths`."""
+        tables = self.read_tables(parts, "episode_lengths")
+        for part, lengths in zip(parts, tables, strict=True):
+            if lengths.min() < 1 or lengths.sum() != part.rows:
+                raise DataFormatError(
+                    f"{self.root}/{part.folder}/episode_lengths: expected lengths from "
+                    f"1 row that sum to {part.rows}, got {lengths.min()} to "
+                    f"{lengths.max()} with the sum {lengths.sum()}; run `python -m "
+                    "pipeline verify` on the store"
+                )
+        return tables
+
+    def read_tables(self, parts: Sequence[PartManifest], name: str) -> list[Array]:
+        """Reads an array of the episode table of many parts at once.
+
+        Args:
+            parts: Manifests of the parts.
+            name: Name of the array, such as ``"episode_digests"``.
+
+        Returns:
+            ``[E]`` for each part.
+
+        Raises:
+            DataFormatError: If bytes are missing or damaged.
+        """
+        opened = self._open_all([(part, name) for part in parts])
+        requests = [array.read() for array in opened]
+        return [
+            np.asarray(self._wait(request, part, name))
+            for part, request in zip(parts, requests, strict=True)
+        ]
 
     def row_bytes(self, *fields: str) -> int:
         """Computes the memory that training on one task needs per row, in bytes.
@@ -280,8 +306,8 @@ class Store:
             DataFormatError: If bytes are missing or damaged.
         """
         pending = []
-        for field, out in arrays_by_field.items():
-            array = self._open(part, field)
+        opened = self._open_all([(part, field) for field in arrays_by_field])
+        for array, (field, out) in zip(opened, arrays_by_field.items(), strict=True):
             if self.manifest.fields[field].per == "row_and_task":
                 array = array[:, column]
             target = ts.array(out, context=self._context, copy=False)
@@ -304,8 +330,8 @@ class Store:
         Raises:
             DataFormatError: If bytes are missing or damaged.
         """
-        array = self._open(part, field)[first:last]
-        return np.asarray(self._wait(array.read(), part, field))
+        (array,) = self._open_all([(part, field)])
+        return np.asarray(self._wait(array[first:last].read(), part, field))
 
     def _wait(self, request: Any, part: PartManifest, field: str) -> Any:
         """Waits for a request for rows of an array, and returns its result."""
@@ -331,11 +357,26 @@ class Store:
                 "pipeline verify` on the store, then fetch or write it again"
             ) from error
 
-    def _open(self, part: PartManifest, field: str) -> ts.TensorStore:
-        """Opens an array of a part and compares dtype and shape with the manifest."""
+    def _open_all(
+        self, places: Iterable[tuple[PartManifest, str]]
+    ) -> list[ts.TensorStore]:
+        """Opens fields of parts; compares dtypes and shapes with the manifest."""
+        # All are asked for before the first is waited for: a bucket takes tens of
+        # milliseconds to answer, and a store has thousands of arrays.
+        begun = []
+        for part, field in places:
+            path = self.manifest.array_folder(part, field)
+            with self._faults(path):
+                request = arrays.begin_opening(self.root, path, context=self._context)
+            begun.append((part, field, request))
+        return [self._check_opened(*opening) for opening in begun]
+
+    def _check_opened(
+        self, part: PartManifest, field: str, request: Any
+    ) -> ts.TensorStore:
+        """Waits for an array of a part, and compares it with the manifest."""
         path = self.manifest.array_folder(part, field)
-        with self._faults(path):
-            array = arrays.open_array(self.root, path, context=self._context)
+        array: ts.TensorStore = self._wait(request, part, field)
         spec = self.manifest.fields.get(field)
         if spec is None:
             spec, rows = part.table[field], part.episodes

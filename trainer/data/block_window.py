@@ -130,10 +130,11 @@ def cut_blocks(store: Store, *, split: str, block_rows: int) -> list[ResidentBlo
     """
     # Episodes are never cut, because windows and goals lie within one episode.
     blocks = []
-    for part in store.manifest.parts_of(split):
+    parts = store.manifest.parts_of(split)
+    for part, of_part in zip(parts, store.lengths_of(parts), strict=True):
         first, rows = 0, 0
         lengths: list[int] = []
-        for length in store.episode_lengths(part).tolist():
+        for length in of_part.tolist():
             if lengths and rows + length > block_rows:
                 blocks.append(ResidentBlock(part, first, tuple(lengths)))
                 first, rows, lengths = first + rows, 0, []

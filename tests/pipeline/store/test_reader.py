@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from pipeline.assembly.commit import commit_store
+from pipeline.store import arrays
 from pipeline.store.errors import (
     DataFormatError,
     FormatVersionError,
@@ -150,3 +151,31 @@ def test_no_manifest_that_is_spoilt_ends_in_a_traceback(tmp_path, count):
 
     found = drill(lambda draw: mutate_json(data, draw), read, count=count)
     assert found.read > 0 < found.refused
+
+
+def test_arrays_of_all_parts_are_asked_for_before_any_is_waited_for(root, monkeypatch):
+    """A bucket answers after tens of milliseconds, and stores have thousands."""
+    order, begin = [], arrays.begin_opening
+
+    class Request:
+        def __init__(self, request):
+            self._request = request
+
+        def result(self):
+            order.append("answer")
+            return self._request.result()
+
+    def ask(*place, **options):
+        order.append("ask")
+        return Request(begin(*place, **options))
+
+    monkeypatch.setattr(arrays, "begin_opening", ask)
+    store = Store(root)
+    parts = len(store.manifest.parts_of("train"))
+    assert parts > 1
+    at_once = ["ask"] * parts + ["answer"] * parts
+    store.episodes()
+    assert order == 2 * at_once
+    order.clear()
+    store.read("observations")
+    assert order == at_once
