@@ -5,6 +5,7 @@ and its action and reward mean nothing. ``features.json`` describes a step; the 
 that it names are not imported. Only numeric features are read: no images, no texts.
 """
 
+import dataclasses
 import functools
 import glob
 import hashlib
@@ -51,10 +52,12 @@ class _Shard:
     Attributes:
         path: Path of the file.
         form: Format of the file, one of `records.FORMATS`.
+        declared: Records of the file, as ``dataset_info.json`` says; None if unknown.
     """
 
     path: str
     form: str
+    declared: int | None = None
 
 
 class RldsReader(EpisodeReader):
@@ -82,11 +85,19 @@ class RldsReader(EpisodeReader):
 
         counts = files.map_concurrently(count, self._shards)
         lengths = [length for of_shard in counts for length in of_shard]
-        if self._declared not in (None, len(lengths)):
+        declared = [shard.declared for shard in self._shards]
+        known = [count for count in declared if count is not None]
+        if len(known) == len(declared) and sum(known) != len(lengths):
             raise DataFormatError(
-                f"{self._root}: expected {self._declared} episodes, as {_INFO} says, "
+                f"{self._root}: expected {sum(known)} episodes, as {_INFO} says, "
                 f"got {len(lengths)}; fetch the data set again"
             )
+        for shard, of_shard in zip(self._shards, counts, strict=True):
+            if shard.declared not in (None, len(of_shard)):
+                raise DataFormatError(
+                    f"{shard.path}: expected {shard.declared} episodes, as {_INFO} "
+                    f"says, got {len(of_shard)}; fetch the data set again"
+                )
         return tuple(lengths)
 
     def read(self, episodes: range) -> Iterator[Episode]:
@@ -95,7 +106,11 @@ class RldsReader(EpisodeReader):
         for shard in self._shards:
             if first >= episodes.stop:
                 return
-            count = records.count_records(shard.path, shard.form)
+            # Counting seeks through all of a file, and every worker would do that for
+            # all files before its own.
+            count = shard.declared
+            if count is None:
+                count = records.count_records(shard.path, shard.form)
             start = max(0, episodes.start - first)
             stop = min(count, episodes.stop - first)
             for where, record in self._records(shard, start, stop):
@@ -128,31 +143,37 @@ class RldsReader(EpisodeReader):
 
     @functools.cached_property
     def _shards(self) -> list[_Shard]:
+        declared = self._declared
         return [
-            shard
+            dataclasses.replace(shard, declared=count)
             for split, shards in _find_shards(self._root).items()
-            for shard in shards
             if split == self.split or not self.split
+            for shard, count in zip(
+                shards,
+                # Lengths of another number of files say nothing of these.
+                declared[split]
+                if len(declared.get(split, ())) == len(shards)
+                else [None] * len(shards),
+                strict=True,
+            )
         ]
 
     @functools.cached_property
-    def _declared(self) -> int | None:
-        """Number of episodes that ``dataset_info.json`` declares, or None."""
+    def _declared(self) -> dict[str, list[int]]:
+        """Episodes of each file, by split, as far as ``dataset_info.json`` says."""
         path = f"{self._root}/{_INFO}"
         if not files.is_file(path):
-            return None
+            return {}
         named = json_files.read_object(path).get("splits")
-        total = 0
+        declared = {}
         for split in named if isinstance(named, list) else ():
             lengths = split.get("shardLengths") if isinstance(split, Mapping) else None
-            if not isinstance(lengths, list) or not all(
+            if isinstance(lengths, list) and all(
                 isinstance(length, str) and re.fullmatch("[0-9]{1,12}", length)
                 for length in lengths
             ):
-                return None
-            if not self.split or split.get("name") == self.split:
-                total += sum(map(int, lengths))
-        return total or None
+                declared[str(split.get("name"))] = list(map(int, lengths))
+        return declared
 
     @functools.cached_property
     def _features(self) -> tuple[dict[str, tuple[int, ...]], frozenset[str]]:

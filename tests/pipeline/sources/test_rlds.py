@@ -9,6 +9,7 @@ import pytest
 from array_record.python.array_record_module import ArrayRecordWriter
 
 from pipeline.cli import main
+from pipeline.sources import records
 from pipeline.sources.detection import find_sources
 from pipeline.sources.episode_reader import ReaderSource
 from pipeline.sources.episodes import cut
@@ -369,3 +370,29 @@ def test_no_damage_of_array_records_ends_in_a_traceback(tmp_path, count):
 
     found = drill(mutate, read, count=count)
     assert found.read > 0 < found.refused
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_files_before_those_of_a_worker_are_not_read_through(
+    tmp_path, monkeypatch, declared
+):
+    source = write_rlds(tmp_path / "toy", {"train": make_episodes()})
+    *_, last = cut(source.describe().episodes, 4)
+    if not declared:
+        (tmp_path / "toy" / "dataset_info.json").unlink()
+    counted, count = [], records.count_records
+    monkeypatch.setattr(
+        records, "count_records", lambda *file: counted.append(file) or count(*file)
+    )
+    (block,) = source.read([last])
+    assert block.lengths.tolist() == list(last.lengths)
+    assert (counted == []) == declared
+
+
+def test_files_of_another_number_of_episodes_than_declared_are_refused(tmp_path):
+    """Workers find their episodes by the declared numbers."""
+    source = write_rlds(tmp_path / "toy", {"train": make_episodes()})
+    info = {"splits": [{"name": "train", "shardLengths": ["1", "3"]}]}
+    (tmp_path / "toy" / "dataset_info.json").write_text(json.dumps(info))
+    with pytest.raises(DataFormatError, match=r"00000-of-00002: expected 1 ep.*got 2"):
+        source.describe()
