@@ -17,7 +17,7 @@ import tensorstore as ts
 
 from pipeline.store.errors import DataFormatError, UsageError
 
-# A commit replaces one small file and holds its lock for milliseconds. A lock held for
+# A commit on a disk holds its lock for as long as it writes one file. A lock held for
 # half a minute belongs to a process that was stopped, and waiting on would never end.
 _COMMIT_TIMEOUT_S = 30.0
 
@@ -236,16 +236,19 @@ def _replace(root: str, name: str, data: bytes | None, replacing: Content) -> bo
         replacing: The result of ``read``.
     """
     spec = kvstore_spec(root)
+    # Uploading a manifest of 100 MB may take minutes, and a bucket has no locks.
+    timeout_s = None
     if spec["driver"] == "file":
         # A local file system has no conditional write: TensorStore compares and renames
         # while it holds a lock of the operating system.
         spec["file_io_locking"] = {"mode": "os"}
+        timeout_s = _COMMIT_TIMEOUT_S
     where = os.path.join(root, name)
     with storage_errors(where):
         folder = ts.KvStore.open(spec).result()
         request = folder.write(name, data, if_equal=replacing.generation)
         try:
-            written = request.result(timeout=_COMMIT_TIMEOUT_S)
+            written = request.result(timeout=timeout_s)
         except TimeoutError:
             raise OSError(
                 f"{where}: expected to lock this file within {_COMMIT_TIMEOUT_S:g} s, "

@@ -1,5 +1,6 @@
 import os
 import resource
+from types import SimpleNamespace
 
 import pytest
 
@@ -118,3 +119,23 @@ def test_a_path_of_other_bytes_than_utf_8_is_refused(tmp_path):
     for work in (files.read, files.list_names):
         with pytest.raises(UsageError, match=r"expected a path in UTF-8.*caf\\udce9"):
             work(folder, "a.json")
+
+
+def test_a_slow_upload_to_a_bucket_is_waited_for(monkeypatch):
+    """A bucket has no lock that a stopped process could hold."""
+    waits = []
+
+    class Request:
+        generation = b"1"
+
+        def result(self, timeout=None):
+            waits.append(timeout)
+            return self
+
+    folder = SimpleNamespace(write=lambda *file, **condition: Request())
+    opened = SimpleNamespace(result=lambda: folder)
+    store = SimpleNamespace(open=lambda spec: opened)
+    monkeypatch.setattr(files, "ts", SimpleNamespace(KvStore=store))
+    absent = files.Content(None, b"")
+    files.commit("gs://bucket/store", "dataset.json", b"{}", replacing=absent)
+    assert waits == [None]
