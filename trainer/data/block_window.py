@@ -31,7 +31,7 @@ from trainer.data.fingerprint import (
     make_former_fingerprint,
     read_labels,
 )
-from trainer.data.table import RowTable
+from trainer.data.table import MOST_ROWS, RowTable
 from trainer.errors import ConfigError
 
 # Blocks that are read before the schedule asks for them.
@@ -201,7 +201,9 @@ class ResidentRows:
                 "feed.block_rows or feed.reuse, or lower feed.prefetch_calls"
             )
         row_bytes = store.row_bytes(self._returns)
-        fitting = limit_bytes // (self._slot_rows * row_bytes)
+        fitting = min(
+            limit_bytes // (self._slot_rows * row_bytes), MOST_ROWS // self._slot_rows
+        )
         # The number of resident blocks depends on the limit alone: threads and
         # prefetching must not change what is trained on.
         resident = min(len(self._blocks), fitting - _AHEAD - _BEHIND)

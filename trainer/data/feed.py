@@ -18,7 +18,7 @@ from pipeline.store.reader import Store
 from trainer.data.block_window import ResidentRows
 from trainer.data.feed_config import FeedConfig
 from trainer.data.sampling import Sampler, draw_uniform_numbers
-from trainer.data.table import RowTable, load_table
+from trainer.data.table import MOST_ROWS, RowTable, load_table
 from trainer.errors import ConfigError
 
 
@@ -54,7 +54,8 @@ def open_rows(
     """
     limit = config.memory_limit_bytes
     needed = store.rows() * store.row_bytes(store.returns_field(discount))
-    if limit is None or needed <= limit:
+    fits = limit is not None and needed <= limit and store.rows() <= MOST_ROWS
+    if limit is None or fits:
         return load_table(store, task=task, discount=discount, progress=progress)
     return ResidentRows(
         store,

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from pipeline.store.errors import DataFormatError
 from pipeline.store.returns import next_solved
 from trainer.data.fingerprint import fingerprint_rows, make_former_fingerprint
+from trainer.errors import ConfigError
 
 # The reader imports pydantic, which programs that train on arrays in memory, such as
 # the GPU benchmark, do without.
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from pipeline.store.reader import Store
 
 Float32 = npt.NDArray[np.float32]
+
+# Largest number of rows in memory, since batches hold row numbers in 32 bits.
+MOST_ROWS = int(np.iinfo(np.int32).max)
 
 
 @dataclass(frozen=True)
@@ -212,7 +216,13 @@ def load_table(
 
     Raises:
         DataFormatError: If the store lacks task, discount or split.
+        ConfigError: If the split has too many rows.
     """
+    if (rows := store.rows(split)) > MOST_ROWS:
+        raise ConfigError(
+            f"feed.memory_limit_bytes: expected a limit for {rows:,} rows of split "
+            f"{split!r}, as at most {MOST_ROWS:,} can be in memory; set it"
+        )
     column, _ = store.task(task)
     returns = store.returns_field(discount)
     episodes = store.episodes(split)

@@ -12,6 +12,8 @@ from pipeline.store.errors import DataFormatError
 from pipeline.store.reader import Store
 from tests.references import longest_window, window
 from tests.stores import write_store
+from trainer.data import block_window, table
+from trainer.data import feed as feed_module
 from trainer.data.block_window import ResidentRows, Schedule, cut_blocks
 from trainer.data.feed import BatchSource, make_feed, open_rows
 from trainer.data.feed_config import FeedConfig
@@ -331,4 +333,29 @@ def test_an_untrue_reason_is_given_with_no_seed(uneven: Store, seed: int) -> Non
         BatchSource(rows, longer, **options)
     with pytest.raises(ConfigError, match="got 9 of 21"):
         BatchSource(rows, SAMPLER, **options)
+    rows.close()
+
+
+def test_no_more_rows_are_in_memory_than_32_bits_can_number(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (block_window, feed_module, table):
+        monkeypatch.setattr(module, "MOST_ROWS", 400)
+    options = {
+        "task": 2,
+        "discount": 0.99,
+        "batch_size": 8,
+        "updates_per_call": 2,
+        "seed": 0,
+    }
+    assert store.rows() > 400
+    with pytest.raises(ConfigError, match=r"memory_limit_bytes: expected a limit"):
+        open_rows(store, FeedConfig(), **options)
+    config = FeedConfig(
+        memory_limit_bytes=1 << 30, block_rows=60, prefetch_calls=1, threads=1
+    )
+    rows = open_rows(store, config, **options)
+    assert isinstance(rows, ResidentRows)
+    with rows.at(0) as resident:
+        assert resident.rows <= 400
     rows.close()
