@@ -230,13 +230,13 @@ class VAST:
             The loss ``f32[]``, and V of the windows' first states ``f32[B]``.
         """
         segment = self._networks.segment(frozen, batch.observations, subgoal, horizon)
-        bootstrap = self.config.discount**horizon * continuation
-        # The paper has no terminal states. Where success is one, a solved state is not
-        # bootstrapped from. Windows end at the next solved row, so the stitching policy
-        # plans no further, and there `continuation` is the reward alone: Q has a mask.
+        target = segment + self.config.discount**horizon * continuation
+        # The paper has no terminal states. Where success is one, a solved row's return
+        # is its reward, whatever sub-goal is drawn. G of a drawn sub-goal would only be
+        # an estimate of it, and is smooth where solved states begin: V there was -5 on
+        # cube-single-play, so that reaching the goal was worth five steps too little.
         if self.config.success == "ends":
-            bootstrap = batch.masks * bootstrap
-        target = segment + bootstrap
+            target = jnp.where(batch.masks > 0, target, batch.rewards)
         values = self._networks.value(params, batch.observations)
         difference = jax.lax.stop_gradient(target) - values
         loss = losses.expectile_loss(difference, expectile=self.config.expectile)
