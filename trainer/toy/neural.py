@@ -52,7 +52,7 @@ CONFIG = VASTConfig(
 )
 # Updates at each learning rate. At the first one, values come close and then keep
 # moving; the second lets them settle.
-PHASES = ((2_000, 1e-3), (1_500, 1e-4))
+PHASES = ((2_000, 1e-3), (2_500, 1e-4))
 BATCH_SIZE = 128
 # Noisy copies of each path: a flow's sub-goals are never exact but lie about 0.1 beside
 # a cell, and G and V must have been trained at such points, too.
