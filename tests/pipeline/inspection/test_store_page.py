@@ -88,7 +88,6 @@ def test_a_sample_is_even_and_bounded(
     found = sample.draw_sample(store)
     # Of 199 rows, those of two episodes and the first return of each are read.
     assert Counter(read) == {
-        "episode_lengths": 8,
         schema.REWARDS: 30,
         schema.MASKS: 30,
         "returns/0.9": 2,
