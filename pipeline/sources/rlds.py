@@ -85,11 +85,15 @@ class RldsReader(EpisodeReader):
 
         counts = files.map_concurrently(count, self._shards)
         lengths = [length for of_shard in counts for length in of_shard]
-        declared = [shard.declared for shard in self._shards]
-        known = [count for count in declared if count is not None]
-        if len(known) == len(declared) and sum(known) != len(lengths):
+        # All of a split is compared, too: files may be others than those declared.
+        total = sum(
+            sum(declared)
+            for split, declared in self._declared.items()
+            if split == self.split or not self.split
+        )
+        if total not in (0, len(lengths)):
             raise DataFormatError(
-                f"{self._root}: expected {sum(known)} episodes, as {_INFO} says, "
+                f"{self._root}: expected {total} episodes, as {_INFO} says, "
                 f"got {len(lengths)}; fetch the data set again"
             )
         for shard, of_shard in zip(self._shards, counts, strict=True):
@@ -160,7 +164,7 @@ class RldsReader(EpisodeReader):
 
     @functools.cached_property
     def _declared(self) -> dict[str, list[int]]:
-        """Episodes of each file, by split, as far as ``dataset_info.json`` says."""
+        """Episodes of each file by split, if ``dataset_info.json`` says all of them."""
         path = f"{self._root}/{_INFO}"
         if not files.is_file(path):
             return {}
@@ -168,11 +172,12 @@ class RldsReader(EpisodeReader):
         declared = {}
         for split in named if isinstance(named, list) else ():
             lengths = split.get("shardLengths") if isinstance(split, Mapping) else None
-            if isinstance(lengths, list) and all(
+            if not isinstance(lengths, list) or not all(
                 isinstance(length, str) and re.fullmatch("[0-9]{1,12}", length)
                 for length in lengths
             ):
-                declared[str(split.get("name"))] = list(map(int, lengths))
+                return {}
+            declared[str(split.get("name"))] = list(map(int, lengths))
         return declared
 
     @functools.cached_property

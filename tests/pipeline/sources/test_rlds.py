@@ -396,3 +396,11 @@ def test_files_of_another_number_of_episodes_than_declared_are_refused(tmp_path)
     (tmp_path / "toy" / "dataset_info.json").write_text(json.dumps(info))
     with pytest.raises(DataFormatError, match=r"00000-of-00002: expected 1 ep.*got 2"):
         source.describe()
+
+
+def test_another_number_of_episodes_is_refused_though_the_files_are_others(tmp_path):
+    source = write_rlds(tmp_path / "toy", {"train": make_episodes()})
+    info = {"splits": [{"name": "train", "shardLengths": ["9"]}]}
+    (tmp_path / "toy" / "dataset_info.json").write_text(json.dumps(info))
+    with pytest.raises(DataFormatError, match=r"toy: expected 9 episodes.*got 4"):
+        source.describe()
