@@ -196,11 +196,12 @@ class StorePlan:
         """Groups parts as `runs` does, and returns the groups of each source apart."""
         of_one = operator.attrgetter("split", "source")
         sources = [tuple(run) for _, run in itertools.groupby(self.parts, of_one)]
-        grouped, even = [], -(-count // len(sources))
         # If each part may be a group, it is one. Otherwise every source gets the same
         # number of groups, since files of one data set have about equal sizes.
+        most = count if count >= len(self.parts) else -(-count // len(sources))
+        grouped = []
         for parts in sources:
-            pieces = min(len(parts), even if count < len(self.parts) else len(parts))
+            pieces = min(len(parts), most)
             bounds = [len(parts) * i // pieces for i in range(pieces + 1)]
             grouped.append([parts[a:b] for a, b in itertools.pairwise(bounds)])
         return grouped

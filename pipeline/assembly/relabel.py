@@ -274,8 +274,9 @@ def commit_labels(
         claimed.check()
     # Killed writers leave temporary files on disks alone; a bucket would be asked for a
     # listing for each part.
-    for part in () if files.is_remote(plan.root) else renewed:
-        delete_files(plan.root, part.labels_folder, layout.is_unfinished_file)
+    if not files.is_remote(plan.root):
+        for part in renewed:
+            delete_files(plan.root, part.labels_folder, layout.is_unfinished_file)
     data = manifest_json.to_json(changed).encode()
     files.commit(plan.root, manifest.DATASET_MANIFEST, data, replacing=store.content)
     return changed

@@ -28,6 +28,14 @@ from trainer.errors import ConfigError
 
 SAMPLER = HorizonSampler(max_horizon=6, discount=0.99)
 PARTS = ([20] * 10, [30] * 8, [10, 50, 40, 20])
+# Arguments of `open_rows` beside the store and the feed.
+OPTIONS = {
+    "task": 2,
+    "discount": 0.99,
+    "batch_size": 8,
+    "updates_per_call": 2,
+    "seed": 0,
+}
 
 
 @pytest.fixture(scope="module")
@@ -209,15 +217,8 @@ def test_many_threads_at_many_steps_do_not_wait_for_each_other_for_ever(
 
 
 def test_the_limit_decides_and_is_kept(store: Store) -> None:
-    options = {
-        "task": 2,
-        "discount": 0.99,
-        "batch_size": 8,
-        "updates_per_call": 2,
-        "seed": 0,
-    }
     size = store.rows() * store.row_bytes("returns/0.99")
-    whole = open_rows(store, FeedConfig(memory_limit_bytes=size), **options)
+    whole = open_rows(store, FeedConfig(memory_limit_bytes=size), **OPTIONS)
     assert isinstance(whole, RowTable)
     limit = size * 3 // 4
     part = open_rows(
@@ -225,18 +226,18 @@ def test_the_limit_decides_and_is_kept(store: Store) -> None:
         FeedConfig(
             memory_limit_bytes=limit, block_rows=60, prefetch_calls=1, threads=1
         ),
-        **options,
+        **OPTIONS,
     )
     assert isinstance(part, ResidentRows)
     assert part.nbytes <= limit
     assert part.fingerprint != whole.fingerprint
     with pytest.raises(ValueError, match=r"memory_limit_bytes: expected at least .*60"):
-        open_rows(store, FeedConfig(memory_limit_bytes=5000, block_rows=60), **options)
+        open_rows(store, FeedConfig(memory_limit_bytes=5000, block_rows=60), **OPTIONS)
     with pytest.raises(ValueError, match=r"12 steps that are prepared.*every 4.*reuse"):
         open_rows(
             store,
             FeedConfig(memory_limit_bytes=limit, block_rows=60, reuse=0.5),
-            **options,
+            **OPTIONS,
         )
     with pytest.raises(ValueError, match=r"above feed\.memory_limit_bytes"):
         BatchSource(part, SAMPLER, seeds=(0,), batch_size=8, steps=10, gather=False)
@@ -341,20 +342,13 @@ def test_no_more_rows_are_in_memory_than_32_bits_can_number(
 ) -> None:
     for module in (block_window, feed_module, table):
         monkeypatch.setattr(module, "MOST_ROWS", 400)
-    options = {
-        "task": 2,
-        "discount": 0.99,
-        "batch_size": 8,
-        "updates_per_call": 2,
-        "seed": 0,
-    }
     assert store.rows() > 400
     with pytest.raises(ConfigError, match=r"memory_limit_bytes: expected a limit"):
-        open_rows(store, FeedConfig(), **options)
+        open_rows(store, FeedConfig(), **OPTIONS)
     config = FeedConfig(
         memory_limit_bytes=1 << 30, block_rows=60, prefetch_calls=1, threads=1
     )
-    rows = open_rows(store, config, **options)
+    rows = open_rows(store, config, **OPTIONS)
     assert isinstance(rows, ResidentRows)
     with rows.at(0) as resident:
         assert resident.rows <= 400
