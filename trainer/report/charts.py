@@ -32,7 +32,13 @@ from pipeline.pages.drawing import (
 from trainer.report.paper import PaperResult
 from trainer.runs.evaluations import Evaluation
 from trainer.runs.history import VALIDATION, Float64, History
-from trainer.runs.success_rates import pool_by_step, pool_returns, select_largest
+from trainer.runs.success_rates import (
+    group_by_step,
+    mean_return,
+    pool_by_step,
+    pool_returns,
+    select_largest,
+)
 
 # Opacity of bands: lines stay visible through two bands that overlap.
 _BAND = 0.2
@@ -119,22 +125,15 @@ def draw_returns(evaluations: Sequence[Evaluation]) -> Figure | None:
     chosen = select_largest(evaluations)
     if not chosen:
         return None
-    steps = sorted({evaluation.step for evaluation in chosen})
     figure, axes = new_axes()
     seeds = sorted({evaluation.seed for evaluation in chosen})
     lines = []
     for seed in seeds:
-        # A checkpoint that was evaluated several times is one point of the curve.
-        by_step: dict[int, list[float]] = {}
-        for played in chosen:
-            if played.seed == seed:
-                by_step.setdefault(played.step, []).extend(played.returns)
-        own_steps = sorted(by_step)
-        lines.append((own_steps, [float(np.mean(by_step[at])) for at in own_steps]))
-    pooled = [
-        pool_returns([played for played in chosen if played.step == step])
-        for step in steps
-    ]
+        own = group_by_step(played for played in chosen if played.seed == seed)
+        lines.append((list(own), [mean_return(group) for group in own.values()]))
+    by_step = group_by_step(chosen)
+    steps = list(by_step)
+    pooled = [pool_returns(group) for group in by_step.values()]
     means = np.array([returns.mean for returns in pooled])
     # Of a single episode there is no interval: its ends are the mean.
     ends = np.array(

@@ -20,7 +20,12 @@ from trainer.report.page import Section
 from trainer.report.sources import Source
 from trainer.runs import subgoal_files
 from trainer.runs.history import VALIDATION, History
-from trainer.runs.success_rates import pool_by_step, pool_returns, select_largest
+from trainer.runs.success_rates import (
+    group_by_step,
+    mean_return,
+    pool_by_step,
+    select_largest,
+)
 
 
 def make_section(source: Source) -> Section:
@@ -188,11 +193,9 @@ def _describe_success(source: Source) -> str:
 
 
 def _describe_returns(source: Source) -> str:
-    chosen = select_largest(source.own)
+    by_step = group_by_step(select_largest(source.own))
     points = [
-        f"{pool_returns([played for played in chosen if played.step == step]).mean:.4g}"
-        f" at {step:,}"
-        for step in sorted({played.step for played in chosen})
+        f"{mean_return(group):.4g} at {step:,}" for step, group in by_step.items()
     ]
     return f"Mean return by updates: {_join_ends(points)}."
 

@@ -162,8 +162,15 @@ def pool_by_step(evaluations: Sequence[Evaluation]) -> dict[int, Score]:
     reporting = [
         evaluation for evaluation in evaluations if evaluation.successes is not None
     ]
-    steps = sorted({evaluation.step for evaluation in reporting})
-    return {step: _pool(_at(reporting, (step,))) for step in steps}
+    return {step: _pool(group) for step, group in group_by_step(reporting).items()}
+
+
+def group_by_step(evaluations: Iterable[Evaluation]) -> dict[int, list[Evaluation]]:
+    """Groups evaluations by step, ascending."""
+    groups: dict[int, list[Evaluation]] = {}
+    for evaluation in sorted(evaluations, key=lambda other: other.step):
+        groups.setdefault(evaluation.step, []).append(evaluation)
+    return groups
 
 
 def pool_returns(evaluations: Sequence[Evaluation]) -> Returns:
@@ -182,6 +189,13 @@ def pool_returns(evaluations: Sequence[Evaluation]) -> Returns:
         (episode for evaluation in evaluations for episode in evaluation.returns),
         references.pop() if len(references) == 1 else None,
     )
+
+
+def mean_return(evaluations: Sequence[Evaluation]) -> float:
+    """Computes the mean return of all episodes of evaluations, at least one."""
+    # Not by `pool_returns`, whose bootstrap would take its time at each checkpoint.
+    returns = [episode for evaluation in evaluations for episode in evaluation.returns]
+    return sum(returns) / len(returns)
 
 
 def select_own(run: Run, evaluations: Sequence[Evaluation]) -> list[Evaluation]:
@@ -240,13 +254,13 @@ def summarize(evaluations: Sequence[Evaluation]) -> list[ResultSummary]:
     chosen = select_largest(evaluations)
     if not chosen:
         return []
-    steps = tuple(sorted({evaluation.step for evaluation in chosen}))
-    by_step = {step: _at(chosen, (step,)) for step in steps}
+    by_step = group_by_step(chosen)
+    steps = tuple(by_step)
     reported = all(evaluation.successes is not None for evaluation in chosen)
 
     def rank(step: int) -> tuple[float, int]:
         at_step = by_step[step]
-        return (_pool(at_step).rate if reported else _mean_return(at_step)), -step
+        return (_pool(at_step).rate if reported else mean_return(at_step)), -step
 
     best = max(steps, key=rank)
     picked: dict[Statistic, tuple[int, ...]] = {
@@ -255,7 +269,11 @@ def summarize(evaluations: Sequence[Evaluation]) -> list[ResultSummary]:
         "best": (best,),
     }
     return [
-        _summary(statistic, _at(chosen, picked[statistic])) for statistic in STATISTICS
+        _summary(
+            statistic,
+            [evaluation for step in picked[statistic] for evaluation in by_step[step]],
+        )
+        for statistic in STATISTICS
     ]
 
 
@@ -322,14 +340,3 @@ def _pool(evaluations: Iterable[Evaluation]) -> Score:
     return Score.of(
         outcome for evaluation in evaluations for outcome in evaluation.successes or ()
     )
-
-
-def _mean_return(evaluations: Sequence[Evaluation]) -> float:
-    """Computes the mean return of all episodes."""
-    # Not by `pool_returns`, whose bootstrap would take its time at each checkpoint.
-    returns = [episode for evaluation in evaluations for episode in evaluation.returns]
-    return sum(returns) / len(returns)
-
-
-def _at(evaluations: Sequence[Evaluation], steps: Sequence[int]) -> list[Evaluation]:
-    return [evaluation for evaluation in evaluations if evaluation.step in steps]
