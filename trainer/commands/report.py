@@ -5,7 +5,8 @@ from typing import Annotated
 
 import tyro
 
-from pipeline.output import Output, say
+from pipeline.output import Output, say, working
+from pipeline.store.units import format_count
 
 
 @dataclass(frozen=True)
@@ -32,12 +33,18 @@ class Report:
         """
         from trainer.report.report import write_report
         from trainer.runs.evaluations import read_evaluations
-        from trainer.runs.folder import METRICS_FILE, find_runs, open_folder
+        from trainer.runs.folder import find_runs, open_folder
+        from trainer.runs.history import read_history
         from trainer.runs.run import read_run
         from trainer.runs.success_rates import describe_outcome, select_own
 
-        folders = [folder for runs in self.runs for folder in find_runs(runs)]
-        written = write_report(folders, open_folder(self.out))
+        # A run that is named twice, such as by two patterns, is one run.
+        folders = list(
+            dict.fromkeys(folder for runs in self.runs for folder in find_runs(runs))
+        )
+        count = format_count(len(folders), "run")
+        with working(output.progress, f"writing the report on {count}"):
+            written = write_report(folders, open_folder(self.out))
         # Pictures are many, and the page has them all.
         pages = [str(path) for path in written if path.suffix != ".svg"]
         pictures = len(written) - len(pages)
@@ -47,16 +54,12 @@ class Report:
             own = select_own(run, read_evaluations(folder))
             outcome = describe_outcome(run, own)
             say(output.results, f"{folder}: {outcome}")
-            errors = [
-                (record["step"], record["segment_error"])
-                for record in folder.read_lines(METRICS_FILE)
-                if "segment_error" in record
-            ]
-            if errors:
-                (first, before), (last, after) = errors[0], errors[-1]
+            steps, errors = read_history(folder).mean("segment_error")
+            if len(steps):
                 say(
                     output.results,
-                    f"{folder}: G is off the stored window returns by {before:.2f} at "
-                    f"update {first:,} and by {after:.2f} at update {last:,}",
+                    f"{folder}: G is off the stored window returns by {errors[0]:.2f} "
+                    f"at update {steps[0]:,} and by {errors[-1]:.2f} at update "
+                    f"{steps[-1]:,}",
                 )
         return 0

@@ -209,9 +209,8 @@ def _describe_metrics(history: History, subject: str, names: Sequence[str]) -> s
     """Tells where metrics start and end, for those who cannot see the picture."""
     parts = []
     for name in names:
-        # Metrics that are not logged at every point have gaps, which are masked.
         if name in history.names():
-            mean = np.ma.masked_invalid(history.scalar(name)).mean(axis=0).compressed()
+            _, mean = history.mean(name)
             if len(mean):
                 words = name.replace("_", " ")
                 parts.append(f"{words} from {mean[0]:.3g} to {mean[-1]:.3g}")

@@ -56,6 +56,15 @@ class History:
         ]
         return np.array(rows, np.float64).reshape(len(self.seeds), len(self.steps))
 
+    def mean(self, name: str) -> tuple[npt.NDArray[np.int64], Float64]:
+        """Averages a metric over the seeds, at the log points that have it.
+
+        Returns:
+            Steps ``i64[P]`` of these points, and means ``f64[P]``.
+        """
+        means = np.ma.masked_invalid(self.scalar(name)).mean(axis=0)
+        return self.steps[~np.ma.getmaskarray(means)], means.compressed()
+
     def vector(self, name: str, point: int) -> Float64 | None:
         """Returns a metric by horizon at one log point, summed over seeds.
 

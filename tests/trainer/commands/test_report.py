@@ -1,5 +1,6 @@
 """``report`` prints the outcome of each run, read from its folder."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from tests.runs import make_run
 from trainer.cli import main
 from trainer.runs.evaluations import Evaluation, append_evaluation
-from trainer.runs.folder import RunFolder
+from trainer.runs.folder import METRICS_FILE, RunFolder
 from trainer.runs.run import write_run
 
 
@@ -41,4 +42,26 @@ def test_a_line_of_each_run_says_whether_it_is_solved(
         f"{half}: solved so far: {name}, 2 of 2 episodes of 1 of 2 training seeds "
         "after 10 updates",
         f"{bare}: not evaluated yet: {name}",
+    ]
+
+
+def test_errors_of_g_are_of_all_seeds_and_a_run_named_twice_is_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = RunFolder.open(tmp_path / "maze")
+    write_run(folder, make_run())
+    errors = {(10, 3): 8.0, (10, 4): 4.0, (20, 3): 2.0, (20, 4): 1.0}
+    records = [
+        {"step": step, "seed": seed, "segment_error": error}
+        for (step, seed), error in errors.items()
+    ]
+    lines = "".join(json.dumps(record) + "\n" for record in records)
+    folder.write(METRICS_FILE, lines.encode())
+    runs = [str(folder), f"{tmp_path}/*"]
+    assert main(["report", *runs, "--out", str(tmp_path / "out")]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[1:] == [
+        f"{folder}: not evaluated yet: pointmaze-medium-navigate task 1",
+        f"{folder}: G is off the stored window returns by 6.00 at update 10 and by "
+        "1.50 at update 20",
     ]
