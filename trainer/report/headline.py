@@ -33,8 +33,12 @@ def describe_run(source: Source) -> str:
     """
     row = source.rows[0]  # The last checkpoint, in the task that it is trained for.
     place = f"{row.dataset} task {row.task}"
+    agent, method = row.agent.upper(), source.evaluated.method
+    # A sweep's variant of an agent, such as its cloning, is not what the paper ran.
+    if method != row.agent:
+        agent += f" ({method})"
     if row.summary is None:
-        return f"{row.agent.upper()} was not evaluated yet in {place}."
+        return f"{agent} was not evaluated yet in {place}."
     if conditions := source.evaluated.conditions:
         place += f" ({conditions})"
     summary = row.summary
@@ -45,13 +49,13 @@ def describe_run(source: Source) -> str:
     after = f"after {summary.steps[-1]:,} updates"
     if summary.score is None:
         return (
-            f"{row.agent.upper()} collects a mean return of {summary.returns.mean:.4g} "
+            f"{agent} collects a mean return of {summary.returns.mean:.4g} "
             f"in {place} {after}, over {summary.returns.episodes} episodes, {seeds}; "
             "the environment reports no success."
         )
     score = summary.score
     return (
-        f"{row.agent.upper()} solves {place} in {score.successes} of {score.episodes} "
+        f"{agent} solves {place} in {score.successes} of {score.episodes} "
         f"episodes ({100 * score.rate:.0f} %) {after}, over {seeds}; "
         f"{_compare_with_paper(row)}."
     )

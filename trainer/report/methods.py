@@ -38,14 +38,17 @@ class EvaluatedRun:
     """A run with its evaluations in the task that it is trained for.
 
     Attributes:
-        name: Name of its folder.
+        name: Name of the run in the report.
         run: The run.
         evaluations: Evaluations of the run in its own task, under equal conditions.
+        folder: Name of its folder, if other runs of the report have that name as well
+            and this one has another; else empty.
     """
 
     name: str
     run: Run
     evaluations: Sequence[Evaluation]
+    folder: str = ""
 
     @property
     def place(self) -> Place:
@@ -61,7 +64,7 @@ class EvaluatedRun:
     def method(self) -> str:
         """Its method, without the settings that tell variants apart."""
         method = find_method(
-            self.name,
+            self.folder or self.name,
             dataset=self.run.dataset,
             task=self.run.task.task,
             seeds=self.run.config.trainer.seed_range,

@@ -43,7 +43,7 @@ class Source:
     @property
     def evaluated(self) -> EvaluatedRun:
         """The run as ``pool_methods`` takes it."""
-        return EvaluatedRun(self.name, self.run, self.own)
+        return EvaluatedRun(self.name, self.run, self.own, self.folder.name)
 
 
 def read_sources(runs: Sequence[RunFolder]) -> list[Source]:

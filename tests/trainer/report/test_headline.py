@@ -12,6 +12,7 @@ from trainer.agents.qc_config import QCConfig
 from trainer.report.headline import describe_places, describe_run, write_lead
 from trainer.report.methods import pool_methods
 from trainer.report.sources import Source
+from trainer.runs.folder import RunFolder
 
 AGENTS: dict[str, Any] = {
     "vast": RUN.config.agent,
@@ -22,7 +23,7 @@ AGENTS: dict[str, Any] = {
 
 
 def make_source(
-    agent: str, solved: int | None, *, task: int = 1, seeds: int = 1
+    agent: str, solved: int | None, *, task: int = 1, seeds: int = 1, name: str = ""
 ) -> Any:
     """A run of ten episodes a seed; None: a run that was not evaluated."""
     trainer = dataclasses.replace(RUN.config.trainer, seeds=seeds)
@@ -35,7 +36,8 @@ def make_source(
     evaluations = [
         evaluation(4000, seed, rate, task=task) for seed, rate in enumerate(rates)
     ]
-    return Source(f"{agent} {task}", unused, run, unused, evaluations)
+    folder = RunFolder.open(name or f"{agent} {task}")
+    return Source(folder.name, folder, run, unused, evaluations)
 
 
 def lead(*sources: Source) -> str:
@@ -100,6 +102,16 @@ def test_conditions_that_are_not_the_run_s_own_are_named() -> None:
         "in 10 of 10 episodes (100 %) after 4,000 updates, over 1 training seed; the "
         "paper has no number for these conditions ("
     )
+
+
+def test_a_variant_is_called_as_its_sweep_calls_it_also_beside_another_sweep() -> None:
+    name = "cube-single-play-1-cloning-seed-0"
+    ours = make_source("vast", 3, name=name)
+    assert describe_run(ours).startswith("VAST (cloning) solves cube-single-play task")
+    # A report gives the second of two folders of one name another name.
+    theirs = dataclasses.replace(ours, name=f"{name}-2")
+    methods = [source.evaluated.method for source in (ours, theirs)]
+    assert methods == ["cloning", "cloning"]
 
 
 def test_a_method_alone_has_no_rank() -> None:
