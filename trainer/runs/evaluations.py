@@ -68,6 +68,12 @@ class EvaluationSettings:
                 raise UsageError(
                     f"evaluation.{name}: expected at least 1, got {count}; raise it"
                 )
+        # A sweep would find it out after its trainings, when it evaluates them.
+        if not 0 <= self.seed < 2**32:
+            raise UsageError(
+                f"evaluation.seed: expected 0 to 2**32 - 1, got {self.seed}; choose "
+                "another"
+            )
 
     def key(
         self,

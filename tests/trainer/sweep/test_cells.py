@@ -195,6 +195,9 @@ def test_mistakes(sweep: Path) -> None:
         "overrides.trainer.checkpoint_every = 5\n[evaluation]\ncheckpoints = 4",
     )
     assert "seedz" in refused("seeds = 3", "seedz = 3")
+    assert "evaluation.seed: expected 0 to 2**32 - 1, got -1" in refused(
+        "[evaluation]", "[evaluation]\nseed = -1"
+    )
     sweep.write_text(text)
     with pytest.raises(errors.ConfigError, match=r"pattern of some .* got 'x\*'; the"):
         cells_of(sweep, only="x*")
