@@ -197,8 +197,9 @@ def inspect_subgoals(
     except (NoBackendError, EvaluationError, DataFormatError) as error:
         say(console, f"no picture of the scene: {error}")
     text = json.dumps(report, indent=1, allow_nan=False) + "\n"
-    # An earlier inspection may have drawn what this one cannot.
-    for name in set(DRAWN_FILES) - set(written):
+    # An earlier inspection may have drawn what this one cannot, and its JSON file would
+    # tell a report that pictures of this one are of another step.
+    for name in {JSON_FILE, *DRAWN_FILES} - set(written):
         files.delete(root, name)
     # JSON last: a report shows pictures only beside it.
     for name, data in {**written, JSON_FILE: text.encode()}.items():

@@ -14,6 +14,7 @@ from rich.console import Console
 from pipeline.domains.datasets import TaskEnvironment
 from pipeline.domains.frames import PhysicsState
 from pipeline.domains.opengl import NoBackendError
+from pipeline.store import files
 from pipeline.store.errors import DataFormatError
 from pipeline.store.reader import Store
 from tests.runs import LIMIT, FakeTrainer
@@ -320,8 +321,15 @@ def test_without_a_backend_the_figures_are_still_there(
     monkeypatch.setattr(inspect, "Painter", refuse)
     shown, out = io.StringIO(), run / "subgoals"
     out.mkdir()
-    for name in ("subgoals.svg", "rollout.webm", "maze.png"):
+    for name in ("subgoals.json", "subgoals.svg", "rollout.webm", "maze.png"):
         (out / name).write_bytes(b"of an earlier one")
+    write, earlier = files.write, []
+
+    def write_and_look(root: str, name: str, data: bytes) -> None:
+        earlier.append((out / "subgoals.json").exists())
+        write(root, name, data)
+
+    monkeypatch.setattr(files, "write", write_and_look)
     written = inspect_subgoals(
         RunFolder.open(run),
         store,
@@ -333,6 +341,9 @@ def test_without_a_backend_the_figures_are_still_there(
         path.name for path in out.iterdir()
     )
     assert "no picture of the scene: nothing is drawn, for a test" in shown.getvalue()
+    # A report shows no new picture as one of the earlier step.
+    assert earlier
+    assert not any(earlier)
 
 
 def test_wrong_inspections(run: Path, store: Store, tmp_path: Path) -> None:
