@@ -124,9 +124,7 @@ class Sweep:
             case "finished":
                 return None
             case "trained":
-                return self._make_evaluation(
-                    cell, [str(step) for step in state["missing"]]
-                )
+                return self._make_evaluation(cell, state["missing"])
             case "differs":
                 raise LaunchError(
                     f"{cell.folder}: expected nothing, or a run of these settings, got "
@@ -172,25 +170,19 @@ class Sweep:
             compile=self.compile,
         )
 
-    def _make_evaluation(self, cell: "Cell", steps: Sequence[str]) -> Submission:
-        how = cell.evaluation
+    def _make_evaluation(self, cell: "Cell", steps: Sequence[int]) -> Submission:
         evaluation = Evaluate(
             target="sky" if self.target == "sky" else "gke",
             run_folder=str(cell.folder),
             name=self._name_jobs(cell)[1],
-            episodes=how.episodes,
+            episodes=cell.evaluation.episodes,
             cpus=self.cpus,
             image=self.evaluation_image or self.image,
             region=self.region,
             namespace=self.namespace,
             account=self.account,
         )
-        more: tuple[str, ...] = ("--seed", str(how.seed))
-        more += ("--environments", str(how.environments))
-        if how.reference_scores is not None:
-            more += ("--reference-scores", *map(str, how.reference_scores))
-        environment = cell.environment_options
-        return evaluation.make_submission((*more, *environment, "--steps", *steps))
+        return evaluation.make_submission(cell.make_evaluation_options(steps))
 
     def _read_states(self, output: Output) -> dict[str, State]:
         """Reads the states of cells; a dry run may go on without them."""

@@ -6,7 +6,7 @@ trains. Cells are planned without JAX, so that a machine that only launches can 
 
 import functools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -202,19 +202,32 @@ class Cell:
             return options
         return (*options, "--environment-arguments", *arguments)
 
-    def make_evaluate_arguments(self, steps: tuple[int, ...]) -> tuple[str, ...]:
+    def make_evaluate_arguments(self, steps: Sequence[int]) -> tuple[str, ...]:
         """Makes arguments of ``python -m trainer`` that evaluate some checkpoints."""
         settings = self.evaluation
-        options: tuple[str, ...] = ()
-        if settings.workers is not None:
-            options += ("--workers", str(settings.workers))
-        if settings.reference_scores is not None:
-            options += ("--reference-scores", *map(str, settings.reference_scores))
+        workers = settings.workers
         return (
             *("evaluate", str(self.folder), "--episodes", str(settings.episodes)),
+            *(() if workers is None else ("--workers", str(workers))),
+            *self.make_evaluation_options(steps),
+        )
+
+    def make_evaluation_options(self, steps: Sequence[int]) -> tuple[str, ...]:
+        """Makes options of ``evaluate`` that a launcher has no options of its own for.
+
+        Args:
+            steps: Steps of the checkpoints to evaluate.
+
+        Returns:
+            All options but the numbers of episodes and of processes.
+        """
+        settings = self.evaluation
+        scores = settings.reference_scores
+        return (
             *("--seed", str(settings.seed)),
             *("--environments", str(settings.environments)),
-            *(*self.environment_options, *options, "--steps", *map(str, steps)),
+            *(() if scores is None else ("--reference-scores", *map(str, scores))),
+            *(*self.environment_options, "--steps", *map(str, steps)),
         )
 
 
