@@ -39,7 +39,8 @@ NOTES = (
     "last checkpoint evaluated. Its 95 % interval is a bootstrap's, which draws "
     "training seeds anew within each task. It is left out unless every task has at "
     f"least {MIN_SEEDS} training seeds and all tasks together have {MIN_SCORES}: with "
-    "fewer seeds it would be far too narrow.",
+    "fewer seeds it would be far too narrow. It has no width where nearly all scores "
+    "are equal, which is no certainty.",
     "A method is named by its sweep, or else by its agent. Runs that differ in their "
     "seeds alone are one method; where other settings, the environment or the "
     "candidates differ within a task, each variant is a method of its own, and its "

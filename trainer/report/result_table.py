@@ -193,7 +193,9 @@ def make_tables(rows: Sequence[ResultRow]) -> list[Table]:
 
 
 # Columns that are left out where no row has anything in them but the default.
-_OPTIONAL = ("paper", "against the paper", "normalised score", "checkpoints")
+_OPTIONAL = (
+    *("paper", "against the paper", "normalised score", "± over seeds", "checkpoints"),
+)
 
 
 def _select_columns(

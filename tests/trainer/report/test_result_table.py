@@ -81,3 +81,8 @@ def test_columns_that_say_nothing_are_left_out() -> None:
     assert table.rows[0][:3] == ("x", "not evaluated yet", "—")
     (table,) = make_tables(make_rows("x", RUN, []))
     assert table.headings[3] == "paper"
+    # A single seed has no deviation.
+    for seeds in (1, 2):
+        played = [evaluation(4000, seed, 1) for seed in range(seeds)]
+        table, _ = make_tables(make_rows("x", RUN, played))
+        assert ("± over seeds" in table.headings) == (seeds == 2)
