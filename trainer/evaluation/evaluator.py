@@ -64,11 +64,15 @@ def find_task_environment(run: Run, task: int) -> TaskEnvironment:
     Raises:
         DataFormatError: If the environment of the other task cannot be derived from the
             run's own.
+        UsageError: If the number is below 1.
     """
     own = run.task
     kwargs = dict(own.environment_kwargs)
     if task == own.task:
         return TaskEnvironment(own.environment_id, kwargs)
+    # OGBench takes 0 for the default task, which has a number of its own.
+    if task < 1:
+        raise UsageError(f"--tasks: expected numbers from 1, got {task}; leave it out")
     if "reward_task_id" in kwargs:
         return TaskEnvironment(own.environment_id, kwargs | {"reward_task_id": task})
     # OGBench registers a single-task environment for each task, under such a name.

@@ -227,6 +227,9 @@ def test_the_environment_of_another_task() -> None:
         "pointmaze-medium-v0", kwargs
     )
     assert find_task_environment(run, 4).kwargs == {**kwargs, "reward_task_id": 4}
+    # OGBench would play its default task, which is recorded by its own number.
+    with pytest.raises(UsageError, match="--tasks: expected numbers from 1, got 0"):
+        find_task_environment(run, 0)
 
     def arm(environment_id: str) -> Run:
         task = dataclasses.replace(
