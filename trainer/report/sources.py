@@ -71,13 +71,19 @@ def read_sources(runs: Sequence[RunFolder]) -> list[Source]:
 
 
 def _choose_names(runs: Sequence[RunFolder]) -> list[str]:
-    """Names the sources by their folders, with a number where a name is taken."""
+    """Names the sources by their folders, with more where a name is taken.
+
+    Cells of two sweeps often have equal names: the sweep's folder tells them apart.
+    Folders that lie in folders of equal names are numbered.
+    """
     # Names are addresses of pictures, and headings: two may not be equal.
-    names: list[str] = []
+    names: dict[str, str] = {}
     for run in runs:
-        base = run.name or "run"
-        name, number = base, 2
+        name, parent = run.name or "run", run.parent_name
+        if names.get(name, parent) != parent:
+            name = f"{parent}-{name}"
+        base, number = name, 2
         while name in names:
             name, number = f"{base}-{number}", number + 1
-        names.append(name)
-    return names
+        names[name] = parent
+    return list(names)

@@ -76,7 +76,16 @@ class RunFolder:
     @property
     def name(self) -> str:
         """Name of the folder; for ``.``, the name of the working directory."""
-        return (self.path if self.remote else self.path.resolve()).name
+        return self._whole_path.name
+
+    @property
+    def parent_name(self) -> str:
+        """Name of the folder that this one lies in."""
+        return self._whole_path.parent.name
+
+    @property
+    def _whole_path(self) -> epath.Path:
+        return self.path if self.remote else self.path.resolve()
 
     @property
     def remote(self) -> bool:

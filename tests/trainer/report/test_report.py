@@ -12,6 +12,7 @@ from pipeline.store.errors import DataFormatError
 from tests.evaluated import evaluation, write_evaluated_run
 from trainer.report.report import write_report
 from trainer.report.result_table import HEADINGS
+from trainer.report.sources import read_sources
 from trainer.runs.evaluations import append_evaluation
 from trainer.runs.folder import METRICS_FILE, RunFolder, open_folder
 
@@ -154,6 +155,16 @@ def test_several_runs_of_one_name(run: Path, tmp_path: Path) -> None:
     folders = {path.parent.name for path in written[3:]}
     assert folders == {"some run", "some run-2", "report"}
     assert "vast (some run-2)" in written[0].read_text()
+
+
+def test_cells_of_two_sweeps_are_named_after_their_sweeps(tmp_path: Path) -> None:
+    cells = [
+        RunFolder.open(write_evaluated_run(tmp_path / sweep))
+        for sweep in ("wide", "deep", "deep/twin/deep")
+    ]
+    assert [source.name for source in read_sources(cells)] == [
+        *("some run", "deep-some run", "deep-some run-2")
+    ]
 
 
 def test_timing_that_differs_is_remarked(run: Path, tmp_path: Path) -> None:
