@@ -372,12 +372,10 @@ def _find_version(package: str) -> str:
 
 
 def _describe_outcome(evaluation: Evaluation) -> str:
+    episodes = format_count(evaluation.episodes, "episode")
     if evaluation.successes is not None:
-        return (
-            f"{Score.of(evaluation.successes)} of {evaluation.episodes} episodes; "
-            f"{evaluation.score}"
-        )
+        return f"{Score.of(evaluation.successes)} of {episodes}; {evaluation.score}"
     return (
         f"{evaluation.score}, {evaluation.mean_length:.0f} steps on average of "
-        f"{evaluation.episodes} episodes; success not reported"
+        f"{episodes}; success not reported"
     )
