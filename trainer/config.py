@@ -17,7 +17,7 @@ import tyro
 
 from pipeline.front_door import PARSING
 from pipeline.store.decoding import read_first_error
-from trainer.agents import AGENTS, DEFAULT_AGENT, AgentConfig
+from trainer.agents.registry import AGENTS, DEFAULT_AGENT, AgentConfig
 from trainer.agents.vast_config import VASTConfig
 from trainer.data.feed_config import FeedConfig
 from trainer.errors import ConfigError
@@ -310,8 +310,10 @@ def _read(
         return Resolved(config, task, path)
     file = find_baseline(path, agent)
     merged.pop("agent", None)
-    if not file.exists() and not (CONFIGS / f"{config.dataset}.toml").is_file():
-        # A user's own data set: no file has settings of this agent for it.
+    # The shipped configurations are VAST's settings; it has no file of baselines.
+    ours = agent == DEFAULT_AGENT and (CONFIGS / f"{config.dataset}.toml").is_file()
+    if not file.exists() and not ours:
+        # An agent or a data set of a user's own: no file has settings for the two.
         config = decode({**merged, "agent": {"name": agent}}, where=str(path))
         remark = describe_defaults(agent, config.dataset, known=())
         return Resolved(config, task, path, remark=remark)

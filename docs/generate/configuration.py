@@ -5,7 +5,7 @@ from typing import Any
 
 from docs.generate.commands import NAMES
 from docs.generate.tables import make_table
-from trainer.agents import AGENTS
+from trainer.agents.registry import AGENTS
 from trainer.agents.settings import ranges
 from trainer.commands.fields import read_meanings
 from trainer.config import Config

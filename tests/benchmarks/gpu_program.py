@@ -29,7 +29,7 @@ from jax.experimental import topologies
 from rich.console import Console
 from rich.table import Table
 
-from trainer.agents import AGENTS
+from trainer.agents.registry import AGENTS
 from trainer.costs.bench_step import make_plain_call
 from trainer.costs.gpu_targets import TARGETS
 from trainer.costs.random_data import draw_batches, make_random_table, make_shape_facts

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from trainer import config
-from trainer.agents import AGENTS, make_agent
+from trainer.agents.registry import AGENTS, make_agent
 from trainer.costs import published
 from trainer.costs.random_data import draw_batches, make_random_table, make_shape_facts
 from trainer.parallel.mesh import batch_sharding, make_mesh

@@ -9,8 +9,8 @@ import pytest
 import tyro
 
 from trainer import config, errors
-from trainer.agents import AGENTS
 from trainer.agents.fql_config import FQLConfig
+from trainer.agents.registry import AGENTS
 from trainer.shipped import CONFIGS
 
 BASELINES = Path("configs/baselines")

@@ -9,7 +9,7 @@ import pytest
 from docs.generate import tables
 from pipeline.sources import kinds
 from tests.trainer.agents.baseline_cases import FACTS, TABLE, numbers_of
-from trainer.agents import AGENTS, make_agent
+from trainer.agents.registry import AGENTS, make_agent
 
 METRICS = Path(__file__).parents[2] / "docs/reference/metrics.md"
 # Between them they log every name that any agent logs.

@@ -13,7 +13,7 @@ import pytest
 
 from tests.domain_stores import write_domain_store
 from trainer import cli, config
-from trainer.agents import AGENTS
+from trainer.agents.registry import AGENTS
 from trainer.report.paper import paper_datasets
 from trainer.runs.evaluations import read_evaluations
 from trainer.runs.folder import METRICS_FILE, RunFolder

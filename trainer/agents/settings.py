@@ -1,4 +1,4 @@
-"""The base of every agent's hyperparameters, and the check of their ranges.
+"""The base of every agent's hyperparameters, the check of their ranges, and its kind.
 
 The range of a number is declared with it::
 
@@ -6,9 +6,10 @@ The range of a number is declared with it::
     expectile: Share = 0.9
 """
 
+import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, get_type_hints
+from typing import Annotated, Any, ClassVar, get_args, get_type_hints
 
 from trainer.errors import ConfigError
 from trainer.nn.choices import Precision
@@ -113,3 +114,30 @@ def ranges(settings: type[Any]) -> dict[str, Range]:
         for part in getattr(hint, "__metadata__", ())
         if isinstance(part, Range)
     }
+
+
+@dataclass(frozen=True)
+class AgentKind:
+    """One algorithm: its settings, and where its class is.
+
+    Attributes:
+        config: Type of the hyperparameters; the choices of its field ``name`` are the
+            names of the algorithm.
+        path: Module and class, as ``"module:Class"``; the class is built from a
+            configuration and the facts of the data.
+    """
+
+    config: type[Any]
+    path: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the algorithm, such as one for returns of several steps."""
+        return get_args(get_type_hints(self.config)["name"])
+
+    @property
+    def agent(self) -> type[Any]:
+        """Class of the algorithm; reading this property imports JAX."""
+        module, _, name = self.path.partition(":")
+        kind: type[Any] = getattr(importlib.import_module(module), name)
+        return kind

@@ -18,7 +18,7 @@ from pipeline.store.reader import Store
 if TYPE_CHECKING:
     import grain
 
-    from trainer.agents import AgentConfig
+    from trainer.agents.registry import AgentConfig
 
 Array = npt.NDArray[Any]
 Episode = dict[str, Array]

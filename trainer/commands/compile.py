@@ -101,7 +101,7 @@ class Compile:
         devices = topology.make_devices()
 
         from pipeline.store import files
-        from trainer.agents import make_agent
+        from trainer.agents.registry import make_agent
         from trainer.costs.call_costs import read_costs
         from trainer.costs.compiled import compile_call
         from trainer.costs.mesh_memory import parse_mesh

@@ -23,8 +23,8 @@ from jax.sharding import Mesh
 from rich.table import Table
 
 from pipeline.store.errors import UsageError
-from trainer.agents import AGENTS
 from trainer.agents.base import Agent, DataFacts, Metrics
+from trainer.agents.registry import AGENTS
 from trainer.costs import flops
 from trainer.costs.accelerators import find_accelerator
 from trainer.costs.compiled import read_memory

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 from jax.sharding import Mesh
 
-from trainer.agents import make_agent
 from trainer.agents.base import DataFacts
+from trainer.agents.registry import make_agent
 from trainer.costs import hlo
 from trainer.costs.collectives import Collective, find_collectives
 from trainer.costs.random_data import make_batch_shapes

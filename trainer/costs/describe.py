@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from trainer.agents import make_agent
+from trainer.agents.registry import make_agent
 from trainer.config import Config, encode
 from trainer.costs import flops
 from trainer.costs.accelerators import ACCELERATORS, Accelerator

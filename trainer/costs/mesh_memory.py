@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from pipeline.store.errors import UsageError
-from trainer.agents import make_agent
 from trainer.agents.base import DataFacts
+from trainer.agents.registry import make_agent
 from trainer.agents.vast_config import VASTConfig
 from trainer.costs.accelerators import ACCELERATORS
 from trainer.costs.call_memory import Shape, Spread, call_bytes

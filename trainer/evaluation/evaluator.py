@@ -23,8 +23,8 @@ from pipeline.domains.reference_scores import find_reference_scores
 from pipeline.output import say, working
 from pipeline.store.errors import DataFormatError, MissingPackageError, UsageError
 from pipeline.store.units import format_count
-from trainer.agents import make_agent
 from trainer.agents.base import Agent
+from trainer.agents.registry import make_agent
 from trainer.cores import count_usable_cores
 from trainer.errors import StorageError
 from trainer.evaluation.comparison import compare_run

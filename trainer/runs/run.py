@@ -19,8 +19,8 @@ from pipeline.store.manifest import ReferenceScores, Task, describe_fields
 from pipeline.store.reader import Store
 from pipeline.store.schema import ACTION_TOLERANCE
 from pipeline.store.seals import check_seal, seal, without_seal
-from trainer.agents import AGENTS, make_agent
 from trainer.agents.base import Agent, DataFacts
+from trainer.agents.registry import AGENTS, make_agent
 from trainer.config import Config
 from trainer.data.table import find_acting_range
 from trainer.runs.folder import RUN_FILE, RunFolder

@@ -17,11 +17,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from trainer.agents import AgentConfig, make_agent
 from trainer.agents.base import Agent
 from trainer.agents.fql_config import FQLConfig
 from trainer.agents.iql_config import IQLConfig
 from trainer.agents.qc_config import QCConfig
+from trainer.agents.registry import AgentConfig, make_agent
 from trainer.nn.networks import Params
 from trainer.toy import grid, recording
 from trainer.toy.neural import DISCOUNT, NOISE, RECORDINGS

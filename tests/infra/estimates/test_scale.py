@@ -15,8 +15,8 @@ from infra.estimates.measured import (
     find_update_rate,
 )
 from tests.references import count_parameters
-from trainer.agents import make_agent
 from trainer.agents.iql_config import IQLConfig
+from trainer.agents.registry import make_agent
 from trainer.agents.vast_config import VASTConfig
 from trainer.config import load
 from trainer.costs import call_memory

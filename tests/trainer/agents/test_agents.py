@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import tyro
 
-from trainer.agents import AGENTS, DEFAULT_AGENT, AgentConfig
+from trainer.agents.registry import AGENTS, DEFAULT_AGENT, AgentConfig
 from trainer.cli import main
 from trainer.commands.train import Train
 from trainer.shipped import BASELINES, find_baseline

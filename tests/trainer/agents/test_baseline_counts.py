@@ -11,13 +11,13 @@ import pytest
 from tests import references
 from tests.stores import make_facts, make_table
 from tests.trainer.agents import baseline_cases as cases
-from trainer.agents import AGENTS, make_agent
 from trainer.agents.base import Agent
 from trainer.agents.floq_config import FloqConfig
 from trainer.agents.fql_config import FQLConfig
 from trainer.agents.ifql_config import IFQLConfig
 from trainer.agents.iql_config import IQLConfig
 from trainer.agents.qc_config import QCConfig
+from trainer.agents.registry import AGENTS, make_agent
 from trainer.agents.value_flows_config import ValueFlowsConfig
 from trainer.data.sampling import draw_uniform_numbers
 from trainer.evaluation.rollouts import AgentActor

@@ -9,7 +9,7 @@ import numpy as np
 
 from tests.stores import make_facts, make_table
 from tests.trainer.agents.baseline_cases import run
-from trainer.agents import AGENTS
+from trainer.agents.registry import AGENTS
 from trainer.agents.vast import VAST
 from trainer.agents.vast_config import VASTConfig
 from trainer.costs.random_data import draw_batches

@@ -4,7 +4,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from trainer.agents import AGENTS
+from trainer.agents.registry import AGENTS
 from trainer.agents.settings import Range, ranges
 from trainer.config import load
 from trainer.errors import ConfigError

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from tests.stores import make_facts, make_table, numbers_of
-from trainer.agents import AGENTS
 from trainer.agents.base import Agent, observation_scale
+from trainer.agents.registry import AGENTS
 from trainer.data.horizon_windows import STATE_FIELDS
 
 TABLE = make_table([30, 40], discount=0.9, S=4, A=2)

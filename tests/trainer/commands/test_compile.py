@@ -14,7 +14,7 @@ import pytest
 from tests.optimised import QUICK
 from tests.topologies import needs_libtpu
 from trainer import config as configuration
-from trainer.agents import make_agent
+from trainer.agents.registry import make_agent
 from trainer.cli import main
 from trainer.costs import accelerators
 from trainer.costs.compiled import DoesNotFitError, compile_call

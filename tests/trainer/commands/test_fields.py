@@ -7,7 +7,7 @@ import pytest
 
 from tests.stores import write_store
 from trainer import config
-from trainer.agents import AGENTS
+from trainer.agents.registry import AGENTS
 from trainer.cli import main
 from trainer.commands.fields import list_fields
 

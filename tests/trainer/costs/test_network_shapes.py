@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from tests import references
-from trainer.agents import AGENTS, make_agent
+from trainer.agents.registry import AGENTS, make_agent
 from trainer.agents.vast import VAST
 from trainer.agents.vast_config import VASTConfig
 from trainer.costs.network_shapes import read_networks, vast_networks

@@ -15,8 +15,8 @@ from pipeline.output import Output
 from pipeline.store.action_scale import ActionScale
 from pipeline.store.errors import DataFormatError
 from tests.runs import CONFIG, FakeTrainer, make_run
-from trainer.agents import AGENTS
 from trainer.agents.iql_config import IQLConfig
+from trainer.agents.registry import AGENTS
 from trainer.api import LoadedPolicy, load_policy
 from trainer.commands.checkpoint import ExportCheckpoint
 

@@ -14,7 +14,7 @@ from tests.trainer.sweep.made_up_cells import (
     made_up_evaluation,
 )
 from trainer import errors
-from trainer.agents import AGENTS
+from trainer.agents.registry import AGENTS
 from trainer.cli import PROGRAM
 from trainer.commands.arguments import read_environment
 from trainer.commands.evaluate import Evaluate

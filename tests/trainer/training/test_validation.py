@@ -14,7 +14,7 @@ from pipeline.output import Output
 from pipeline.store.reader import Store
 from tests.small_runs import CONFIG, QUIET, everything, fresh, make_run
 from tests.stores import make_facts, make_table, write_store
-from trainer.agents import AGENTS, make_agent
+from trainer.agents.registry import AGENTS, make_agent
 from trainer.api import training
 from trainer.data.feed_config import FeedConfig
 from trainer.data.held_out import (
