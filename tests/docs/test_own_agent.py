@@ -79,7 +79,7 @@ def test_an_installed_agent_is_trained(
     assert '"clone_weight":2.0' in (out / RUN_FILE).read_text().replace(" ", "")
     # Where the package is not installed, the run's agent is not known.
     assert cli.main(["evaluate", str(out)]) == 2
-    assert "'clone'" in capsys.readouterr().err
+    assert "Input tag 'clone'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

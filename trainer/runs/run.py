@@ -96,7 +96,8 @@ class Run:
             first = read_first_error(error)
             raise DataFormatError(
                 f"{where}: {first.place}: {first.message}; the file was not written by "
-                "this version, open it with the one that wrote it"
+                "this version or is of another package's agent, open it with the "
+                "version that wrote it, or install the package"
             ) from error
 
 
