@@ -94,8 +94,6 @@ def read_state(cell: Cell) -> State:
         steps = {int(path.name) for path in paths if path.name.isdigit()}
         if cell.folder.remote:
             steps = {at for at in steps if (folder / str(at) / _COMMITTED).exists()}
-    if cell.config.trainer.steps not in steps:
-        return State("begun", step=max(steps, default=0), store=run.store)
     evaluated = {evaluation.key for evaluation in read_evaluations(cell.folder)}
     own = TaskEnvironment(run.task.environment_id, run.task.environment_kwargs)
     chosen, arguments = choose_environment(cell.environment, own)
@@ -114,8 +112,14 @@ def read_state(cell: Cell) -> State:
             for seed in cell.seeds
         )
     )
-    stage: Stage = "trained" if missing else "finished"
-    return State(stage, max(steps), missing, store=run.store)
+    last = max(steps, default=0)
+    # Evaluations of the last step show that training has reached it. Its checkpoint may
+    # have been deleted since, to make room, and is no reason to train again.
+    if not missing:
+        return State("finished", last, store=run.store)
+    if cell.config.trainer.steps not in steps:
+        return State("begun", last, store=run.store)
+    return State("trained", last, missing, store=run.store)
 
 
 def describe_other_stores(states: Iterable[tuple[Cell, State]]) -> str:
