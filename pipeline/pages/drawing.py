@@ -35,9 +35,11 @@ Float64 = npt.NDArray[np.float64]
 # Variants of Okabe and Ito's palette, which suits people with any colour vision.
 BLUE, ORANGE, GREEN, VERMILION = "#0072b2", "#a66a00", "#00855f", "#d0500a"
 PURPLE, SKY, BLACK, GREY = "#ab4f86", "#3583b8", "#222222", "#6b6b6b"
-GRID = "#dddddd"
-CYCLE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, BLACK, SKY, GREY)
-STYLES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), "-", "--")
+INDIGO, GRID = "#5b4bc4", "#dddddd"
+CYCLE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, BLACK, INDIGO, GREY)
+STYLES = (
+    *("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (8, 2, 1, 2)), "--"),
+)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DARK = {
     BLUE: "#5ab4f0",
@@ -46,6 +48,7 @@ DARK = {
     VERMILION: "#ff8a4d",
     PURPLE: "#e79ac8",
     SKY: "#9ad2f7",
+    INDIGO: "#b3a6ff",
     BLACK: "#e8e8e8",
     GREY: "#a8a8a8",
     GRID: "#43474d",

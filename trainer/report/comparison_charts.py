@@ -118,6 +118,8 @@ def draw_bars(groups: Mapping[str, Sequence[Bar]], methods: Sequence[str]) -> Fi
                 100 * bar.share,
                 height=0.7,
                 color=color,
+                # Colours repeat from the ninth method on, of which the paper has nine.
+                fill=list(methods).index(bar.method) < len(CYCLE),
                 # A bar of 0 % has no area: only its edge is visible.
                 edgecolor=color,
                 linewidth=3,

@@ -91,6 +91,15 @@ def test_a_bar_of_nothing_is_seen() -> None:
     assert axes.get_xlim()[0] < 0
 
 
+def test_bars_of_nine_methods_are_told_apart() -> None:
+    methods = [f"method {number}" for number in range(9)]
+    bars = [Bar(method, 0.5, None) for method in methods]
+    axes: Any
+    (axes,) = draw_bars({"data": bars}, methods).axes
+    looks = {(to_hex(bar.get_edgecolor()), bar.get_fill()) for bar in axes.patches}
+    assert len(looks) == 9
+
+
 def test_points_at_the_end_of_an_axis_are_whole() -> None:
     bar = Bar("iql", 1.0, (1.0, 1.0))
     (axes,) = draw_improvements("vast", [bar]).axes

@@ -3,7 +3,9 @@
 import itertools
 import re
 
+import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
 
 from pipeline.pages import drawing
 from pipeline.pages.drawing import BLACK, CYCLE, DARK, GREY, GRID, to_svg
@@ -42,6 +44,19 @@ def test_every_colour_has_one_for_the_night() -> None:
     assert all(
         re.fullmatch("#[0-9a-f]{6}", each) for each in itertools.chain(*DARK.items())
     )
+
+
+def test_lines_of_one_style_have_colours_that_are_far_apart() -> None:
+    looks = zip(CYCLE, drawing.STYLES, strict=True)
+    alike = [
+        (one, other)
+        for (one, style), (other, same) in itertools.combinations(looks, 2)
+        if style == same
+    ]
+    assert alike
+    for pair in alike:
+        one, other = (np.array(to_rgb(colour)) for colour in pair)
+        assert np.linalg.norm(one - other) > 0.4
 
 
 def picture() -> str:
