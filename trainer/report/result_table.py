@@ -128,7 +128,7 @@ def make_rows(
                 environment = environment.removeprefix(task.environment_id)
         paper = None
         if group is own and not environment and candidates is None:
-            paper = find_paper_result(run.dataset, number, name_paper_method(agent))
+            paper = find_paper_result(run.dataset, number, _name_paper_method(agent))
         summaries: list[ResultSummary | None] = [*summarize(group)] or [None]
         rows += [
             ResultRow(
@@ -147,11 +147,10 @@ def make_rows(
     return rows
 
 
-def name_paper_method(agent: str) -> str:
-    """The paper's name of an agent's method; VAST if the paper does not have it."""
-    # Agents are named as in configurations, `value_flows`; the paper has VALUE-FLOWS.
-    by_upper = {method.upper(): method for method in METHODS}
-    return by_upper.get(agent.replace("_", "-").upper(), "VAST")
+def _name_paper_method(agent: str) -> str:
+    """Names an agent's method in the paper; VAST if the paper does not have it."""
+    known = {method.upper() for method in METHODS}
+    return agent if agent.upper() in known else "VAST"
 
 
 HEADINGS = (
