@@ -46,8 +46,17 @@ arrays = load_file({file!r})  # Such as value.hidden_0.kernel, [inputs, outputs]
 ```
 
 The file's metadata hold the run as JSON, which says what networks the arrays are of.
-{scale}
+{inputs} {scale}
 """
+# What networks see of observations, by `agent.state_scaling`; see `observation_scale`.
+_INPUTS = {
+    "none": "Networks see observations as they are.",
+    "common": "Networks see observations divided by the root mean square of "
+    "`facts.observation_std` in the metadata.",
+    "standard": "Networks see observations less `facts.observation_mean` in the "
+    "metadata, divided by `facts.observation_std`; components that vary by 1e-6 or "
+    "less are not divided.",
+}
 
 
 def choose_card_path(file: Path) -> Path:
@@ -216,6 +225,7 @@ def _explain_use(run: Run, file: str, format: Format) -> str:
         )
     return _SAFETENSORS.format(
         file=file,
+        inputs=_INPUTS[getattr(run.config.agent, "state_scaling", "none")],
         scale="Actions are in [-1, 1]."
         if run.action_scale is None
         else "The networks' actions are in [-1, 1]; scale them to the bounds above.",

@@ -2,12 +2,14 @@
 
 import dataclasses
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from pipeline.store.action_scale import ActionScale
 from pipeline.store.errors import DataFormatError
 from tests.evaluated import RUN, evaluation, write_evaluated_run
+from trainer.nn.choices import StateScaling
 from trainer.report.card import choose_card_path, make_card
 from trainer.runs.evaluations import append_evaluation
 from trainer.runs.export import Exported
@@ -51,6 +53,20 @@ def test_a_card_does_not_make_results_up(tmp_path: Path) -> None:
     other = make_card(folder, Exported(RUN, 4000, (0,)), "p", "safetensors")
     assert "its successes in other tasks are accidents" in other
     assert "| task | seed |" in other
+
+
+def test_whoever_loads_arrays_learns_how_observations_are_scaled(
+    tmp_path: Path,
+) -> None:
+    folder = RunFolder.open(write_evaluated_run(tmp_path))
+    cards = set()
+    for how in get_args(StateScaling):
+        agent = dataclasses.replace(RUN.config.agent, state_scaling=how)
+        config = dataclasses.replace(RUN.config, agent=agent)
+        exported = Exported(dataclasses.replace(RUN, config=config), 4000, (0,))
+        cards.add(make_card(folder, exported, "p", "safetensors").split("## Use")[1])
+    assert len(cards) == len(get_args(StateScaling))
+    assert sum("less `facts.observation_mean`" in card for card in cards) == 1
 
 
 def test_results_in_another_environment_are_told_apart(tmp_path: Path) -> None:
