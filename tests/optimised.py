@@ -8,8 +8,16 @@ from typing import Any
 from unittest import mock
 
 # Compiling takes most of the time of the tests, and a compiled program runs only a few
-# times. So XLA is told to compile quickly.
-QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+# times. So XLA is told to compile quickly: without optimisation by LLVM, without MLIR
+# for fusions, and each program as one module, which takes less work than several.
+QUICK = " ".join(
+    (
+        "--xla_backend_optimization_level=0",
+        "--xla_llvm_disable_expensive_passes=true",
+        "--xla_cpu_use_fusion_emitters=false",
+        "--xla_cpu_parallel_codegen_split_count=1",
+    )
+)
 
 
 def call_optimised(function: Callable[..., Any], *arguments: Any) -> Any:
