@@ -115,8 +115,11 @@ BatchT = TypeVar("BatchT")
 class Agent(Protocol[BatchT]):
     """One algorithm, and the batches that it learns from.
 
-    Agents are immutable and hashable.
+    Agents are immutable and hashable: equal agents share their compiled functions.
     """
+
+    def __hash__(self) -> int:
+        """Hashes the settings and facts, as frozen dataclasses do."""
 
     @property
     def config(self) -> AgentSettings:

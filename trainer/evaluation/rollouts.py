@@ -9,6 +9,7 @@ Dimensions: E environments, C actions of a call, S observation, A action.
 """
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from types import TracebackType
 from typing import Any, Protocol, cast
 
@@ -94,6 +95,11 @@ def make_acting_function(agent: Agent[Any]) -> Callable[..., jax.Array]:
     return act
 
 
+@lru_cache(maxsize=8)  # Another evaluation of the same agent compiles nothing again.
+def _jit_acting(agent: Agent[Any]) -> Callable[..., jax.Array]:
+    return jax.jit(make_acting_function(agent))
+
+
 class AgentActor:
     """Makes policies of an agent's parameters, with one compilation for all of them.
 
@@ -102,7 +108,7 @@ class AgentActor:
     """
 
     def __init__(self, agent: Agent[Any]) -> None:
-        self._act = jax.jit(make_acting_function(agent))
+        self._act = _jit_acting(agent)
 
     def make_policy(self, params: Params, seed: int) -> Policy:
         """Makes the policy of some parameters and a seed.

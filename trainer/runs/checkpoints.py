@@ -38,7 +38,7 @@ from trainer.runs.resumption import check_same_arrays, convert_data_state
 from trainer.runs.retention import KEEP_ALL, Retention
 from trainer.runs.run import Run
 from trainer.runs.snapshot import Snapshot
-from trainer.step.state import TrainState
+from trainer.step.state import TrainState, abstract_state
 
 _PARAMS, _TRAIN, _DATA, _RUN = "params", "train", "data", "run"
 _DIGESTS = "digests"
@@ -123,12 +123,9 @@ class CheckpointReader:
         # Shapes come from the agent and not from the checkpoint, so that its devices
         # and mesh need not exist here.
         device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-        of_one_seed = jax.eval_shape(agent.init, jax.random.key(0)).params
         target = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(
-                (seeds, *leaf.shape), leaf.dtype, sharding=device
-            ),
-            of_one_seed,
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device),
+            abstract_state(agent, seeds=seeds).agent.params,
         )
         restored = self._read(step, {_PARAMS: _restore_args(target)})
         params: Params = restored[_PARAMS]

@@ -7,7 +7,7 @@ Dimensions: M updates per call, Q seeds, B batch.
 """
 
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
@@ -36,6 +36,9 @@ CALLS_AHEAD = 2
 TrainCall = Callable[[TrainState, Any, Any], tuple[TrainState, Metrics]]
 
 
+# The last calls are kept: another run of the same agent in this process, as in a
+# notebook, need not trace its updates again.
+@lru_cache(maxsize=8)
 def make_train_call(
     agent: Agent[Any], mesh: Mesh, *, seeds: int, microbatches: int = 1
 ) -> TrainCall:

@@ -64,6 +64,9 @@ def layout(agent: Agent[Any], mesh: Mesh, *, seeds: int) -> TrainState:
     return placed
 
 
+# Jitted, so that the shapes, the layouts and the drawing itself share one trace, which
+# takes a second of a start. Agents are frozen and compare by their settings.
+@partial(jax.jit, static_argnums=0)
 def _draw(agent: Agent[Any], roots: jax.Array) -> TrainState:
     def draw_one(root: jax.Array) -> TrainState:
         init_key, update_key = jax.random.split(jax.random.wrap_key_data(root))

@@ -4,7 +4,7 @@ Dimensions: M batches, Q seeds, B batch.
 """
 
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
@@ -25,6 +25,7 @@ _STREAM = 2**32 - 1
 ValidationCall = Callable[[TrainState, HeldOutBatches], Metrics]
 
 
+@lru_cache(maxsize=8)  # As training's call.
 def make_validation_call(
     agent: Agent[Any], mesh: Mesh, *, seeds: int
 ) -> ValidationCall:
