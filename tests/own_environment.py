@@ -16,16 +16,19 @@ class Line(gymnasium.Env[Any, Any]):
     Args:
         size: Distance from 0 to both ends of the line.
         flat: Whether an observation is an array rather than a dictionary.
+        reach: Largest action.
     """
 
-    def __init__(self, size: float = 10.0, flat: bool = False) -> None:
+    def __init__(
+        self, size: float = 10.0, flat: bool = False, reach: float = 1.0
+    ) -> None:
         self.size = size
         inner = Box(-size, size, (1,), np.float32)
         # The order differs from that of sorted names, which stores use.
         self.observation_space: Any = Dict({"place": inner, "goal": inner})
         if flat:
             self.observation_space = Box(-size, size, (2,), np.float32)
-        self.action_space = Box(-1, 1, (1,), np.float32)
+        self.action_space = Box(-reach, reach, (1,), np.float32)
 
     def _observe(self) -> Any:
         place, goal = (np.array([x], np.float32) for x in (self.place, self.goal))

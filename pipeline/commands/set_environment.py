@@ -48,7 +48,12 @@ class SetEnvironment:
             parse_environment,
         )
         from pipeline.domains.reference_scores import check_reference_scores
-        from pipeline.domains.spaces import check_spaces, describe_store, read_spaces
+        from pipeline.domains.spaces import (
+            check_spaces,
+            describe_reach,
+            describe_store,
+            read_spaces,
+        )
         from pipeline.store.reader import Store
 
         given = (self.environment, self.reference_scores, self.success_timing)
@@ -78,6 +83,13 @@ class SetEnvironment:
             warnings = check_spaces(
                 describe_store(store.manifest), spaces, environment=spec.environment_id
             )
+            reach = describe_reach(
+                store.manifest.action_scale,
+                spaces.action,
+                environment=spec.environment_id,
+            )
+            if reach:
+                warnings.setdefault("action", reach)
             for warning in warnings.values():
                 say(output.progress, f"warning: {warning}", style="yellow")
         changed = set_environment(

@@ -25,6 +25,10 @@ LAID_OUT = "side by side: "
 # Data may exceed the bounds by this share of the distance between them without a
 # warning.
 _SLACK = 0.05
+# Difference between the bounds of a policy's actions and the environment's that needs
+# no warning, as a share of their range: bounds that were read off data stay a little
+# within the environment's own.
+_REACH_SLACK = 0.05
 _WHOLE = ("int", "uint", "bool")
 
 
@@ -207,6 +211,44 @@ def check_spaces(data: Spaces, offered: Spaces, *, environment: str) -> dict[str
             )
         warnings[name] = text
     return warnings
+
+
+def describe_reach(
+    scale: ActionScale | None, offered: Space, *, environment: str
+) -> str:
+    """Describes actions that only policies or only the environment can reach.
+
+    Args:
+        scale: Scale of the store's actions; None if policies act in [-1, 1].
+        offered: Actions of the environment.
+        environment: Id of the environment, for the text.
+
+    Returns:
+        A warning for a person to judge; empty if both reach the same actions.
+    """
+    ones = np.ones(offered.size)
+    low, high = (-ones, ones) if scale is None else (scale.low, scale.high)
+    low, high = np.asarray(low), np.asarray(high)
+    offered_low, offered_high = np.asarray(offered.low), np.asarray(offered.high)
+    slack = _REACH_SLACK * (high - low)
+    clipped = (low < offered_low - slack) | (high > offered_high + slack)
+    # Environments without bounds on an action say infinity, which nothing can reach.
+    short = np.isfinite(offered_high - offered_low) & (
+        high - low < (1 - _REACH_SLACK) * (offered_high - offered_low)
+    )
+    if not (clipped | short).any():
+        return ""
+    at = int((clipped | short).argmax())
+    consequence = (
+        "actions outside are clipped" if clipped[at] else "they reach no others"
+    )
+    return (
+        f"{environment} takes actions[{at}] from {offered_low[at]:g} to "
+        f"{offered_high[at]:g}, and policies trained on these data act from "
+        f"{low[at]:g} to {high[at]:g}: {consequence}; if the data were recorded so, "
+        "all is well, else shard them again with "
+        f"--action-bounds {offered_low[at]:g} {offered_high[at]:g}"
+    )
 
 
 def _find_mismatch(data: Space, offered: Space) -> tuple[str, str] | None:

@@ -4,11 +4,10 @@ Stores are compared before training: a store of another environment would otherw
 noticed by the first evaluation, days after training started.
 """
 
-import numpy as np
 from rich.console import Console
 
 from pipeline.domains.datasets import TaskEnvironment, known_datasets
-from pipeline.domains.spaces import check_spaces, describe_store
+from pipeline.domains.spaces import check_spaces, describe_reach, describe_store
 from pipeline.output import say
 from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.reader import Store
@@ -17,9 +16,6 @@ from trainer.evaluation.environments import EnvironmentFacts
 from trainer.evaluation.rollouts import RolloutPool
 from trainer.runs.run import Run
 
-# Difference between the bounds of a policy's actions and the environment's that needs
-# no warning, as a share of their range.
-_BOUNDS_SLACK = 0.05
 _TIMING = {
     "pre": "by the state before a step ('pre')",
     "post": "by the state after a step ('post')",
@@ -48,6 +44,13 @@ def compare_spaces(
     warnings = check_spaces(
         describe_store(store.manifest), spaces, environment=environment.environment_id
     )
+    reach = describe_reach(
+        store.manifest.action_scale,
+        spaces.action,
+        environment=environment.environment_id,
+    )
+    if reach:
+        warnings.setdefault("action", reach)
     for warning in warnings.values():
         say(console, f"warning: {warning}", style="yellow")
 
@@ -99,7 +102,11 @@ def compare_run(
     """
     _check_spaces(run, spec, facts, console)
     _warn_of_timing(run, spec, facts, console)
-    _warn_of_bounds(run, spec, facts, console)
+    reach = describe_reach(
+        run.action_scale, facts.spaces.action, environment=spec.environment_id
+    )
+    if reach:
+        say(console, f"warning: {reach}", style="yellow")
 
 
 def _check_spaces(
@@ -121,7 +128,7 @@ def _check_spaces(
         warnings = check_spaces(
             run.spaces, facts.spaces, environment=spec.environment_id
         )
-        # `_warn_of_bounds` warns of actions, by the policy's own bounds.
+        # `describe_reach` tells of actions, by the policy's own bounds.
         if "observation" in warnings:
             say(console, f"warning: {warnings['observation']}", style="yellow")
 
@@ -139,39 +146,5 @@ def _warn_of_timing(
             f"{_TIMING[facts.success_timing]}, and the rewards trained on are labelled "
             f"{_TIMING[run.task.success_timing]}: lengths and returns differ by one "
             "step, and a success in the very last step may not count",
-            style="yellow",
-        )
-
-
-def _warn_of_bounds(
-    run: Run, spec: TaskEnvironment, facts: EnvironmentFacts, console: Console
-) -> None:
-    """Warns if policies can reach other actions than the environment takes."""
-    ones = np.ones(facts.spaces.action.size)
-    scale = run.action_scale
-    low, high = (-ones, ones) if scale is None else (scale.low, scale.high)
-    low, high = np.asarray(low), np.asarray(high)
-    space = facts.spaces.action
-    space_low, space_high = np.asarray(space.low), np.asarray(space.high)
-    # The slack is there because bounds that were read off data stay a little within the
-    # environment's own.
-    slack = _BOUNDS_SLACK * (high - low)
-    clipped = (low < space_low - slack) | (high > space_high + slack)
-    # Environments without bounds on an action say infinity, which nothing can reach.
-    short = np.isfinite(space_high - space_low) & (
-        high - low < (1 - _BOUNDS_SLACK) * (space_high - space_low)
-    )
-    if (clipped | short).any():
-        at = int((clipped | short).argmax())
-        consequence = (
-            "actions outside are clipped" if clipped[at] else "they reach no others"
-        )
-        say(
-            console,
-            f"warning: {spec.environment_id} takes actions[{at}] from "
-            f"{space_low[at]:g} to {space_high[at]:g}, and policies of this run act "
-            f"from {low[at]:g} to {high[at]:g}: {consequence}; if the data were "
-            "recorded so, all is well, else shard them again with "
-            f"--action-bounds {space_low[at]:g} {space_high[at]:g}",
             style="yellow",
         )

@@ -65,6 +65,16 @@ def test_the_manifest_alone_changes(store, capsys):
     assert "evaluated in Line-v0 size=12; reference scores -100 and 0" in shown
 
 
+def test_actions_out_of_the_reach_of_policies_are_said(store, capsys):
+    wide = (store, LINE, "--environment-arguments", "reach=5")
+    code, _, said = set_to(capsys, *wide)
+    assert code == 0
+    assert said.startswith("warning: Line-v0 takes actions[0] from -5 to 5, and polic")
+    assert "act from -1 to 1: they reach no others" in said
+    assert "--action-bounds -5 5" in said
+    assert said.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

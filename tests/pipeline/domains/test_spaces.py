@@ -1,4 +1,5 @@
 import dataclasses
+import re
 
 import gymnasium
 import numpy as np
@@ -10,6 +11,7 @@ from pipeline.domains.spaces import (
     Space,
     Spaces,
     check_spaces,
+    describe_reach,
     describe_store,
     read_observation_space,
     read_spaces,
@@ -142,6 +144,25 @@ def test_an_action_of_0_may_be_made_up_and_refuses_no_environment(ends):
             DataFormatError, match=f"{name}s\\[0\\] of the data go from"
         ):
             check_spaces(here, there, environment="Line-v0")
+
+
+@pytest.mark.parametrize(
+    ("scale", "low", "high", "said"),
+    [
+        (None, -1.0, 1.0, ""),
+        (None, -1.04, 1.0, ""),  # Within the slack of 5 % of a range of 2.
+        (None, -2.0, 1.0, "E takes actions[0] from -2 to 1, .* -1 to 1: they reach no"),
+        (None, -0.5, 0.5, "-1 to 1: actions outside are clipped; .* -0.5 0.5"),
+        (None, -np.inf, np.inf, ""),
+        (ActionScale((0.0,), (4.0,)), 0.0, 4.0, ""),
+        (ActionScale((0.0,), (4.0,)), -1.0, 1.0, "act from 0 to 4: actions outside"),
+    ],
+)
+def test_actions_out_of_reach_are_described(scale, low, high, said):
+    offered = Space("float32", 1, "", (low,), (high,))
+    text = describe_reach(scale, offered, environment="E")
+    assert bool(text) == bool(said)
+    assert re.search(said.replace("[0]", r"\[0\]"), text)
 
 
 def test_a_store_is_described_by_its_manifest(tmp_path):

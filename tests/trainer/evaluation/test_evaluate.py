@@ -138,7 +138,7 @@ def test_an_environment_without_success_gives_returns_and_lengths(
     assert all(max(each.returns) < -100 for each in evaluations)
     assert "200 steps on average of 2 episodes; success not reported" in shown
     # Its torque is of [-2, 2]: half of it is out of reach unless the data were scaled.
-    warning = "Pendulum-v1 takes actions[0] from -2 to 2, and policies of this run act"
+    warning = "Pendulum-v1 takes actions[0] from -2 to 2, and policies trained on"
     assert (warning in shown) == (scale is None)
     lines = (tmp_path / "run" / EVALUATIONS_FILE).read_text().splitlines()
     assert [json.loads(line)["successes"] for line in lines] == [None, None]
