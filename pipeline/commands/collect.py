@@ -15,6 +15,7 @@ from pipeline.commands.arguments import (
 )
 from pipeline.output import Output, say
 from pipeline.store.errors import UsageError
+from pipeline.store.units import format_count
 
 if TYPE_CHECKING:
     from pipeline.collection.staging import Recipe
@@ -195,8 +196,9 @@ class Collect:
         total = sum(recipe.counts().values())
         say(
             output.progress,
-            f"Collecting {recipe.dataset}: {total:,} episodes of {recipe.rows:,} rows, "
-            f"{total - len(missing):,} of them are staged already",
+            f"Collecting {recipe.dataset}: {format_count(total, 'episode')} of "
+            f"{format_count(recipe.rows, 'row')}, {total - len(missing):,} of them are "
+            "staged already",
         )
 
         def measure() -> tuple[int, str]:

@@ -120,6 +120,12 @@ class Relabel:
                 f"--tasks: expected tasks of {', '.join(map(str, TASKS))}, got "
                 f"{', '.join(map(str, missing))}"
             )
+        if held[0].recipe == "stored":
+            raise UsageError(
+                f"--tasks: expected a store of OGBench's data, got {self.store} of "
+                f"{dataset}, whose rewards came with the data; shard data with a "
+                "column of rewards for each task"
+            )
         domain = parse_dataset(dataset)
         from pipeline.domains.goals import read_tasks
 

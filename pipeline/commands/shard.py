@@ -161,6 +161,11 @@ class Shard:
             say(output.progress, str(recorded))
             environment_id, arguments = recorded.environment_id, recorded.arguments
             scores = recorded.reference_scores
+        if ":" in (self.environment or ""):
+            raise UsageError(
+                f"--environment: expected ID, got {self.environment}: sharding imports "
+                "no module; leave it out, and name both to `set-environment` afterwards"
+            )
         check_environment_id(environment_id)
         count = count_tasks(inputs.described[0][2].fields)
         tasks = [

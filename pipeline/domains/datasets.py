@@ -8,7 +8,7 @@ the simulator, so that a name can be checked on a machine without it.
 import dataclasses
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -315,10 +315,12 @@ def find_domain(environment_id: str, dataset_type: str) -> Domain:
     return parse_dataset(f"{environment.name}-{dataset_type}")
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
-    """Formats the known names nearest to an unknown one, for an error."""
-    candidates = list(known)
-    matches = difflib.get_close_matches(name, candidates, n=3, cutoff=0.5)
-    if matches:
-        return f"nearest known: {', '.join(matches)}"
-    return f"known: {', '.join(candidates)}"
+def format_nearest(name: str, known: Sequence[str]) -> str:
+    """Formats the known names nearest to an unknown one; empty if none is near."""
+    matches = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    return f"nearest known: {', '.join(matches)}" if matches else ""
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    """Formats the nearest known names, or all of them, for an error."""
+    return format_nearest(name, known) or f"known: {', '.join(known)}"

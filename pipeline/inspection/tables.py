@@ -183,10 +183,8 @@ def print_plan(console: Console, plan: StorePlan) -> None:
         f"{format_size(plan.worker_bytes)} of memory"
     )
     if plan.single_row_episodes:
-        lines.append(
-            f"{plan.single_row_episodes:,} episodes have one row only and hold no "
-            "transition"
-        )
+        episodes = format_count(plan.single_row_episodes, "episode")
+        lines.append(f"{episodes} of one row, without a transition to train on")
     if plan.ignored:
         lines.append(f"not read: {', '.join(plan.ignored)}")
     lines += plan.notes

@@ -6,7 +6,7 @@ A user may name the kind of input; otherwise names of files and their content te
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pipeline.domains.datasets import known_datasets
+from pipeline.domains.datasets import format_nearest, known_datasets
 from pipeline.sources import files, hdf5, npz, robomimic
 from pipeline.sources.base import Block, Description, Source
 from pipeline.sources.episodes import EpisodeRange
@@ -176,7 +176,15 @@ def _infer(path: str, dataset: str) -> str:
     names = npz.list_members(path)
     if schema.OBSERVATIONS not in names:
         raise _unknown_kind_error(path, names)
-    return "npz" if schema.REWARDS in names else "ogbench"
+    if schema.REWARDS not in names:
+        near = format_nearest(dataset, known_datasets())
+        raise DataFormatError(
+            f"{path}: expected {schema.REWARDS}, one number a row, got "
+            f"{', '.join(names[:_SHOWN])}; add them. Only files of OGBench's data sets "
+            f"need none: if this is one, correct the name of the data set, {dataset!r}"
+            + (f" ({near})" if near else "")
+        )
+    return "npz"
 
 
 def _is_hdf5(path: str) -> bool:

@@ -15,6 +15,7 @@ from pipeline.beam import runners
 from pipeline.cli import main
 from pipeline.store import claims
 from pipeline.store.reader import Store
+from tests.stores import write_store
 
 LENGTHS = (5, 5, 7, 4, 1, 6)
 ROOT = Path(pipeline.__file__).parents[1]
@@ -150,7 +151,7 @@ def test_the_plan_is_printed_and_a_dry_run_stops_there(make_npz, tmp_path, capsy
     out, _ = capsys.readouterr()
     assert "train: 28 rows in 6 episodes, 2 parts, from cube-single-play.npz" in out
     assert "5 tasks, discounts 0.99" in out
-    assert "1 episodes have one row only" in out
+    assert "1 episode of one row, without a transition" in out
     assert not (tmp_path / "store").exists()
 
 
@@ -297,6 +298,28 @@ def test_a_name_that_ogbench_does_not_know_is_one_line(make_npz, tmp_path, capsy
     arguments = ["shard", make_npz(LENGTHS), "--dataset", "cube-sngle-play"]
     assert main([*arguments, "--out", str(tmp_path / "store")]) == 2
     assert_one_line(capsys, "cube-sngle-play", "nearest known: cube-single-play")
+
+
+def test_data_of_one_s_own_need_rewards(make_npz, tmp_path, capsys):
+    arguments = ["shard", make_npz(LENGTHS, name="x.npz"), "--dataset", "own"]
+    assert main([*arguments, "--out", str(tmp_path / "store")]) == 2
+    said = capsys.readouterr().err
+    assert "x.npz: expected rewards, one number a row, got observations, acti" in said
+    assert "antmaze" not in said
+    store = str(write_store(tmp_path / "own", dataset="own", S=2, A=1, tasks=1))
+    assert main(["relabel", store, "--tasks", "2"]) == 2
+    said = capsys.readouterr().err
+    assert f"got {store} of own, whose rewards came with the data" in said
+    assert "antmaze" not in said
+
+
+def test_an_environment_s_module_is_not_for_shard(tmp_path, capsys):
+    path = str(tmp_path / "own.npz")
+    rows = {"observations": np.zeros((3, 2)), "actions": np.zeros((3, 1))}
+    np.savez(path, **rows, rewards=np.ones(3), terminals=np.eye(3)[2], masks=np.ones(3))
+    arguments = ["shard", path, "--dataset", "own", "--environment", "walk:Walk-v0"]
+    assert main([*arguments, "--out", str(tmp_path / "store")]) == 2
+    assert_one_line(capsys, "expected ID, got walk:Walk-v0", "set-environment")
 
 
 def test_bad_files_are_one_line(make_npz, tmp_path, capsys):
