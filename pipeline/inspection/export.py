@@ -47,7 +47,6 @@ def export_npz(store: Store, path: str) -> list[str]:
 
 
 def _write_split(store: Store, split: str, path: str) -> None:
-    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     partial = f"{path}.partial"
     names = [
         name
@@ -57,6 +56,7 @@ def _write_split(store: Store, split: str, path: str) -> None:
     if {task.recipe for task in store.manifest.tasks} == {"stored"}:
         names += [schema.REWARDS, schema.MASKS]
     try:
+        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
         # The file gets its name when it is complete: a reader never sees half of it.
         with zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as archive:
             for name in names:

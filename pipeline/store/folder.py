@@ -3,6 +3,8 @@
 This module knows file names and a few words of small files, and no field of a manifest.
 """
 
+from pathlib import Path
+
 from pipeline.store import files, layout
 from pipeline.store.errors import DataFormatError
 
@@ -20,7 +22,7 @@ _MARKS = {
 
 
 def check_folder(root: str) -> None:
-    """Refuses a folder that holds foreign files and no store.
+    """Refuses a folder that holds foreign files and no store, and a file.
 
     A folder that already holds a store may hold other files as well; no command deletes
     them.
@@ -29,8 +31,17 @@ def check_folder(root: str) -> None:
         root: Folder to write a store into; it need not exist.
 
     Raises:
-        DataFormatError: If there are foreign files; the message names one of them.
+        DataFormatError: If there are foreign files, or the path leads to or through a
+            file; the message names it.
     """
+    if not files.is_remote(root):
+        path = Path(root).absolute()
+        existing = next(part for part in (path, *path.parents) if part.exists())
+        if not existing.is_dir():
+            raise DataFormatError(
+                f"{root}: expected a folder for the store, but {existing} is a file; "
+                "choose another folder"
+            )
     for name, words in _MARKS.items():
         data = files.read(root, name).data
         if data is not None and words in data:

@@ -39,6 +39,7 @@ from trainer.runs.folder import (
     LOCK_FILE,
     RUN_FILE,
     RunFolder,
+    check_writable,
 )
 from trainer.runs.lock import RunLock, lock_run
 from trainer.runs.names import describe_seeds
@@ -329,13 +330,12 @@ def check_folder(folder: RunFolder) -> None:
         folder: Folder of the run, RUN.
 
     Raises:
-        DataFormatError: If the path is a file, or a folder of something else.
+        DataFormatError: If the folder holds something else.
+        StorageError: If files cannot be written there.
+        UsageError: If the path leads to or through a file.
     """
     path = folder.path
-    if path.is_file():
-        raise DataFormatError(
-            f"{path}: expected a folder for the run, found a file; give another --out"
-        )
+    check_writable(path)
     if (
         path.is_dir()
         and not folder.exists()

@@ -72,6 +72,13 @@ def test_a_failed_export_leaves_nothing(store, tmp_path, monkeypatch):
     assert list((tmp_path / "out").iterdir()) == []
 
 
+def test_a_folder_that_is_a_file_is_named(store, tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    path = str(tmp_path / "mine" / "a.npz")
+    with pytest.raises(OSError, match=rf"{path}: could not be written .*; check the"):
+        export.export_npz(store, path)
+
+
 def test_the_name_ends_in_npz(store):
     with pytest.raises(ValueError, match=r"ending in \.npz"):
         export.export_npz(store, "a.h5")

@@ -21,6 +21,13 @@ def test_a_folder_of_others_is_refused(tmp_path, name):
         check_folder(str(tmp_path))
 
 
+@pytest.mark.parametrize("name", ["mine.npz", "mine.npz/store"])
+def test_a_file_is_no_folder(tmp_path, name):
+    (tmp_path / "mine.npz").write_bytes(b"mine")
+    with pytest.raises(DataFormatError, match=r"but \S+mine\.npz is a file; choose"):
+        check_folder(str(tmp_path / name))
+
+
 def test_what_we_began_may_be_gone_on_with(make_npz, make_plan):
     plan = make_plan(make_npz())
     write_alone(plan.parts[0])

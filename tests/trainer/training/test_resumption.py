@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.assembly.relabel import commit_labels, plan_relabelling, write_labels
 from pipeline.store.action_scale import ActionScale
-from pipeline.store.errors import DataFormatError
+from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.reader import Store
 from tests.evaluated import evaluation
 from tests.small_runs import CONFIG, QUIET, everything, make_run
@@ -208,6 +208,13 @@ def test_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(DataFormatError, match="not empty and holds no run"):
         check_folder(RunFolder.open(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["thesis.tex", "thesis.tex/run"])
+def test_a_file_is_no_folder_of_a_run(tmp_path: Path, name: str) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(UsageError, match=r"thesis\.tex is a file; give another --out"):
+        check_folder(RunFolder.open(tmp_path / name))
 
 
 def test_folder_of_a_start_that_was_cut_short_is_taken(tmp_path: Path) -> None:
