@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
+# Axes of one image.
+_IMAGE_AXES = 3
 
 
 def flatten(observation: Any) -> Array:
@@ -58,6 +60,29 @@ def describe(columns: Mapping[str, Array]) -> str:
     return ", ".join(
         f"{name}[{math.prod(values.shape[1:])}]"
         for name, values in sorted(columns.items())
+    )
+
+
+def warn_of_images(columns: Mapping[str, Any]) -> tuple[str, ...]:
+    """Warns of images among the entries of a dictionary, which `join` flattens, too.
+
+    Args:
+        columns: Arrays ``[n, ...]`` by name.
+
+    Returns:
+        One sentence, or none.
+    """
+    images = [
+        f"{name} {list(values.shape[1:])}"
+        for name, values in sorted(columns.items())
+        if values.ndim > _IMAGE_AXES
+    ]
+    if not images:
+        return ()
+    return (
+        f"observations hold images, {', '.join(images)}, whose pixels become columns "
+        "as other numbers do; the trainer has no networks for images: leave them out "
+        "of the data and of the environment",
     )
 
 

@@ -156,6 +156,14 @@ class ReaderSource:
         ((rows, layout),) = self._load(reader, range(1), description.lengths[:1])
         fields = schema.input_fields(rows, where=self.path)
         if layout:
+            with self._guarded("reading episode 0"):
+                first = next(iter(reader.read(range(1))))
+            entries = observations.leaves(first[schema.OBSERVATIONS])
+            images = observations.warn_of_images(
+                {name: np.asarray(values) for name, values in entries}
+            )
+            warnings = (*description.warnings, *images)
+            description = dataclasses.replace(description, warnings=warnings)
             fields[schema.OBSERVATIONS] = dataclasses.replace(
                 fields[schema.OBSERVATIONS], unit=f"{LAID_OUT}{layout}"
             )

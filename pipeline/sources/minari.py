@@ -62,6 +62,14 @@ class Minari:
             first = self._find_members(file, names[0])
             metadata = self._read_metadata()
             self._check_encoding(first, metadata)
+            prefix = f"{schema.OBSERVATIONS}/"
+            warnings = observations.warn_of_images(
+                {
+                    name.removeprefix(prefix): member
+                    for name, member in first.items()
+                    if name.startswith(prefix)
+                }
+            )
             samples, layout = _sample_rows(first, f"{self.path}: {names[0]}")
             expected = describe_kinds(samples, layout)
             lengths, virtual = [], []
@@ -91,6 +99,7 @@ class Minari:
             digest=digest,
             fields=fields,
             lengths=tuple(lengths),
+            warnings=warnings,
             environment=_read_environment(metadata, where=self._metadata_path),
         )
 

@@ -5,6 +5,7 @@ store is never imported: the file may come from a stranger.
 """
 
 import contextlib
+import os
 import sys
 import traceback
 from collections.abc import Iterator
@@ -12,6 +13,9 @@ from dataclasses import dataclass
 
 from pipeline.sources.episode_reader import ReaderSource
 from pipeline.store.errors import UsageError
+
+# Start of the names of this package's files.
+_OURS = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 
 
 def is_own(kind: str) -> bool:
@@ -50,7 +54,16 @@ class UserSource(ReaderSource):
                 sys.modules.get(self.reader.partition(":")[0]), "__file__", ""
             )
             own = [frame for frame in places if frame.filename == module_file]
-            place = (own or places)[-1]
+            # A class may be imported from another module than the one that was named.
+            own = own or [f for f in places if not f.filename.startswith(_OURS)]
+            if not own:
+                raise UsageError(
+                    f"{self.path}: {self.reader} returned what cannot be used in "
+                    f"{doing} ({type(error).__name__}: {error}); expected a whole "
+                    "number for each episode of `lengths`, and of `read` an iterable "
+                    "of dictionaries of arrays; correct the class"
+                ) from error
+            place = own[-1]
             raise UsageError(
                 f"{self.path}: {self.reader} raised {type(error).__name__}: {error} in "
                 f"{doing}, at {place.filename}:{place.lineno}; correct it there"

@@ -263,6 +263,17 @@ def test_episodes_of_another_layout_are_named(tmp_path, other, got):
     assert got in found
 
 
+def test_images_in_a_dictionary_are_said(tmp_path):
+    plain = entries(a=2)
+    source = write_entries(tmp_path / "main_data.hdf5", plain)
+    assert source.describe().warnings == ()
+    images = plain | {"observations/b": np.ones((5, 8, 8, 3), np.uint8)}
+    path = write_entries(tmp_path / "images.hdf5", images)
+    (warning,) = path.describe().warnings
+    assert "b [8, 8, 3]" in warning
+    assert path.describe().fields["observations"].shape == (2 + 8 * 8 * 3,)
+
+
 def test_dtypes_that_are_stored_alike_are_alike(tmp_path):
     wide, narrow = entries(a=2, b=3), entries(a=2, b=3)
     narrow["observations/a"] = narrow["observations/a"].astype(np.float16)

@@ -194,6 +194,23 @@ def test_mistakes_of_a_reader_are_told_in_one_line(walks, before, after, message
     assert "\n" not in str(said.value)
 
 
+@pytest.mark.parametrize(
+    ("read", "message"),
+    [
+        ("pass", "returned what cannot be used in .*NoneType.*correct the class"),
+        ("return [np.zeros(3)]", "returned what cannot be used in .*'items'"),
+        ("return [{'actions': [[1], [1, 2]]}]", "returned what .*inhomogeneous"),
+    ],
+)
+def test_results_that_are_none_blame_the_class(walks, read, message):
+    folder, _ = walks
+    module = Path(folder).parent / "code" / "my_walks.py"
+    module.write_text(f"{WALKS}\n    def read(self, episodes):\n        {read}\n")
+    with pytest.raises(UsageError, match=message) as said:
+        UserSource("my_walks:Walks", folder).describe()
+    assert "episode_reader.py" not in str(said.value)
+
+
 def test_episodes_of_another_kind_are_named(walks):
     folder, rows = walks
     np.savetxt(Path(folder) / "2.txt", np.hstack([rows[2], rows[2][:, :1]]))
@@ -201,6 +218,18 @@ def test_episodes_of_another_kind_are_named(walks):
     pieces = cut(source.describe().episodes, 1)
     with pytest.raises(DataFormatError, match=r"episode 2: .*actions float32\[3\]"):
         list(source.read(pieces[2:]))
+
+
+def test_images_in_a_dictionary_are_said(walks):
+    folder, _ = walks
+    source = UserSource("my_walks:Walks", folder)
+    assert source.describe().warnings == ()
+    module = Path(folder).parent / "code" / "my_walks.py"
+    image = "np.zeros((len(rows), 4, 4, 3), np.uint8)"
+    module.write_text(WALKS.replace('{"z":', f'{{"eye": {image}, "z":'))
+    del sys.modules["my_walks"]
+    (warning,) = source.describe().warnings
+    assert "hold images, eye [4, 4, 3], whose" in warning
 
 
 def test_an_input_for_val_is_read_by_the_same_class():
