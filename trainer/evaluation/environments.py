@@ -224,7 +224,8 @@ class EpisodeEnvironment:
         if not (terminated or truncated):
             return None
         # Success of the last step: OGBench ends an episode at its first success.
-        success = next((bool(info[name]) for name in _SUCCESS if name in info), None)
+        given = (info.get(name) for name in _SUCCESS)
+        success = next((bool(value) for value in given if value is not None), None)
         episode = Episode(self.episode, success, self._total_reward, self._length)
         self._start_next()
         return episode

@@ -125,7 +125,9 @@ def test_dictionaries_are_observed_in_the_order_of_their_names() -> None:
     ("info", "success"),
     [
         ({}, None),
+        ({"success": None}, None),
         ({"success": 1.0}, True),
+        ({"success": None, "is_success": True}, True),
         ({"is_success": 0.0}, False),
         ({"success": False, "is_success": True}, False),
     ],
