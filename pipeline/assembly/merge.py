@@ -243,6 +243,7 @@ def _check_like(first: Store, store: Store, dataset: str | None) -> None:
             remedy = {
                 "discounts": "relabel one of them to have the other's",
                 "tasks": "relabel one of them to have the other's",
+                "environment": "give both the same one with `set-environment`",
                 "data set": "give the joined store a name with --dataset",
             }.get(what, "one store holds data of one kind")
             raise DataFormatError(

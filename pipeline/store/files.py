@@ -126,7 +126,10 @@ def storage_errors(where: str) -> Iterator[None]:
     except UsageError:
         raise
     except ValueError as error:
-        raise OSError(f"{where}: {error}") from error
+        advice = ""
+        if "PERMISSION_DENIED" in str(error):
+            advice = "; check the permissions, or work on a copy"
+        raise OSError(f"{where}: {error}{advice}") from error
 
 
 @contextmanager

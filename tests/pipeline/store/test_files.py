@@ -8,6 +8,14 @@ from pipeline.store import files
 from pipeline.store.errors import DataFormatError, UsageError
 
 
+def test_a_file_that_may_not_be_written_comes_with_advice():
+    with (
+        pytest.raises(OSError, match=r"x/y: PERMISSION_DENIED: No; check the permiss"),
+        files.storage_errors("x/y"),
+    ):
+        raise ValueError("PERMISSION_DENIED: No")
+
+
 def test_an_absent_file_reads_as_none(tmp_path):
     assert files.read(str(tmp_path), "a.json").data is None
 
