@@ -1,8 +1,10 @@
 """The compiled call: same numbers on any mesh, for any neighbours, in any fusing."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import jax
 import numpy as np
@@ -17,7 +19,7 @@ from trainer.data.feed_config import FeedConfig
 from trainer.parallel.mesh import make_mesh
 from trainer.parallel.mesh_shape import MeshConfig
 from trainer.step.call import make_train_call
-from trainer.step.state import TrainState, init_state, read_step
+from trainer.step.state import TrainState, abstract_state, init_state, read_step
 
 TABLE = make_table([60, 70], S=4, A=2)
 AGENT = VAST(VASTConfig(width=8, depth=1, flow_steps=2), make_facts(TABLE))
@@ -112,3 +114,16 @@ def test_fusing_and_gathering_change_nothing_but_rounding(pair: TrainState) -> N
     np.testing.assert_array_equal(
         metrics.total["windows_by_horizon"].sum(axis=1), STEPS * BATCH
     )
+
+
+def test_equal_agents_share_a_call_and_others_do_not() -> None:
+    devices, call = compiled(MeshConfig(seed=2, data=4), 2)
+    twin = VAST(AGENT.config, AGENT.facts)
+    other = VAST(dataclasses.replace(AGENT.config, temperature=0.5), AGENT.facts)
+    assert twin is not AGENT
+    assert make_train_call(twin, devices, seeds=2) is call
+    assert make_train_call(other, devices, seeds=2) is not call
+    # The state is traced once, too, although its function is called in another trace.
+    with mock.patch.object(VAST, "init") as init:
+        assert abstract_state(twin, seeds=2) == abstract_state(AGENT, seeds=2)
+    init.assert_not_called()
