@@ -48,12 +48,7 @@ class SetEnvironment:
             parse_environment,
         )
         from pipeline.domains.reference_scores import check_reference_scores
-        from pipeline.domains.spaces import (
-            check_spaces,
-            describe_reach,
-            describe_store,
-            read_spaces,
-        )
+        from pipeline.domains.spaces import check_store, read_spaces
         from pipeline.store.reader import Store
 
         given = (self.environment, self.reference_scores, self.success_timing)
@@ -80,17 +75,9 @@ class SetEnvironment:
             with ignore_known_warnings():
                 spaces = read_spaces(environment)
                 environment.close()
-            warnings = check_spaces(
-                describe_store(store.manifest), spaces, environment=spec.environment_id
-            )
-            reach = describe_reach(
-                store.manifest.action_scale,
-                spaces.action,
-                environment=spec.environment_id,
-            )
-            if reach:
-                warnings.setdefault("action", reach)
-            for warning in warnings.values():
+            for warning in check_store(
+                store.manifest, spaces, environment=spec.environment_id
+            ):
                 say(output.progress, f"warning: {warning}", style="yellow")
         changed = set_environment(
             store,

@@ -213,6 +213,32 @@ def check_spaces(data: Spaces, offered: Spaces, *, environment: str) -> dict[str
     return warnings
 
 
+def check_store(
+    manifest: DatasetManifest, offered: Spaces, *, environment: str
+) -> tuple[str, ...]:
+    """Refuses an environment that a store's data cannot come from.
+
+    Args:
+        manifest: Manifest of the store.
+        offered: Spaces of the environment.
+        environment: Id of the environment, for the messages.
+
+    Returns:
+        Warnings for a person to judge.
+
+    Raises:
+        DataFormatError: If the spaces differ, see ``check_spaces``.
+    """
+    warnings = check_spaces(describe_store(manifest), offered, environment=environment)
+    reach = describe_reach(
+        manifest.action_scale, offered.action, environment=environment
+    )
+    # That the data exceed the environment's bounds says more than what policies reach.
+    if reach:
+        warnings.setdefault("action", reach)
+    return tuple(warnings.values())
+
+
 def describe_reach(
     scale: ActionScale | None, offered: Space, *, environment: str
 ) -> str:

@@ -7,7 +7,7 @@ noticed by the first evaluation, days after training started.
 from rich.console import Console
 
 from pipeline.domains.datasets import TaskEnvironment, known_datasets
-from pipeline.domains.spaces import check_spaces, describe_reach, describe_store
+from pipeline.domains.spaces import check_spaces, check_store, describe_reach
 from pipeline.output import say
 from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.reader import Store
@@ -41,17 +41,9 @@ def compare_spaces(
     # process is about to train.
     with RolloutPool(environment, environments=1, workers=1) as pool:
         spaces = pool.facts.spaces
-    warnings = check_spaces(
-        describe_store(store.manifest), spaces, environment=environment.environment_id
-    )
-    reach = describe_reach(
-        store.manifest.action_scale,
-        spaces.action,
-        environment=environment.environment_id,
-    )
-    if reach:
-        warnings.setdefault("action", reach)
-    for warning in warnings.values():
+    for warning in check_store(
+        store.manifest, spaces, environment=environment.environment_id
+    ):
         say(console, f"warning: {warning}", style="yellow")
 
 
