@@ -139,13 +139,19 @@ class Rule:
         return scale_states(observations, self.vast.facts, c.state_scaling)
 
 
-def restore(path: str, kind: type[AgentT]) -> tuple[Run, AgentT, Params]:
+def restore_kind(path: str, kind: type[AgentT]) -> tuple[Run, AgentT, Params]:
+    """Reads a run of one kind of agent, as ``restore`` does."""
+    run, agent, params = restore(path)
+    if not isinstance(agent, kind):
+        raise SystemExit(f"{path}: expected a run of {kind.__name__}, got {agent}")
+    return run, agent, params
+
+
+def restore(path: str) -> tuple[Run, Agent[Any], Params]:
     """Reads a run, and the last parameters of its first seed."""
     folder = RunFolder.open(path)
     run = read_run(folder)
     agent = run.agent()
-    if not isinstance(agent, kind):
-        raise SystemExit(f"{path}: expected a run of {kind.__name__}, got {agent}")
     with CheckpointReader(folder) as checkpoints:
         step = checkpoints.latest()
         if step is None:
@@ -184,8 +190,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0, help="seed of the start states")
     parser.add_argument("--workers", type=int, default=2)
     given = parser.parse_args(arguments)
-    run, vast, vast_params = restore(given.run, VAST)
-    fql_run, fql, fql_params = restore(given.fql, FQL)
+    run, vast, vast_params = restore_kind(given.run, VAST)
+    fql_run, fql, fql_params = restore_kind(given.fql, FQL)
     params = {"vast": vast_params, "fql": fql_params}
     spec = find_task_environment(run, run.task.task)
     table = Table("actions", "chosen by", "solved", "95 % interval", title=given.run)
