@@ -153,21 +153,18 @@ class ReaderSource:
                 notes=tuple(reader.notes()),
             )
         # A reader declares no dtypes or shapes, so the first episode shows them.
-        ((rows, layout),) = self._load(reader, range(1), description.lengths[:1])
+        ((rows, layout, first),) = self._load(reader, range(1), description.lengths[:1])
         fields = schema.input_fields(rows, where=self.path)
+        warnings = description.warnings
         if layout:
-            with self._guarded("reading episode 0"):
-                first = next(iter(reader.read(range(1))))
             entries = observations.leaves(first[schema.OBSERVATIONS])
-            images = observations.warn_of_images(
+            warnings += observations.warn_of_images(
                 {name: np.asarray(values) for name, values in entries}
             )
-            warnings = (*description.warnings, *images)
-            description = dataclasses.replace(description, warnings=warnings)
             fields[schema.OBSERVATIONS] = dataclasses.replace(
                 fields[schema.OBSERVATIONS], unit=f"{LAID_OUT}{layout}"
             )
-        return dataclasses.replace(description, fields=fields)
+        return dataclasses.replace(description, fields=fields, warnings=warnings)
 
     def read(self, ranges: Sequence[EpisodeRange]) -> Iterator[Block]:
         """Streams episodes, one block for each range.
@@ -186,13 +183,13 @@ class ReaderSource:
         if ranges[0].first_episode:
             # Every episode is compared with the input's first one. Compared with the
             # first one that this worker reads, two workers might accept two layouts.
-            ((rows, layout),) = self._load(reader, range(1), None)
+            ((rows, layout, _),) = self._load(reader, range(1), None)
             expected = describe_kinds(rows, layout)
         for episodes in ranges:
             start = episodes.first_episode
             span = range(start, start + episodes.episodes)
             loaded = []
-            for index, (rows, layout) in zip(
+            for index, (rows, layout, _) in zip(
                 span, self._load(reader, span, episodes.lengths), strict=True
             ):
                 kinds = describe_kinds(rows, layout)
@@ -221,7 +218,7 @@ class ReaderSource:
 
     def _load(
         self, reader: EpisodeReader, span: range, lengths: Sequence[int] | None
-    ) -> Iterator[tuple[Rows, str]]:
+    ) -> Iterator[tuple[Rows, str, Episode]]:
         """Reads and checks episodes.
 
         Args:
@@ -230,7 +227,7 @@ class ReaderSource:
             lengths: Rows that each episode must have; None if any number will do.
 
         Yields:
-            Rows and the layout of the observations, for each episode.
+            Rows, the layout of the observations, and the episode as it was read.
         """
         reading = f"reading episodes {span.start} to {span.stop - 1}"
         with self._guarded(reading):
@@ -253,7 +250,7 @@ class ReaderSource:
                     f"length says, got {count - 1}; correct {self.reader}, or fetch "
                     "the input again"
                 )
-            yield rows, layout
+            yield rows, layout, episode
 
     def _guarded(self, doing: str) -> contextlib.AbstractContextManager[None]:
         """Wraps blocks that run the reader's code; `UserSource` reports its errors."""
