@@ -4,8 +4,8 @@ The policy of a run's last checkpoint plays its task, and the values of the acti
 it takes are compared with the discounted returns that it then collects. Rows group
 steps by their reward, which in the manipulation tasks tells how much is left to do.
 
-Of an episode that is not solved, the last reward is repeated for ever: it might have
-been solved later, so a little less is lost than the table says. Agents that choose
+Of an episode that is not solved, the last reward is repeated for ever. It might have
+been solved later, so what is collected is then a lower bound. Agents that choose
 several actions at once are not measured.
 """
 
