@@ -22,13 +22,13 @@ import dataclasses
 import os
 import re
 import sys
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import tyro
 
+from pipeline import parsing
 from pipeline.output import Output, say
 from pipeline.store.errors import (
     EXIT_FAILED,
@@ -36,10 +36,6 @@ from pipeline.store.errors import (
     EXIT_USAGE,
     UsageError,
 )
-
-# tyro's caches are the process's own, and each parse empties them: of two threads that
-# parse at once, one loses what it is about to read.
-PARSING = threading.Lock()
 
 _PACKAGE = "vast-rl"
 # One slash is enough, because pathlib joins two into one.
@@ -224,20 +220,17 @@ def parse(
     ours = [_expand_home(word) for word in ours]
     kind: Any = program.commands[name]
     options: dict[str, Any] = {
-        "args": ours,
         "prog": f"{program.called()} {name}",
         "config": (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
     }
     # Options of a configuration's fields are too many to declare to tyro, so loose
     # commands take whatever tyro does not know.
     if name in program.loose:
-        options["args"], fields = _split_fields(ours)
-        with PARSING:
-            command, unknown = tyro.cli(kind, return_unknown_args=True, **options)
+        ours, fields = _split_fields(ours)
+        command, unknown = parsing.parse_known(kind, ours, **options)
         _check_local(command)
         return command, [*fields, *unknown, *more]
-    with PARSING:
-        command = tyro.cli(kind, **options)
+    command = parsing.parse(kind, ours, **options)
     _check_local(command)
     if more and not isinstance(command, PassingCommand):
         passing = [

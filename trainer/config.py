@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 import tyro
 
-from pipeline.front_door import PARSING
+from pipeline import parsing
 from pipeline.store.decoding import read_first_error
 from trainer.agents.registry import AGENTS, DEFAULT_AGENT, AgentConfig
 from trainer.agents.vast_config import VASTConfig
@@ -237,13 +237,12 @@ def resolve(
     read = _read(path, task=task, agent=agent, dataset=dataset)
     if not overrides:
         return read
-    with PARSING:
-        config = tyro.cli(
-            tyro.conf.AvoidSubcommands[Config],
-            default=read.config,
-            args=overrides,
-            prog=prog,
-        )
+    config = parsing.parse(
+        tyro.conf.AvoidSubcommands[Config],
+        overrides,
+        default=read.config,
+        prog=prog,
+    )
     return dataclasses.replace(read, config=config)
 
 

@@ -12,6 +12,7 @@ import infra.cli
 import pipeline.cli
 import trainer.cli
 from docs.generate.tables import make_table
+from pipeline import parsing
 from pipeline.front_door import Program
 
 PROGRAMS = (pipeline.cli.PROGRAM, trainer.cli.PROGRAM, infra.cli.PROGRAM)
@@ -45,6 +46,7 @@ def make_page(program: Program) -> str:
             parser = tyro.extras.get_parser(
                 kind,
                 config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
+                registry=parsing.REGISTRY,
             )
         lines += _describe(parser, f"{program.name} {name}", about=kind.__doc__ or "")
         if name in program.loose:
@@ -90,7 +92,6 @@ def _row(action: Any) -> tuple[str, ...]:
         default = "" if default == "None" else f"`{default}`"
     names = " ".join(f"`{each}`" for each in action.option_strings)
     taken = "" if action.nargs == 0 else str(action.metavar or action.dest.upper())
-    taken = taken.replace("{None}|", "")
     if not names:  # A positional argument has no option string.
         names = f"`{action.dest.rpartition('.')[2].upper()}`"
         taken = ""

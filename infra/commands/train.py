@@ -15,7 +15,7 @@ from infra.estimates.machines import Slice, find_accelerator, make_slice
 from infra.estimates.measured import MEASURED, find_update_rate
 from infra.submission import Submission, launch, make_command, read_version, to_yaml
 from infra.targets import jobset, kubernetes, skypilot
-from pipeline.front_door import PARSING
+from pipeline import parsing
 from pipeline.output import Output
 from pipeline.store.units import format_duration
 from trainer.costs import published
@@ -365,7 +365,4 @@ def _resolve(path: Path, task: int, arguments: Sequence[str]) -> "Resolved":
 
 def _parse(arguments: Sequence[str]) -> tuple[_Passed, list[str]]:
     """Splits arguments into options of the trainer and overrides."""
-    # tyro's caches are shared by all threads of the process, and every parse empties
-    # them: one command line is parsed at a time.
-    with PARSING:
-        return tyro.cli(_Passed, args=arguments, prog=_PROG, return_unknown_args=True)
+    return parsing.parse_known(_Passed, arguments, prog=_PROG)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import tyro
 
 from pipeline import front_door
 from pipeline.front_door import Program
@@ -106,7 +107,7 @@ def test_what_follows_two_dashes_is_passed_on(
 
 def test_threads_parse_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """tyro empties caches of the process, which another thread may be reading."""
-    parse, inside = front_door.tyro.cli, threading.Event()
+    parse, inside = tyro.cli, threading.Event()
     beside: list[bool] = []
 
     def slow(*kind: Any, **options: Any) -> Any:
@@ -116,7 +117,7 @@ def test_threads_parse_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> N
         inside.clear()
         return parse(*kind, **options)
 
-    monkeypatch.setattr(front_door.tyro, "cli", slow)
+    monkeypatch.setattr(tyro, "cli", slow)
     words = [["echo"], ["loose", "--a", "1"], ["pass"]]
     with ThreadPoolExecutor(3) as pool:
         codes = list(pool.map(functools.partial(front_door.run, PROGRAM), words))
