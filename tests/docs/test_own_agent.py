@@ -4,7 +4,7 @@ import os
 import re
 import subprocess
 import sys
-import tomllib
+import zipfile
 from pathlib import Path
 
 import jax
@@ -26,27 +26,31 @@ FEW = tuple(
 )
 
 
-@pytest.fixture
-def package(tmp_path: Path) -> Path:
-    """A folder with the page's files, and the metadata of their installed package."""
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of the page's files, as an installer builds it."""
     blocks = re.findall(
         r"^```(?:python|toml)\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.M
     )
-    folder = tmp_path / "package"
-    folder.mkdir()
+    folder = tmp_path_factory.mktemp("source")
     for block in blocks:
         name = re.match(r"# (\w+\.\w+)\n", block)
         assert name is not None
         (folder / name[1]).write_text(block)
-    # What an installer makes of the project's table.
-    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
-    info = folder / "clone_agent-0.1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: {project['name']}\n"
-        f"Version: {project['version']}\n"
+    build = "import setuptools.build_meta as b; print(b.build_wheel('.'))"
+    built = subprocess.run(
+        [sys.executable, "-c", build], cwd=folder, capture_output=True, text=True
     )
-    write_entry_points(folder, project["entry-points"]["vast_rl.agents"])
+    assert built.returncode == 0, built.stderr
+    return folder / built.stdout.splitlines()[-1]
+
+
+@pytest.fixture
+def package(wheel: Path, tmp_path: Path) -> Path:
+    """A folder with the installed package."""
+    folder = tmp_path / "package"
+    # What an installer does with a wheel of Python files.
+    zipfile.ZipFile(wheel).extractall(folder)
     return folder
 
 
