@@ -42,7 +42,7 @@ def check_same_run(saved: Run, run: Run, *, where: str) -> None:
         )
         raise DataFormatError(
             f"{where}: is of another run than the one asked for ({differing}); train "
-            "into another folder"
+            "into another folder, or give the former settings to go on"
         )
     # Compared last, because the fingerprint depends on settings as well: on the task,
     # the discount, and the window through which large data are read.
