@@ -44,6 +44,7 @@ ROWS: tuple[tuple[Source, int | None, Critic], ...] = (
     ("sub-goals", None, "vast"),
     ("best sub-goal", None, "vast"),
     ("sub-goal", None, "fql"),
+    ("sub-goals", None, "fql"),
     ("sub-goal", 16, "vast"),
     ("sub-goal", 16, "fql"),
     ("cloned", 1, "fql"),

@@ -81,8 +81,8 @@ class VASTConfig(AgentSettings):
     #
     # - goal_rule: "uniform" is the paper's "randomly sampled future goal state". But
     #   the policy pursues sub-goals within K rows, and "uniform" draws few of those. A
-    #   maze is solved with "horizon" and seldom with "uniform"; with "geometric" the way
-    #   takes twice as long. On a cube the first two act alike.
+    #   maze is solved with "horizon" and seldom with "uniform", and with "geometric" in
+    #   twice as many steps. On a cube the first two act alike.
     # - aggregation: the paper does not say, and the minimum is the cautious reading.
     #   With the mean, V lay above the best return a little more often on the 4x4 grid,
     #   at the edge of what eight seeds can tell.
