@@ -26,8 +26,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-import tyro
-
 from pipeline import parsing
 from pipeline.output import Output, say
 from pipeline.store.errors import (
@@ -221,7 +219,7 @@ def parse(
     kind: Any = program.commands[name]
     options: dict[str, Any] = {
         "prog": f"{program.called()} {name}",
-        "config": (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
+        "config": parsing.UNPREFIXED,
     }
     # Options of a configuration's fields are too many to declare to tyro, so loose
     # commands take whatever tyro does not know.

@@ -25,6 +25,8 @@ T = TypeVar("T")
 _PARSING = threading.Lock()
 
 REGISTRY = ConstructorRegistry()
+# Options of a program's commands are named after their field alone.
+UNPREFIXED = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes)
 
 
 def parse(kind: type[T], arguments: Sequence[str], **options: Any) -> T:
@@ -114,14 +116,12 @@ def _whole_number(type_info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int]
 
 
 @REGISTRY.primitive_rule
-def _optional(
-    type_info: PrimitiveTypeInfo,
-) -> PrimitiveConstructorSpec[Any] | UnsupportedTypeAnnotationError | None:
+def _optional(type_info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
     """Reads ``T | None`` as ``T``, in help and errors too; the word None is None."""
     if get_origin(type_info.type) not in (Union, types.UnionType):
         return None
     kinds = [kind for kind in get_args(type_info.type) if kind is not type(None)]
-    if len(kinds) != 1 or len(get_args(type_info.type)) != 2:
+    if len(kinds) != 1:
         return None
     inner = ConstructorRegistry.get_primitive_spec(
         PrimitiveTypeInfo.make(kinds[0], type_info.markers)

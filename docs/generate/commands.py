@@ -44,9 +44,7 @@ def make_page(program: Program) -> str:
             # tyro deprecates get_parser, but has no replacement yet.
             warnings.simplefilter("ignore", DeprecationWarning)
             parser = tyro.extras.get_parser(
-                kind,
-                config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
-                registry=parsing.REGISTRY,
+                kind, config=parsing.UNPREFIXED, registry=parsing.REGISTRY
             )
         lines += _describe(parser, f"{program.name} {name}", about=kind.__doc__ or "")
         if name in program.loose:
