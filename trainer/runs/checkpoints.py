@@ -33,7 +33,7 @@ from trainer.errors import RunError, StorageError
 from trainer.nn.networks import Params
 from trainer.runs.digests import digest_arrays, name_leaves
 from trainer.runs.folder import RunFolder
-from trainer.runs.orbax_log import silence_orbax
+from trainer.runs.orbax_log import hide_unstarted_writes, silence_orbax
 from trainer.runs.resumption import check_same_arrays, convert_data_state
 from trainer.runs.retention import KEEP_ALL, Retention
 from trainer.runs.run import Run
@@ -349,6 +349,7 @@ class CheckpointWriter(CheckpointReader):
             raise
         except Exception as error:
             self._failed = True
+            hide_unstarted_writes()
             # Orbax has dropped from its list the old step that this save would have
             # replaced, though it still exists. Reading the folder may fail as well.
             with suppress(Exception):

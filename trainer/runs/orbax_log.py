@@ -1,6 +1,7 @@
-"""What Orbax logs through absl and nobody should read."""
+"""What Orbax logs or warns of and nobody should read."""
 
 import logging
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,3 +16,15 @@ def silence_orbax() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
+
+
+def hide_unstarted_writes() -> None:
+    """Hides warnings about writes that a failed save left without having started them.
+
+    Python finds these coroutines whenever it drops the save's error, often as the
+    program ends, so they would be the last that is read. This holds until the process
+    ends.
+    """
+    warnings.filterwarnings(
+        "ignore", "coroutine 'async_serialize.* was never awaited", RuntimeWarning
+    )
