@@ -60,6 +60,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "advantage_return": ("model", "data"),
     "state_scaling": ("none", "common", "standard"),
     "success": ("ends", "mixed"),
+    "value_windows": ("drawn", "recorded"),
 }
 READINGS: dict[str, tuple[Any, ...]] = {
     "clip": ("global", "network"),

@@ -6,7 +6,8 @@ VAST has five networks with one loss each, all evaluated at the same old paramet
   ``k`` steps (eq. 8 to 10 of the paper);
 - the stitching policy ``(k, s_k) ~ stitch(s)``, a flow weighted by advantage;
 - the execution policy ``a ~ exec(s, s_goal)``, a flow that clones behaviour;
-- ``V(s)``, the expectile of ``G + discount ** k * Q`` over stitched continuations;
+- ``V(s)``, the expectile of ``G + discount ** k * Q`` over stitched continuations, or
+  over recorded windows;
 - ``Q(s, a)``, twin critics with targets.
 
 Source: *Horizon Adaptive Offline Policy Learning via Value Stitching*, sections 3 and
@@ -158,20 +159,30 @@ class VAST:
             jax.lax.stop_gradient(params), self.config.precision
         )
         sample_key, next_key, stitch_key, exec_key = jax.random.split(key, 4)
-        horizon, subgoal = self.sample_stitch(frozen, batch.observations, sample_key)
-        # Both continuations are sampled in one call: flow steps run one after another,
-        # so a call on 2B rows costs little more than one on B. States are stacked, not
-        # concatenated, so that a device keeps its rows of the batch.
-        at_subgoal, at_window_end = self.continuation(
-            frozen, targets, jnp.stack([subgoal, batch.states_k]), next_key
-        )
-
         segment_loss, segments = self.segment_loss(params, batch)
-        value_loss, values = self.value_loss(
-            params, frozen, batch, horizon, subgoal, at_subgoal
-        )
+        if self.config.value_windows == "recorded":
+            horizon, at_window_end = self.continuation(
+                frozen, targets, batch.states_k, next_key
+            )
+            window_values = self.window_values(batch, segments, at_window_end)
+            target = window_values
+        else:
+            horizon, subgoal = self.sample_stitch(
+                frozen, batch.observations, sample_key
+            )
+            # Both continuations are sampled in one call: flow steps run one after
+            # another, so a call on 2B rows costs little more than one on B. States are
+            # stacked, not concatenated, so that a device keeps its rows of the batch.
+            _, (at_subgoal, at_window_end) = self.continuation(
+                frozen, targets, jnp.stack([subgoal, batch.states_k]), next_key
+            )
+            window_values = self.window_values(batch, segments, at_window_end)
+            target = self.stitched_values(frozen, batch, horizon, subgoal, at_subgoal)
+
+        value_loss, values = self.value_loss(params, batch, target)
         critic_loss, critics = self.critic_loss(params, frozen, batch)
-        advantage = self.advantage(batch, segments, values, at_window_end)
+        # The advantage of eq. 18.
+        advantage = jax.lax.stop_gradient(window_values - values)
         stitch_loss, weights = self.stitch_loss(params, batch, advantage, stitch_key)
         exec_loss = self.exec_loss(params, batch, exec_key)
         total = segment_loss + value_loss + critic_loss + stitch_loss + exec_loss
@@ -207,30 +218,61 @@ class VAST:
         """Computes Q of the recorded actions, aggregated over the twins: ``f32[B]``."""
         return self.critic(params, batch.observations, batch.actions)
 
-    def value_loss(
+    def stitched_values(
         self,
         params: Params,
-        frozen: Params,
         batch: HorizonBatch,
         horizon: jax.Array,
         subgoal: jax.Array,
         continuation: jax.Array,
-    ) -> tuple[jax.Array, jax.Array]:
-        """Computes the expectile loss of V on stitched targets (eq. 17 and 26).
+    ) -> jax.Array:
+        """Computes the values of reaching drawn sub-goals, for V (eq. 17).
 
         Args:
-            params: Parameters; the loss trains ``value``.
-            frozen: Parameters of G, not trained here.
+            params: Parameters of G, ``segment``.
             batch: ``B`` windows, scaled states.
             horizon: ``f32[B]``, horizons κ in [1, K] from the stitching policy.
             subgoal: ``f32[B, S]``, scaled states that were drawn with the horizons.
             continuation: ``f32[B]``, value of continuing from the sub-goals.
 
         Returns:
+            ``f32[B]``.
+        """
+        segment = self._networks.segment(params, batch.observations, subgoal, horizon)
+        return segment + self.config.discount**horizon * continuation
+
+    def window_values(
+        self, batch: HorizonBatch, segments: jax.Array, continuation: jax.Array
+    ) -> jax.Array:
+        """Computes the values of the recorded windows, for the advantage (eq. 18).
+
+        Args:
+            batch: ``B`` windows.
+            segments: ``f32[B]``, G of the windows.
+            continuation: ``f32[B]``, value of continuing from the windows' ends.
+
+        Returns:
+            ``f32[B]``.
+        """
+        returns = (
+            segments if self.config.advantage_return == "model" else batch.returns_k
+        )
+        discounts = self.config.discount**batch.horizons
+        return returns + discounts * batch.alive_k * continuation
+
+    def value_loss(
+        self, params: Params, batch: HorizonBatch, target: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Computes the expectile loss of V (eq. 17 and 26).
+
+        Args:
+            params: Parameters; the loss trains ``value``.
+            batch: ``B`` windows, scaled states.
+            target: ``f32[B]``, values of drawn or recorded windows.
+
+        Returns:
             The loss ``f32[]``, and V of the windows' first states ``f32[B]``.
         """
-        segment = self._networks.segment(frozen, batch.observations, subgoal, horizon)
-        target = segment + self.config.discount**horizon * continuation
         # The paper has no terminal states. Where success is one, a solved row's return
         # is its reward, whatever sub-goal is drawn. G of a drawn sub-goal would only be
         # an estimate of it, and is smooth where solved states begin: V there was -5 on
@@ -288,31 +330,6 @@ class VAST:
         monte_carlo = jnp.square(whole - batch.returns_k).mean()
         composition = jnp.square(whole - composed).mean()
         return monte_carlo + self.config.composition * composition, whole
-
-    def advantage(
-        self,
-        batch: HorizonBatch,
-        segments: jax.Array,
-        values: jax.Array,
-        continuation: jax.Array,
-    ) -> jax.Array:
-        """Computes the advantage of the recorded windows over V (eq. 18).
-
-        Args:
-            batch: ``B`` windows.
-            segments: ``f32[B]``, G of the windows.
-            values: ``f32[B]``, V of the windows' first states.
-            continuation: ``f32[B]``, value of continuing from the windows' ends.
-
-        Returns:
-            ``f32[B]``, with its gradient stopped.
-        """
-        returns = (
-            segments if self.config.advantage_return == "model" else batch.returns_k
-        )
-        discounts = self.config.discount**batch.horizons
-        window_values = returns + discounts * batch.alive_k * continuation
-        return jax.lax.stop_gradient(window_values - values)
 
     def stitch_loss(
         self,
@@ -404,8 +421,8 @@ class VAST:
 
     def continuation(
         self, params: Params, targets: Params, states: jax.Array, key: jax.Array
-    ) -> jax.Array:
-        """Computes the value of continuing from states with both policies (eq. 26).
+    ) -> tuple[jax.Array, jax.Array]:
+        """Draws what both policies do from states, and its value (eq. 26).
 
         Args:
             params: Parameters of the policies ``stitch`` and ``exec``.
@@ -414,12 +431,12 @@ class VAST:
             key: PRNG key.
 
         Returns:
-            ``f32[B]``.
+            Horizons that were drawn, ``f32[B]``, and Q of the actions, ``f32[B]``.
         """
         stitch_key, exec_key = jax.random.split(key)
-        _, goals = self.sample_stitch(params, states, stitch_key)
+        horizons, goals = self.sample_stitch(params, states, stitch_key)
         actions = self.sample_exec(params, states, goals, exec_key)
-        return self._networks.critic(targets, states, actions)
+        return horizons, self._networks.critic(targets, states, actions)
 
     @cached_property
     def _networks(self) -> VASTNetworks:

@@ -46,6 +46,9 @@ class VASTConfig(AgentSettings):
         ema_decay: Decay of the moving average of parameters that acts, see
             ``step.update``; 0 acts with the trained parameters, as the paper does.
         expectile: Expectile τ of the value loss.
+        value_windows: Windows whose values V regresses on: ``"drawn"`` from the
+            stitching policy, as in the paper, or the ``"recorded"`` ones of the batch,
+            whose values the advantage has as well.
         composition: Weight λ of the compositional loss of G.
         flow_steps: Euler steps of a flow sample.
         max_weight: Largest weight of a sample in the stitching loss.
@@ -99,6 +102,8 @@ class VASTConfig(AgentSettings):
     #   goal its fixed point is -83 one step before the goal, not -1.
     # - terminal_starts: the paper's data go on after success, so that a solved row has
     #   successors. Data of transitions end there.
+    # - value_windows: "drawn" is the paper's. Narrow networks draw blurred sub-goals,
+    #   and V then did not say which button of a puzzle is pressed next.
     # - state_scaling: raw states (standard deviation 6) fitted worse than scaled ones
     #   in a maze with narrow networks. On cube-single-play "common" and raw were not
     #   separable, and "standard" fitted sub-goals better. The paper's sizes were not
@@ -119,6 +124,7 @@ class VASTConfig(AgentSettings):
     target_rate: Fraction = 0.005
     ema_decay: Decay = 0.0
     expectile: Share = 0.9
+    value_windows: Literal["drawn", "recorded"] = "drawn"
     composition: NotNegative = 0.5
     flow_steps: Count = 10
     max_weight: Positive = 100.0

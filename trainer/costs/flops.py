@@ -102,16 +102,21 @@ def list_vast_calls(config: VASTConfig, batch_size: int) -> tuple[Call, ...]:
         The calls, in the order of ``VAST.total_loss``.
     """
     B, T = batch_size, config.flow_steps
-    return (
+    # Continuations start at the windows' ends, and at the sub-goals that are drawn.
+    drawn = config.value_windows == "drawn"
+    C = 2 * B if drawn else B
+    subgoals = (
         # A flow is sampled in T Euler steps, each of which is a forward pass.
         Call("stitch", B, "sub-goals of V's targets", times=T),
-        # Continuations start at those sub-goals and at the windows' ends.
-        Call("stitch", 2 * B, "goals of the continuations", times=T),
-        Call("exec", 2 * B, "actions of the continuations", times=T),
-        Call("critic", 2 * B, "values of the continuations (targets)"),
+        Call("segment", B, "returns up to the sub-goals"),
+    )
+    return (
         # G is trained on a window, and composed of the window's two parts.
         Call("segment", 3 * B, "loss of G", trained=True),
-        Call("segment", B, "returns up to the sub-goals"),
+        *(subgoals if drawn else ()),
+        Call("stitch", C, "goals of the continuations", times=T),
+        Call("exec", C, "actions of the continuations", times=T),
+        Call("critic", C, "values of the continuations (targets)"),
         Call("value", B, "loss of V", trained=True),
         Call("value", B, "targets of Q"),
         Call("critic", B, "loss of Q", trained=True),

@@ -49,36 +49,68 @@ def test_value_loss_against_numpy(double: Double, success: str) -> None:
     agent = make_agent(success=success)
     masks = np.arange(16) % 3 > 0
     batch = batch._replace(masks=jnp.asarray(masks, jnp.float64))
-    rng = np.random.default_rng(0)
-    horizon = rng.uniform(1, 5, 16)
-    subgoal = rng.normal(size=(16, 4))
-    continuation = 5 * rng.normal(size=16)
-    got, values = run(
-        agent.value_loss,
-        params,
-        params,
-        batch,
-        jnp.asarray(horizon),
-        jnp.asarray(subgoal),
-        jnp.asarray(continuation),
-    )
+    target = np.random.default_rng(0).normal(size=16)
+    got, values = run(agent.value_loss, params, batch, jnp.asarray(target))
     p, b = as_numpy(params), as_numpy(batch)
     expected, below = 0.0, 0
     for n in range(16):
-        s = b.observations[n : n + 1]
-        gained = references.mlp(
-            p["segment"], s, subgoal[n : n + 1], np.array([[horizon[n] / 5]])
-        )[0, 0]
-        value = references.mlp(p["value"], s)[0, 0]
-        target = gained + 0.9 ** horizon[n] * continuation[n]
-        if success == "ends" and not masks[n]:
-            target = b.rewards[n]
-        u = target - value
+        value = references.mlp(p["value"], b.observations[n : n + 1])[0, 0]
+        solved = success == "ends" and not masks[n]
+        u = (b.rewards[n] if solved else target[n]) - value
         below += u < 0
         expected += (0.1 if u < 0 else 0.9) * u**2 / 16
         assert values[n] == pytest.approx(value, abs=1e-9)
     assert 0 < below < 16
     assert got == pytest.approx(expected, rel=1e-6)
+
+
+def test_stitched_values_against_numpy(double: Double) -> None:
+    agent, params, _, batch = double
+    rng = np.random.default_rng(0)
+    horizon = rng.uniform(1, 5, 16)
+    subgoal = rng.normal(size=(16, 4))
+    continuation = 5 * rng.normal(size=16)
+    got = run(
+        agent.stitched_values,
+        *(params, batch),
+        *(jnp.asarray(x) for x in (horizon, subgoal, continuation)),
+    )
+    p, b = as_numpy(params), as_numpy(batch)
+    for n in range(16):
+        gained = segment_reference(p, b, n, b.observations, subgoal, horizon[n])
+        expected = gained + 0.9 ** horizon[n] * continuation[n]
+        assert got[n] == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("windows", ["drawn", "recorded"])
+def test_targets_of_v(double: Double, windows: str) -> None:
+    """V regresses on drawn windows, or on the values that the advantage has."""
+    _, params, targets, batch = double
+    agent = make_agent(value_windows=windows)
+    key = jax.random.key(8)
+    _, metrics = run(agent.total_loss, params, targets, batch, key)
+    sample_key, next_key, *_ = jax.random.split(key, 4)
+    if windows == "recorded":
+        horizon, continuation = agent.continuation(
+            params, targets, batch.states_k, next_key
+        )
+        _, segments = agent.segment_loss(params, batch)
+        target = (
+            segments + 0.9**batch.horizons * batch.alive_k * continuation
+        )  # Eq. 18, of the window.
+        assert 0 < batch.alive_k.sum() < 16
+    else:
+        horizon, subgoal = agent.sample_stitch(params, batch.observations, sample_key)
+        _, continuation = agent.continuation(
+            params, targets, jnp.stack([subgoal, batch.states_k]), next_key
+        )
+        target = agent.stitched_values(params, batch, horizon, subgoal, continuation[0])
+    loss, values = agent.value_loss(params, batch, target)
+    assert metrics.mean["value_loss"] == pytest.approx(float(loss), rel=1e-9)
+    assert metrics.mean["horizon"] == pytest.approx(float(horizon.mean()), rel=1e-9)
+    if windows == "recorded":
+        advantage = (target - values).mean()
+        assert metrics.mean["advantage"] == pytest.approx(float(advantage), rel=1e-9)
 
 
 def test_critic_loss_against_numpy(double: Double) -> None:
@@ -150,9 +182,10 @@ def test_advantage_and_stitch_loss_against_numpy(double: Double) -> None:
     agent = make_agent(temperature=2.0, max_weight=3.0)
     rng = np.random.default_rng(1)
     segments, values, continuation = rng.normal(size=(3, 16))
-    advantage = agent.advantage(
-        batch, jnp.asarray(segments), jnp.asarray(values), jnp.asarray(continuation)
+    window_values = agent.window_values(
+        batch, jnp.asarray(segments), jnp.asarray(continuation)
     )
+    advantage = window_values - values
     key = jax.random.key(5)
     got, weights = run(agent.stitch_loss, params, batch, advantage, key)
     p, b = as_numpy(params), as_numpy(batch)
@@ -196,7 +229,7 @@ def test_exec_loss_against_numpy(double: Double) -> None:
 def test_continuation_against_numpy(double: Double) -> None:
     agent, params, targets, batch = double
     key = jax.random.key(7)
-    got = run(agent.continuation, params, targets, batch.observations, key)
+    horizons, got = run(agent.continuation, params, targets, batch.observations, key)
     p, t = as_numpy(params), as_numpy(targets)
     states = np.asarray(batch.observations)
     stitch_key, exec_key = jax.random.split(key)
@@ -210,6 +243,8 @@ def test_continuation_against_numpy(double: Double) -> None:
         np.asarray(jax.random.normal(exec_key, (16, 2))),
         3,
     )
+    np.testing.assert_allclose(horizons, np.clip(5 * plans[:, 0], 1, 5), rtol=1e-6)
+    assert ((horizons > 1) & (horizons < 5)).any()
     assert (np.abs(actions) > 1).any()
     actions = np.clip(actions, -1, 1)
     twins = [
@@ -226,9 +261,7 @@ def test_gradients_are_numerically_right(double: Double) -> None:
     @jax.jit
     def three(trained):
         params = frozen | trained
-        value, _ = agent.value_loss(
-            params, frozen, batch, batch.horizons, batch.states_k, batch.returns_k
-        )
+        value, _ = agent.value_loss(params, batch, batch.returns_k)
         critic, _ = agent.critic_loss(params, frozen, batch)
         segment, _ = agent.segment_loss(params, batch)
         return value + critic + segment
@@ -246,10 +279,12 @@ TRAINED_BY = {
 }
 
 
+@pytest.mark.parametrize("windows", ["drawn", "recorded"])
 def test_each_loss_trains_its_own_network_and_nothing_its_target_reads(
-    double: Double,
+    double: Double, windows: str
 ) -> None:
-    agent, params, targets, batch = double
+    _, params, targets, batch = double
+    agent = make_agent(value_windows=windows)
 
     @jax.jit
     @jax.jacrev
@@ -302,11 +337,11 @@ def test_options_change_what_they_say(double: Double) -> None:
         run(
             make_agent(aggregation=aggregation).continuation,
             *(params, targets, batch.observations, key),
-        )
+        )[1]
         for aggregation in ("min", "mean")
     )
     assert (low < middle).all()
-    recorded = make_agent(advantage_return="data").advantage(
-        batch, batch.returns_k + 1, batch.returns_k, 0 * batch.returns_k
+    recorded = make_agent(advantage_return="data").window_values(
+        batch, batch.returns_k + 1, 0 * batch.returns_k
     )
-    np.testing.assert_allclose(recorded, 0, atol=1e-12)
+    np.testing.assert_array_equal(recorded, batch.returns_k)

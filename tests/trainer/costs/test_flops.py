@@ -63,11 +63,16 @@ def batch_shapes() -> HorizonBatch:
     )
 
 
+@pytest.mark.parametrize("windows", ["drawn", "recorded"])
 @pytest.mark.parametrize("success", ["ends", "mixed"])
 @pytest.mark.parametrize("depth", [1, 3])
-def test_an_update_holds_exactly_these_products(depth: int, success: Any) -> None:
+def test_an_update_holds_exactly_these_products(
+    depth: int, success: Any, windows: Any
+) -> None:
     """Counted in the traced program, whose loops are unrolled: not one is missed."""
-    config = VASTConfig(width=64, depth=depth, flow_steps=4, success=success)
+    config = VASTConfig(
+        width=64, depth=depth, flow_steps=4, success=success, value_windows=windows
+    )
     agent = VAST(config, make_shape_facts(S, A))
     state = jax.eval_shape(agent.init, jax.random.key(0))
     traced = jax.make_jaxpr(jax.grad(agent.total_loss, has_aux=True))(
