@@ -46,11 +46,11 @@ class Patience:
     timeout_s: float = 3600.0
 
     def __post_init__(self) -> None:
-        for name in ("poll_s", "timeout_s"):
+        for option, seconds in (("--poll", self.poll_s), ("--timeout", self.timeout_s)):
             # Written as "not >", so that NaN is refused as well.
-            if not getattr(self, name) > 0:
+            if not seconds > 0:
                 raise UsageError(
-                    f"{name}: expected more than 0, got {getattr(self, name)}; raise it"
+                    f"{option}: expected more than 0, got {seconds:g} seconds; raise it"
                 )
 
 

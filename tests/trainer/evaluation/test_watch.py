@@ -299,8 +299,10 @@ def test_numbers_out_of_range(run: Path) -> None:
         ValueError, match=r"steps: expected some of 1 to 20, .* got \[3"
     ):
         watched(run, steps=[30])
-    with pytest.raises(ValueError, match="poll_s: expected more than 0, got 0"):
+    with pytest.raises(
+        ValueError, match="--poll: expected more than 0, got 0 seconds; raise it"
+    ):
         Patience(poll_s=0)
     # Every comparison with NaN is False: `time.sleep` would raise later.
-    with pytest.raises(ValueError, match="timeout_s: expected more than 0, got nan"):
+    with pytest.raises(ValueError, match="--timeout: expected more than 0, got nan"):
         Patience(timeout_s=float("nan"))
