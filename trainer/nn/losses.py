@@ -38,7 +38,12 @@ def aggregate(values: jax.Array, how: Aggregation) -> jax.Array:
         ValueError: If ``how`` is neither.
     """
     if how == "min":
-        return values.min(axis=0)
+        # The gradient of `min` divides by the number of entries that equal the minimum.
+        # Compilers may compute an entry twice and round it in two ways; then none does,
+        # and the gradient is NaN. As an index, the minimum is chosen once.
+        index = values.argmin(axis=0)
+        smallest = jax.nn.one_hot(index, len(values), axis=0, dtype=bool)
+        return jnp.where(smallest, values, 0).sum(axis=0)
     if how == "mean":
         return values.mean(axis=0)
     raise ValueError(

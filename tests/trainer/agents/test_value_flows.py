@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests import references
+from tests.stores import make_facts, make_table, numbers_of
 from tests.trainer.agents import baseline_cases as cases
 from tests.trainer.agents.baseline_cases import FACTS, TABLE, TINY, Losses
 from trainer.agents.value_flows import ValueFlows
@@ -209,3 +210,19 @@ def test_bad_hyperparameters_are_named() -> None:
         ValueFlowsConfig(confidence=0.0)
     with pytest.raises(ValueError, match=r"agent\.candidates.*at least 1.*0"):
         ValueFlowsConfig(candidates=0)
+
+
+def test_the_one_step_policy_has_finite_gradients() -> None:
+    """They pass through a minimum, which a compiler may compute more than once."""
+    table = make_table([30, 40], discount=0.99, S=4, A=5)
+    config = ValueFlowsConfig(width=8, depth=1, flow_steps=2, aggregation="min")
+    agent = ValueFlows(config, make_facts(table))
+    state = agent.init(jax.random.key(0))
+    index = agent.sampler.draw(table, numbers_of(table, agent.sampler, 8))
+    batch = agent.sampler.gather(table.observations, table.actions, index)
+    gradients = jax.jit(jax.grad(agent.total_loss, has_aux=True))
+    for key in range(10):
+        gradient, _ = gradients(state.params, state.targets, batch, jax.random.key(key))
+        for leaf in jax.tree.leaves(gradient["one_step"]):
+            assert np.isfinite(leaf).all()
+            assert leaf.any()

@@ -35,6 +35,17 @@ def test_aggregate() -> None:
         losses.aggregate(values, "max")  # type: ignore[arg-type]
 
 
+def test_the_gradient_of_a_minimum_is_that_of_one_entry() -> None:
+    values = jnp.array([[1.0, 5.0, 4.0, jnp.nan], [3.0, 2.0, 4.0, 1.0]])
+    smallest, gradient = jax.value_and_grad(
+        lambda x: losses.aggregate(x, "min")[:3].sum()
+    )(values)
+    assert smallest == 1 + 2 + 4
+    # Also where both are equal.
+    np.testing.assert_array_equal(gradient[:, :3], [[1, 0, 1], [0, 1, 0]])
+    assert jnp.isnan(losses.aggregate(values, "min")[3])
+
+
 def test_per_bin() -> None:
     got = losses.per_bin(jnp.array([1.0, 2.0, 4.0]), jnp.array([2, 0, 2]), size=4)
     np.testing.assert_array_equal(got, [2, 0, 5, 0])
