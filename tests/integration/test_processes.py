@@ -420,4 +420,4 @@ def test_an_error_of_one_process_alone_ends_all(store: Path, tmp_path: Path) -> 
     )
     assert [code for code, _ in ended] == [1, 1], ended
     assert f"error: process 1 on {socket.gethostname()} is gone" in ended[0][1]
-    assert "expected a folder for the run, found a file" in ended[1][1]
+    assert f"{tmp_path}/taken is a file; give another --out" in ended[1][1]
