@@ -429,7 +429,7 @@ def test_f6_memory_does_not_grow_with_the_images(tmp_path):
             observations=np.random.default_rng(0).integers(
                 0, 256, (n, 64, 64, 3), np.uint8
             ),
-            actions=np.zeros(n, np.int32),
+            actions=np.zeros((n, 1), np.float32),
             rewards=np.zeros(n),
             masks=np.ones(n, bool),
             terminals=terminals,
