@@ -446,4 +446,6 @@ def test_f6_memory_does_not_grow_with_the_images(tmp_path):
         peaks.append(int(done.stdout) << 10)
     # As much as a process takes that has loaded all this, and a few blocks.
     assert peaks[1] < 450e6 < 400 * 100 * 64 * 64 * 3
-    assert peaks[1] < 1.2 * peaks[0]
+    # Threads write blocks side by side, so that peaks are 200 to 260 MB by chance.
+    more_images = 300 * 100 * 64 * 64 * 3
+    assert peaks[1] - peaks[0] < more_images / 4
