@@ -95,10 +95,7 @@ def test_targets_of_v(double: Double, windows: str) -> None:
             params, targets, batch.states_k, next_key
         )
         _, segments = agent.segment_loss(params, batch)
-        target = (
-            segments + 0.9**batch.horizons * batch.alive_k * continuation
-        )  # Eq. 18, of the window.
-        assert 0 < batch.alive_k.sum() < 16
+        target = agent.window_values(batch, segments, continuation)
     else:
         horizon, subgoal = agent.sample_stitch(params, batch.observations, sample_key)
         _, continuation = agent.continuation(
