@@ -418,10 +418,21 @@ print(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
 """
 
 
+def peak_of_writing(npz: Path, store: Path) -> int:
+    """Writes a store in a process of its own; returns its peak memory in bytes."""
+    done = subprocess.run(
+        [sys.executable, "-c", LARGE, str(npz), str(store)],
+        check=True,
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+    )
+    return int(done.stdout) << 10
+
+
 @pytest.mark.slow
 def test_f6_memory_does_not_grow_with_the_images(tmp_path):
     peaks = []
-    for episodes in (100, 400):
+    for episodes in (400, 1200):
         n = 100 * episodes
         terminals = np.arange(1, n + 1) % 100 == 0
         np.savez(
@@ -434,18 +445,13 @@ def test_f6_memory_does_not_grow_with_the_images(tmp_path):
             masks=np.ones(n, bool),
             terminals=terminals,
         )
-        done = subprocess.run(
-            [
-                *(sys.executable, "-c", LARGE),
-                *(str(tmp_path / "images.npz"), str(tmp_path / f"store{episodes}")),
-            ],
-            check=True,
-            capture_output=True,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+        # The least of three: threads that write at once add up to a fifth by chance.
+        peaks.append(
+            min(
+                peak_of_writing(tmp_path / "images.npz", tmp_path / f"{n}-{attempt}")
+                for attempt in range(3)
+            )
         )
-        peaks.append(int(done.stdout) << 10)
     # As much as a process takes that has loaded all this, and a few blocks.
     assert peaks[1] < 450e6 < 400 * 100 * 64 * 64 * 3
-    # Threads write blocks side by side, so that peaks are 200 to 260 MB by chance.
-    more_images = 300 * 100 * 64 * 64 * 3
-    assert peaks[1] - peaks[0] < more_images / 4
+    assert peaks[1] < 1.2 * peaks[0]
