@@ -244,7 +244,7 @@ class VAST:
     def window_values(
         self, batch: HorizonBatch, segments: jax.Array, continuation: jax.Array
     ) -> jax.Array:
-        """Computes the values of the recorded windows, for the advantage (eq. 18).
+        """Computes the values of recorded windows, for the advantage (eq. 18) and V.
 
         Args:
             batch: ``B`` windows.
