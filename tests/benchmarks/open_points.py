@@ -41,7 +41,7 @@ from trainer.agents.base import Metrics
 from trainer.agents.vast import VAST
 from trainer.agents.vast_config import VASTConfig
 from trainer.config import Config
-from trainer.data.horizon_windows import HorizonBatch, HorizonSampler
+from trainer.data.horizon_windows import EndingHorizonSampler, HorizonBatch
 from trainer.data.sampling import Array
 from trainer.data.table import RowTable, load_table
 from trainer.evaluation.rollouts import AgentActor, RolloutPool
@@ -133,10 +133,11 @@ def variants(base: VASTConfig, options: Sequence[str]) -> dict[str, Variant]:
 def windows(config: VASTConfig, table: RowTable) -> HorizonBatch:
     """Draws the same windows for all variants.
 
-    Windows of one step are among them, and goals lie within K rows, as sub-goals of the
-    stitching policy do.
+    They end at success, as those of both readings of ``success`` can. Windows of one
+    step are among them, and goals lie within K rows, as sub-goals of the stitching
+    policy do.
     """
-    sampler = HorizonSampler(
+    sampler = EndingHorizonSampler(
         max_horizon=config.max_horizon,
         discount=config.discount,
         min_horizon=1,
