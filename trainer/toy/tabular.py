@@ -232,7 +232,11 @@ def _drawn_windows(
     """
     last = np.repeat(np.cumsum(data.lengths) - 1, data.lengths)
     rows = np.arange(len(last))
-    rows = rows[rows + min_horizon <= last]
+    starts_here = rows + min_horizon <= last
+    if ends:
+        # A terminal transition, a solved row with one successor, is a window itself.
+        starts_here |= (rows + 1 == last) & (data.masks == 0)
+    rows = rows[starts_here]
     longest = np.minimum(max_horizon, last[rows] - rows)
     if ends:
         # Windows end at the next solved row, even below the smallest horizon. A window

@@ -50,7 +50,8 @@ def backup_by_loop(data, values, *, longest, shortest, success) -> np.ndarray:
     continuation[np.isneginf(continuation)] = 0
     targets: dict[int, list[tuple[float, float]]] = {}
     for t in range(len(last)):
-        if t + shortest > last[t]:
+        terminal = success == "ends" and t + 1 == last[t] and data.masks[t] == 0
+        if t + shortest > last[t] and not terminal:
             continue
         most = min(longest, last[t] - t)
         if success == "ends":
@@ -77,8 +78,10 @@ def backup_by_loop(data, values, *, longest, shortest, success) -> np.ndarray:
 @pytest.mark.parametrize("shortest", [1, 2])
 def test_the_backup_equals_a_loop(success, shortest) -> None:
     rng = np.random.default_rng(2)
-    data = random_data(rng, states=6, moves=2, episodes=5, longest=9, discount=0.9)
+    data = random_data(rng, states=6, moves=2, episodes=9, longest=9, discount=0.9)
     assert 0 < (data.masks == 0).sum() < len(data.masks)
+    terminal = data.masks[np.cumsum(data.lengths) - 2] == 0
+    assert 0 < terminal.sum() < len(terminal)
     values = rng.normal(size=6)
     operator = expectile_stitching(
         data, max_horizon=4, min_horizon=shortest, expectile=EXPECTILE, success=success
