@@ -23,8 +23,8 @@ class UpdateRate:
         platform: Name of an accelerator, or ``"cpu"``.
         chips: Number of chips, or of cores of a CPU.
         agent: Settings of the agent that decide how long its update takes, besides the
-            batch: name, width, depth, precision, whether it rematerialises, and the
-            steps of its flows, which not all agents have.
+            batch: name, width, depth, precision, whether it rematerialises, and what
+            not all agents have, the steps of flows and the windows of V.
         batch_size: Rows B of each seed's batch.
         seeds: Number of seeds that were trained side by side.
         updates_per_s: Updates per second; an update of all seeds counts once.
@@ -105,6 +105,8 @@ class Measured:
                 "flow_steps": 10,
                 "precision": "float32",
                 "rematerialise": False,
+                # "recorded" samples two flows for each window in place of five.
+                "value_windows": "drawn",
             },
             batch_size=256,
             seeds=1,
