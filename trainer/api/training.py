@@ -72,6 +72,7 @@ def train(
     from pipeline.domains.environments import parse_environment
     from pipeline.store.reader import Store
     from trainer.data.feed import open_rows
+    from trainer.data.table import count_unread_successes
     from trainer.evaluation.comparison import compare_spaces
     from trainer.parallel import agreement
     from trainer.runs.folder import RunFolder
@@ -131,6 +132,17 @@ def train(
             output.progress,
             f"warning: actions of {opened.root} reach to {outside:g}, and a trained "
             "policy acts in [-1, 1]; write the store again, with --action-bounds",
+            style="yellow",
+        )
+    # The ends of such episodes look like cuts, and values there are made up.
+    unread, reaching = count_unread_successes(opened, opened.task(task)[0])
+    if 2 * unread > reaching:
+        say(
+            output.progress,
+            f"warning: {unread:,} of the {reaching:,} episodes of {opened.root} that "
+            "solve the task do so in their last row, whose reward and mask nothing "
+            "reads, as no step starts there; if success ended them, shard the data "
+            "again, with rewards and masks in rows of the steps that lead to success",
             style="yellow",
         )
     return loop.train(

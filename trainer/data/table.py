@@ -194,6 +194,33 @@ def find_acting_range(
     return min(lows), max(highs)
 
 
+def count_unread_successes(
+    store: "Store", column: int, *, split: str = "train"
+) -> tuple[int, int]:
+    """Counts the episodes that reach success in their last row, which nothing reads.
+
+    Args:
+        store: A committed store.
+        column: Column of the task.
+        split: ``"train"`` or ``"val"``.
+
+    Returns:
+        Episodes of two rows or more that are solved in the last one and not in the one
+        before; and those that are solved in any row.
+    """
+    unread = reaching = 0
+    for part in store.manifest.parts_of(split):
+        masks = np.empty(part.rows, store.manifest.fields["masks"].dtype)
+        store.read_into(part, {"masks": masks}, first=0, column=column)
+        solved, lengths = masks == 0, store.episode_lengths(part)
+        last = np.cumsum(lengths) - 1
+        acting = lengths > 1
+        unread += int((solved[last] & ~solved[last - 1] & acting).sum())
+        anywhere = np.logical_or.reduceat(solved, last - lengths + 1)
+        reaching += int((anywhere & acting).sum())
+    return unread, reaching
+
+
 def load_table(
     store: "Store",
     *,

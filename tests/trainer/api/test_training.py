@@ -1,14 +1,18 @@
 """``train`` as a function: it makes the same run as the command."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from pipeline.output import Output
 from pipeline.store.errors import DataFormatError
+from tests import stores
 from tests.runs import final_params
 from tests.small_runs import CONFIG
-from tests.stores import write_store
+from tests.stores import Arrays, make_rows, write_store
 from trainer.api import open_store, train
 from trainer.cli import main
 from trainer.errors import ConfigError
@@ -44,6 +48,36 @@ def test_a_call_trains_what_the_command_does(tmp_path: Path) -> None:
     assert len(both[0]) > 4
     for one, other in zip(*both, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("first", [1, 2])
+def test_success_that_nothing_reads_is_told(
+    first: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def solve_ends(lengths: Sequence[int], **given: Any) -> Arrays:
+        """Solves the last ``first`` rows of each episode, and no others."""
+        rows = make_rows(lengths, **given | {"share": 0.0})
+        last = np.cumsum(lengths) - 1
+        for back in range(first):
+            rows["rewards"][last - back] = rows["masks"][last - back] = 0
+        return rows
+
+    monkeypatch.setattr(stores, "make_rows", solve_ends)
+    store = str(write_store(tmp_path / "store", ((40, 30), (50,))))
+    changed = {"trainer": {"steps": 20, "seeds": 1}}
+    train(
+        CONFIG,
+        store,
+        str(tmp_path / "run"),
+        task=1,
+        overrides=changed,
+        output=Output.standard(),
+    )
+    said = "warning: 3 of the 3 episodes of" in capsys.readouterr().err
+    assert said == (first == 1)
 
 
 def test_mistakes_come_before_training(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pipeline.store.errors import DataFormatError
 from pipeline.store.reader import Store
 from tests.references import window
 from tests.stores import make_rows, make_table, write_store
-from trainer.data.table import load_table
+from trainer.data.table import count_unread_successes, load_table
 
 
 def test_load_table_reads_one_task(tmp_path: Path) -> None:
@@ -41,6 +41,29 @@ def test_load_table_reads_one_task(tmp_path: Path) -> None:
         )
         + table.rows
     )
+
+
+def test_successes_in_last_rows_are_counted(tmp_path: Path) -> None:
+    parts = (2, 5, 1, 3), (4, 1, 2, 3)
+    root = str(write_store(tmp_path / "store", parts, share=0.4))
+    # Counted an episode at a time. The cases below must be there.
+    kinds = set()
+    for task in (1, 2, 3, 4, 5):
+        store = Store(root)
+        table = load_table(store, task=task, discount=0.99)
+        unread = reaching = 0
+        for first, length in zip(
+            table.episode_starts, table.episode_lengths, strict=True
+        ):
+            solved = [mask == 0 for mask in table.masks[first : first + length]]
+            if length == 1:
+                kinds.add(("one row", *solved))
+                continue
+            unread += solved[-1] and not solved[-2]
+            reaching += any(solved)
+            kinds.add(tuple(solved[-2:]))
+        assert count_unread_successes(store, task - 1) == (unread, reaching)
+    assert {("one row", True), (False, True), (True, True), (True, False)} <= kinds
 
 
 def test_fingerprint_tells_tasks_and_stores_apart(tmp_path: Path) -> None:
