@@ -372,13 +372,7 @@ def decode(raw: Json, *, where: str) -> Config:
         key = ".".join(str(part) for part in parts)
         unknown = first.kind in ("unexpected_keyword_argument", "extra_forbidden")
         if unknown and isinstance(agent, Mapping):
-            keys = _list_keys(Config, agent=AGENTS[agent["name"]].config)
-            near = difflib.get_close_matches(key, keys, n=1, cutoff=0.4)
-            hint = (
-                f"did you mean {near[0]!r}?"
-                if near
-                else "remove it, or see `python -m trainer describe` for all keys"
-            )
+            hint = _suggest(key, agent=agent["name"])
             raise ConfigError(f"{where}: unknown key {key!r}; {hint}") from error
         raise ConfigError(
             f"{where}: {key}: {first.message} (got {first.given!r:.80})"
@@ -386,6 +380,22 @@ def decode(raw: Json, *, where: str) -> Config:
             # An error that one of our own checks raised already names the key.
             else f"{where}: {first.message}"
         ) from error
+
+
+def _suggest(key: str, *, agent: str) -> str:
+    """Says what to do about a key that the configuration of an agent does not have."""
+    others = [
+        name
+        for name, kind in AGENTS.items()
+        if key in _list_keys(Config, agent=kind.config)
+    ]
+    if others:
+        return f"{agent} has no such setting, but {', '.join(others)}; remove it"
+    keys = _list_keys(Config, agent=AGENTS[agent].config)
+    near = difflib.get_close_matches(key, keys, n=1, cutoff=0.4)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    return "remove it, or see `python -m trainer describe` for all keys"
 
 
 # Built once: pydantic takes a tenth of a second to compile the types of all agents.

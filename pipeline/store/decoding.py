@@ -83,8 +83,10 @@ def read_first_error(error: pydantic.ValidationError) -> FirstError:
     return FirstError(
         location=first["loc"],
         kind=first["type"],
-        # Pydantic puts these words before the text of a ValueError that a
-        # ``__post_init__`` raised, and "value error" tells a user nothing.
-        message=first["msg"].removeprefix("Value error, "),
+        # Pydantic puts "Value error" before the text of a ValueError that a
+        # ``__post_init__`` raised, which tells a user nothing.
+        message=first["msg"]
+        .removeprefix("Value error, ")
+        .replace("Input should be ", "expected "),
         given=first["input"],
     )

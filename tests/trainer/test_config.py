@@ -61,6 +61,16 @@ def test_success_ends_an_episode_unless_said_otherwise(tmp_path: Path) -> None:
             r"some\.toml: unknown key 'agent\.max_horizn'; "
             r"did you mean 'agent\.max_horizon'",
         ),
+        (
+            "candidates = 9",
+            "window_rule = 9",
+            r"'agent\.window_rule'; vast has no such setting, but fql, .*; remove it",
+        ),
+        (
+            "candidates = 9",
+            "success = 'end'",
+            r"agent\.success: expected 'ends' or 'mixed' \(got 'end'\)",
+        ),
         ("[trainer]", "[trainr]", r"unknown key 'trainr'; did you mean 'trainer'"),
         ("candidates = 9", "canddates = 9", r"did you mean 'agent\.candidates'"),
         ("steps = 100", 'steps = "many"', r"trainer\.steps: .*integer.*'many'"),

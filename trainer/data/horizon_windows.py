@@ -157,11 +157,12 @@ class HorizonSampler:
                 f"{discount}; load the table with the agent's"
             )
         longest = int(lengths.max(initial=0))
-        if longest < self.rows_needed:
+        # The smallest K is 2, which takes 3 rows also where windows may have one step.
+        if longest < 3:
             raise DataFormatError(
-                f"expected an episode of at least {self.rows_needed} rows, which a "
-                f"window takes, and the longest of {len(lengths)} episodes has "
-                f"{longest}; train an agent without horizons on it, such as iql"
+                "expected an episode of at least 3 rows, which a window of 2 steps "
+                f"takes, and the longest of {len(lengths)} episodes has {longest}; "
+                "train an agent without horizons on it, such as iql"
             )
         # Such a horizon could never be drawn, though networks would be scaled by it.
         if longest <= self.max_horizon:
