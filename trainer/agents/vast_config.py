@@ -21,6 +21,7 @@ from trainer.data.horizon_windows import (
     GoalRule,
     HorizonSampler,
 )
+from trainer.errors import ConfigError
 from trainer.nn.choices import Aggregation, Precision, StateScaling
 
 Success = Literal["ends", "mixed"]
@@ -62,8 +63,9 @@ class VASTConfig(AgentSettings):
             actions: ``"min"`` or ``"mean"``.
         weight_form: Weight of the stitching loss: ``"exp_beta"`` is ``exp(β * adv)``
             (eq. 28), ``"beta_exp"`` is ``β * exp(adv)`` (eq. 19).
-        advantage_return: Return of the window within the advantage: ``"model"`` is
-            G's estimate, ``"data"`` is the recorded return.
+        advantage_return: Return of the window within the advantage, and within V's
+            target if ``value_windows`` is ``"recorded"``: ``"model"`` is G's estimate,
+            ``"data"`` is the recorded return.
         composed_gradient: Whether gradients flow through the composed side of the
             compositional loss.
         success: Meaning of a solved state to V: ``"ends"``, an end of the episode, as
@@ -71,7 +73,8 @@ class VASTConfig(AgentSettings):
             continues from it.
         terminal_starts: Whether, where success ends an episode, the last transition of
             an episode is a window of one step if it is terminal. The paper's windows
-            have two steps, and Q never sees the reward of such a transition.
+            have two steps, and Q never sees the reward of such a transition. With a
+            ``min_horizon`` of 1 it is a window either way.
         state_scaling: Scaling of states for networks and flows, see
             ``agents.base.observation_scale``.
         precision: Precision of the hidden layers' products, see ``nn.networks.MLP``.
@@ -146,6 +149,18 @@ class VASTConfig(AgentSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        # Returns of recorded windows end at success, and so would V.
+        if (self.success, self.value_windows) == ("mixed", "recorded"):
+            raise ConfigError(
+                "agent.value_windows: expected 'drawn' where agent.success is 'mixed', "
+                "got 'recorded'; set agent.success to 'ends'"
+            )
+        # All weights would be 0, so that the policy over sub-goals never learns.
+        if self.weight_form == "beta_exp" and self.temperature == 0:
+            raise ConfigError(
+                "agent.temperature: expected more than 0 where agent.weight_form is "
+                "'beta_exp', whose weights are multiples of it, got 0; raise it"
+            )
         # The sampler checks that the shares of goals sum to 1.
         self.make_sampler()
 

@@ -202,3 +202,13 @@ def test_bad_hyperparameters_are_named() -> None:
         VASTConfig(temperature=-1.0)
     with pytest.raises(ValueError, match=r"agent\.candidates.*0"):
         VASTConfig(candidates=0)
+
+
+def test_settings_that_exclude_each_other_are_refused() -> None:
+    # Each of the two alone is allowed.
+    VASTConfig(success="mixed"), VASTConfig(value_windows="recorded")
+    with pytest.raises(ValueError, match=r"agent\.value_windows.*'mixed'.*'recorded'"):
+        VASTConfig(success="mixed", value_windows="recorded")
+    VASTConfig(weight_form="beta_exp"), VASTConfig(temperature=0)
+    with pytest.raises(ValueError, match=r"agent\.temperature.*'beta_exp'.*got 0"):
+        VASTConfig(weight_form="beta_exp", temperature=0)
