@@ -320,6 +320,15 @@ def describe_inputs(
     return Inputs(tuple(described), skipped)
 
 
+def check_discounts(discounts: Sequence[float]) -> None:
+    """Raises a UsageError if a discount is outside (0, 1]."""
+    for discount in discounts:
+        if not 0.0 < discount <= 1.0:
+            raise UsageError(
+                f"--discounts: expected discounts in (0, 1], got {discount}; correct it"
+            )
+
+
 def plan_inputs(
     root: str,
     inputs: Inputs,
@@ -359,11 +368,7 @@ def plan_inputs(
         DataFormatError: If an input lacks the physics state that the tasks need, if
             inputs differ in their fields, or if both splits have the same content.
     """
-    for discount in discounts:
-        if not 0.0 < discount <= 1.0:
-            raise UsageError(
-                f"--discounts: expected discounts in (0, 1], got {discount}; correct it"
-            )
+    check_discounts(discounts)
     parts: list[PartPlan] = []
     # Parts are numbered in the order of inputs: all of one split, then the other.
     repeated = _find_repeated(inputs)

@@ -66,11 +66,17 @@ class Collect:
         return self._make(output, arguments)
 
     def _make(self, output: Output, beam_arguments: Sequence[str]) -> int:
+        from pipeline.assembly.plan import check_discounts
         from pipeline.collection import staging
         from pipeline.collection.scripted import check_scripted
         from pipeline.commands import execution
         from pipeline.domains.datasets import find_domain
+        from pipeline.inspection.export import check_path
 
+        # Checked before hours of collecting, after which they are read first.
+        check_discounts(self.discounts)
+        if self.npz is not None:
+            check_path(self.npz)
         domain = find_domain(self.environment_id, self.dataset_type)
         check_scripted(domain)
         recipe = self._make_recipe(domain)

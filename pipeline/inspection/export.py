@@ -36,14 +36,19 @@ def export_npz(store: Store, path: str) -> list[str]:
         DataFormatError: If the store cannot be read.
         OSError: If a file cannot be written.
     """
-    if not path.endswith(".npz"):
-        raise UsageError(f"--npz: expected a file name ending in .npz, got {path}")
+    check_path(path)
     written = []
     for split in sorted({part.split for part in store.manifest.parts}):
         target = path if split == "train" else val_path(path)
         _write_split(store, split, target)
         written.append(target)
     return written
+
+
+def check_path(path: str) -> None:
+    """Raises a UsageError if a path does not end in ``.npz``."""
+    if not path.endswith(".npz"):
+        raise UsageError(f"--npz: expected a file name ending in .npz, got {path}")
 
 
 def _write_split(store: Store, split: str, path: str) -> None:

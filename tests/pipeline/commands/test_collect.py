@@ -1,9 +1,26 @@
 import contextlib
 import threading
 
+import pytest
+
 from pipeline.cli import main
 from pipeline.collection import scripted
 from pipeline.domains.environments import seed_numpy
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (["--discounts", "7"], "--discounts: expected discounts in (0, 1], got 7"),
+        (["--npz", "data.txt"], "--npz: expected a file name ending in .npz"),
+    ],
+)
+def test_options_that_are_used_last_are_checked_first(tmp_path, capsys, wrong, message):
+    arguments = ["collect", "cube-single-v0", "--dataset-type", "noisy"]
+    arguments += ["--episodes", "1", "--max-rows", "20"]
+    assert main([*arguments, "--out", str(tmp_path / "store"), *wrong]) == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_collection_is_the_same_where_threads_of_one_process_make_it(
