@@ -105,6 +105,11 @@ class Train:
         # machine is paid for.
         resolved = _resolve(self.config, self.task, arguments)
         config = resolved.config
+        if min(self.max_restarts, self.grace_s) < 0:
+            raise LaunchError(
+                "--max-restarts and --grace-s: expected at least 0 each, got "
+                f"{self.max_restarts} and {self.grace_s}; raise them"
+            )
         if self.updates_per_s is not None and not self.updates_per_s > 0:
             raise LaunchError(
                 "--updates-per-s: expected a rate above 0, got "

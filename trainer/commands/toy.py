@@ -23,8 +23,12 @@ class Toy:
 
     def execute(self, output: Output) -> int:
         """Solves the grid and the chain, prints the results and draws them."""
+        from etils import epath
+
+        from trainer.runs.folder import check_writable
         from trainer.toy.run import run_toy
 
+        check_writable(epath.Path(self.out))
         result = run_toy(self.out, seed=self.seed, console=output.progress)
         for line in result.lines():
             say(output.results, line)

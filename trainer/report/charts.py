@@ -338,7 +338,8 @@ def draw_weights(history: History, max_weight: float | None) -> Figure | None:
         _draw_line(axes, history, "weight_max", "largest", color=ORANGE, style="-.")
         largest = history.scalar("weight_max")
         # Far above all weights, the line would squeeze them to the bottom.
-        if max_weight is not None and np.nanmax(largest) > max_weight / 10:
+        # All are NaN in a run that diverged at once.
+        if max_weight is not None and np.any(largest > max_weight / 10):
             axes.axhline(
                 max_weight,
                 color=VERMILION,

@@ -114,9 +114,10 @@ class SweepConfig:
                 raise ConfigError(
                     f"{name}: expected each value once, got {getattr(self, name)}"
                 )
+        per = self.seeds_per_run
         if min(self.tasks) < 1:
             raise ConfigError(f"tasks: expected numbers from 1, got {self.tasks}")
-        if self.seeds < 1 or (self.seeds_per_run or 1) < 1:
+        if min(self.seeds, self.seeds if per is None else per) < 1:
             raise ConfigError("seeds and seeds_per_run: expected at least 1")
         if self.environment_arguments and self.environment is None:
             raise ConfigError("environment_arguments: expected `environment` beside it")

@@ -257,6 +257,8 @@ IMAGE = f"--image r/x:{VERSION}"
         ),
         (f"{GPU} --chips 8 --updates-per-s 0", "a rate above 0"),
         (f"{GPU} --chips 8 --updates-per-s nan", "a rate above 0"),
+        (f"{GPU} --chips 8 --max-restarts -1", "at least 0 each, got -1 and 120"),
+        (f"{GPU} --chips 8 --grace-s -5", "at least 0 each, got 10 and -5"),
         (f"{TRAIN} --target gke --accelerator h100 --chips 8 {IMAGE}", "--region"),
         (
             f"{TRAIN.replace('run.toml', 'rn.toml')} --target local --out x",

@@ -198,6 +198,9 @@ def test_mistakes(sweep: Path) -> None:
         "[evaluation]\nepisodes = 2\ncheckpoints = 2",
         "overrides.trainer.checkpoint_every = 5\n[evaluation]\ncheckpoints = 4",
     )
+    assert "seeds_per_run: expected at least 1" in refused(
+        "seeds_per_run = 2", "seeds_per_run = 0"
+    )
     assert "seedz" in refused("seeds = 3", "seedz = 3")
     assert "evaluation.seed: expected 0 to 2**32 - 1, got -1" in refused(
         "[evaluation]", "[evaluation]\nseed = -1"

@@ -7,8 +7,17 @@ import pytest
 from rich.console import Console
 
 from tests.optimised import call_optimised
+from trainer.cli import main
 from trainer.toy import chain_values, grid
 from trainer.toy.run import ToyResult, run_toy
+
+
+def test_a_file_as_its_folder_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert main(["toy", "--out", str(tmp_path / "file")]) == 2
+    assert "expected a folder, but" in capsys.readouterr().err
 
 
 def run_quietly(out: Path) -> ToyResult:
