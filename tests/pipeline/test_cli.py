@@ -345,6 +345,18 @@ def test_stores_that_cannot_be_read_are_one_line(make_npz, tmp_path, capsys):
     assert_one_line(capsys, "ending in .npz")
 
 
+def test_an_export_replaces_no_file(make_npz, tmp_path, capsys):
+    assert shard(make_npz(LENGTHS), tmp_path) == 0
+    for name in ("x.npz", "x-val.npz"):
+        file = tmp_path / name
+        file.write_bytes(b"of somebody")
+        new = str(tmp_path / "x.npz")
+        assert main(["export", str(tmp_path / "store"), "--npz", new]) == 2
+        assert f"expected a new file, but {file} exists" in capsys.readouterr().err
+        assert file.read_bytes() == b"of somebody"
+        file.unlink()
+
+
 def test_verify_lists_the_damage_and_exits_with_1(make_npz, tmp_path, capsys):
     assert shard(make_npz(LENGTHS), tmp_path) == 0
     assert main(["verify", str(tmp_path / "store")]) == 0
