@@ -13,10 +13,19 @@ import numpy.typing as npt
 
 from pipeline.domains.goals import relabel_tasks
 from pipeline.store import manifest, returns, schema
-from pipeline.store.errors import DataFormatError
+from pipeline.store.errors import DataFormatError, UsageError
 from pipeline.store.manifest import FieldSpec, Task
 
 Array = npt.NDArray[Any]
+
+
+def check_discounts(discounts: Sequence[float]) -> None:
+    """Raises a UsageError if a discount is outside (0, 1]."""
+    for discount in discounts:
+        if not 0.0 < discount <= 1.0:
+            raise UsageError(
+                f"--discounts: expected discounts in (0, 1], got {discount}; correct it"
+            )
 
 
 def label_tasks(tasks: Sequence[Task], rows: Mapping[str, Array]) -> dict[str, Array]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.assembly.blocks import cut_blocks
-from pipeline.assembly.labels import label_tasks
+from pipeline.assembly.labels import check_discounts, label_tasks
 from pipeline.sources import files
 from pipeline.sources.base import Description, Source
 from pipeline.sources.episodes import EpisodeRange, cut, single_rows
@@ -318,15 +318,6 @@ def describe_inputs(
             "add one to the input"
         )
     return Inputs(tuple(described), skipped)
-
-
-def check_discounts(discounts: Sequence[float]) -> None:
-    """Raises a UsageError if a discount is outside (0, 1]."""
-    for discount in discounts:
-        if not 0.0 < discount <= 1.0:
-            raise UsageError(
-                f"--discounts: expected discounts in (0, 1], got {discount}; correct it"
-            )
 
 
 def plan_inputs(

@@ -66,7 +66,7 @@ class Collect:
         return self._make(output, arguments)
 
     def _make(self, output: Output, beam_arguments: Sequence[str]) -> int:
-        from pipeline.assembly.plan import check_discounts
+        from pipeline.assembly.labels import check_discounts
         from pipeline.collection import staging
         from pipeline.collection.scripted import check_scripted
         from pipeline.commands import execution
