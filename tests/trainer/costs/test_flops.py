@@ -63,8 +63,10 @@ def batch_shapes() -> HorizonBatch:
     )
 
 
-@pytest.mark.parametrize("windows", ["drawn", "recorded"])
-@pytest.mark.parametrize("success", ["ends", "mixed"])
+@pytest.mark.parametrize(
+    ("success", "windows"),
+    [("ends", "drawn"), ("ends", "recorded"), ("mixed", "drawn")],
+)
 @pytest.mark.parametrize("depth", [1, 3])
 def test_an_update_holds_exactly_these_products(
     depth: int, success: Any, windows: Any
