@@ -25,12 +25,12 @@ from pipeline.assembly.commit import (
     delete_files,
     digest_content,
 )
-from pipeline.assembly.labels import label_episodes
+from pipeline.assembly.labels import check_discounts, label_episodes
 from pipeline.assembly.plan import installed_versions
 from pipeline.sources.episodes import EpisodeRange, cut
 from pipeline.store import claims, files, layout, manifest, manifest_json, schema
 from pipeline.store.claims import Claim
-from pipeline.store.errors import DataFormatError, UsageError
+from pipeline.store.errors import DataFormatError
 from pipeline.store.manifest import DatasetManifest, FieldSpec, PartManifest, Task
 from pipeline.store.moments import Summary, merge_statistics
 from pipeline.store.reader import Store, read_part
@@ -117,11 +117,7 @@ def plan_relabelling(
         DataFormatError: If the store cannot be read, or if tasks are to be added
             although the rewards came with the data.
     """
-    for discount in discounts:
-        if not 0.0 < discount <= 1.0:
-            raise UsageError(
-                f"--discounts: expected discounts in (0, 1], got {discount}; correct it"
-            )
+    check_discounts(discounts)
     store = Store(root)
     old = store.manifest
     added = {task.task: task for task in tasks} | {t.task: t for t in old.tasks}
