@@ -72,7 +72,6 @@ def train(
     from pipeline.domains.environments import parse_environment
     from pipeline.store.reader import Store
     from trainer.data.feed import open_rows
-    from trainer.data.table import count_unread_successes
     from trainer.evaluation.comparison import compare_spaces
     from trainer.parallel import agreement
     from trainer.runs.folder import RunFolder
@@ -134,17 +133,9 @@ def train(
             "policy acts in [-1, 1]; write the store again, with --action-bounds",
             style="yellow",
         )
-    # The ends of such episodes look like cuts, and values there are made up.
-    unread, reaching = count_unread_successes(opened, opened.task(task)[0])
-    if 2 * unread > reaching:
-        say(
-            output.progress,
-            f"warning: {unread:,} of the {reaching:,} episodes of {opened.root} that "
-            "solve the task do so in their last row, whose reward and mask nothing "
-            "reads, as no step starts there; if success ended them, shard the data "
-            "again, with rewards and masks in rows of the steps that lead to success",
-            style="yellow",
-        )
+    # One process reads and tells, as above.
+    if agreement.is_primary():
+        _warn_of_unread_success(opened, run.task.task, output)
     return loop.train(
         run,
         rows,
@@ -154,6 +145,23 @@ def train(
         profile=profile,
         take_over=take_over,
     )
+
+
+def _warn_of_unread_success(store: "Store", task: int, output: Output) -> None:
+    """Warns where most successes are in last rows, whose reward nothing reads."""
+    from trainer.data.table import count_unread_successes
+
+    # The ends of such episodes look like cuts, and values there are made up.
+    unread, reaching = count_unread_successes(store, store.task(task)[0])
+    if 2 * unread > reaching:
+        say(
+            output.progress,
+            f"warning: {unread:,} of the {reaching:,} episodes of {store.root} that "
+            "solve the task do so in their last row, whose reward and mask nothing "
+            "reads, as no step starts there; if success ended them, shard the data "
+            "again, with rewards and masks in rows of the steps that lead to success",
+            style="yellow",
+        )
 
 
 def _load_held_out(run: "Run", store: "Store", output: Output) -> "RowTable | None":

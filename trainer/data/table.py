@@ -194,22 +194,19 @@ def find_acting_range(
     return min(lows), max(highs)
 
 
-def count_unread_successes(
-    store: "Store", column: int, *, split: str = "train"
-) -> tuple[int, int]:
+def count_unread_successes(store: "Store", column: int) -> tuple[int, int]:
     """Counts the episodes that reach success in their last row, which nothing reads.
 
     Args:
         store: A committed store.
         column: Column of the task.
-        split: ``"train"`` or ``"val"``.
 
     Returns:
-        Episodes of two rows or more that are solved in the last one and not in the one
-        before; and those that are solved in any row.
+        Training episodes of two rows or more that are solved in the last one and not in
+        the one before; and those that are solved in any row.
     """
     unread = reaching = 0
-    for part in store.manifest.parts_of(split):
+    for part in store.manifest.parts_of("train"):
         masks = np.empty(part.rows, store.manifest.fields["masks"].dtype)
         store.read_into(part, {"masks": masks}, first=0, column=column)
         solved, lengths = masks == 0, store.episode_lengths(part)
