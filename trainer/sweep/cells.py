@@ -114,10 +114,10 @@ class SweepConfig:
                 raise ConfigError(
                     f"{name}: expected each value once, got {getattr(self, name)}"
                 )
-        per = self.seeds_per_run
         if min(self.tasks) < 1:
             raise ConfigError(f"tasks: expected numbers from 1, got {self.tasks}")
-        if min(self.seeds, self.seeds if per is None else per) < 1:
+        counts = self.seeds, self.seeds_per_run
+        if any(count is not None and count < 1 for count in counts):
             raise ConfigError("seeds and seeds_per_run: expected at least 1")
         if self.environment_arguments and self.environment is None:
             raise ConfigError("environment_arguments: expected `environment` beside it")
